@@ -136,7 +136,7 @@ def test_how_many_inputs_are_behind_a_model_is_said_once():
     assert "Mean over 25 inputs (all-MiniLM-L6-v2: 8 inputs), t-interval" in label
     assert label.count("8 inputs") == 1
     signed = " ".join(titles(claims_figure(claims(interval="sign test, of the median"))))
-    assert "median and sign test" in signed.replace("<br>", " ")
+    assert "Median over 4 inputs, interval of the sign test" in signed.replace("<br>", " ")
 
 
 def test_what_is_not_drawn_is_counted():
@@ -157,6 +157,91 @@ def test_an_interpretation_that_alone_was_tested_on_a_model_is_drawn_where_the_o
     alone = claims("other", interpretation="7", primary=False, claim="one").iloc[:1]
     text = titles(claims_figure(pd.concat([*rows, alone])))
     assert text.count("other") == 1
+
+
+def test_headlines_stay_with_all_their_models_where_a_page_is_too_short():
+    rows = [claims(interpretation=str(n), primary=n in (2, 7), claim="one").iloc[:1] for n in range(48)]
+    other = claims("other", interpretation="7", primary=True, claim="one").iloc[:1]
+    kept = shown_claims(pd.concat([*rows, other]))
+    assert [*kept["interpretation"]] == ["2", "7", "7"]
+    # an interpretation that one model needs is drawn of every model that has it
+    needed = claims("other", interpretation="5", primary=False, claim="one").iloc[:1]
+    assert [*shown_claims(pd.concat([*rows, needed]))["interpretation"]] == ["2", "5", "5", "7"]
+
+
+def test_what_must_hold_beside_noise_names_the_null_and_the_margin():
+    null = {"null": "permutation", "null_mean": 0.2, "null_low": 0.19, "null_high": 0.21, "margin": "10%"}
+    text = " ".join(titles(claims_figure(claims(comparison="> null", threshold="", **null))))
+    assert "<b>&gt; null (permuted) + 10 %</b>" in text or "<b>> null (permuted) + 10 %</b>" in text
+    assert "10 %: of the way from the null's mean to 1" in text.replace("<br>", " ")
+    text = " ".join(titles(claims_figure(claims(comparison="< null", measure="effective_rank", **null))))
+    assert "< null (permuted) − 10 %" in text
+    assert "10 %: of the null's mean," in text.replace("<br>", " ")
+
+
+def test_to_be_equivalent_supports_a_claim_of_equality_and_speaks_against_one_of_more():
+    null = {"null": "gaussian", "null_mean": 0.34, "null_low": 0.33, "null_high": 0.35, "margin": "10%"}
+    colours = []
+    for comparison in ("<= null", "> null"):
+        fig = claims_figure(claims(comparison=comparison, verdict="equivalent within the margin", **null))
+        colours += [note.font.color for note in fig.layout.annotations if note.text == "<b>equivalent</b>"]
+    assert colours == [VERDICTS["holds"][0], VERDICTS["fails"][0]]
+
+
+def test_what_holm_undecides_is_marked_with_its_p():
+    alone = claims(verdict="undecided", p=0.02, p_adjusted=0.09)
+    text = titles(claims_figure(alone))
+    assert "<b>undecided†</b>" in text
+    assert "Holm-adjusted p = 0.09" in " ".join(text)
+    assert "†" not in " ".join(titles(claims_figure(claims(verdict="undecided", p=0.2, p_adjusted=0.9))))
+
+
+def test_a_letter_says_how_an_interval_was_found_where_not_as_most():
+    ways = ["t", "t", "none: one exception decides"]
+    rows = [claims(claim=str(n), interval=way).iloc[:1] for n, way in enumerate(ways)]
+    rows[2] = rows[2].assign(low=0.3441, high=0.3441)
+    fig = claims_figure(pd.concat(rows))
+    (letter,) = [note for note in fig.layout.annotations if note.text == "a"]
+    (value,) = [note for note in fig.layout.annotations if note.text == "0.344"]
+    assert letter.x > value.x
+    assert abs(letter.y - value.y) < 3
+    assert "<b>a</b> the least favourable input, without an interval" in " ".join(titles(fig)).replace(
+        "<br>", " "
+    )
+
+
+def test_an_axis_is_cut_where_the_allowed_range_would_be_a_line():
+    near = {"comparison": "equals", "threshold": "1", "margin": "10%", "published": NAN}
+    inside = claims(measured=1.0, low=0.98, high=1.02, verdict="holds", **near).iloc[:1]
+    far = claims("other", measured=2e4, low=0.0, high=6e4, verdict="undecided", **near).iloc[:1]
+    fig = claims_figure(pd.concat([inside, far]))
+    shade = allowed(fig)[0]
+    assert shade.x1 - shade.x0 > 30
+    arrows = [trace for trace in fig.data if str(trace.marker.symbol).startswith("triangle")]
+    assert [trace.marker.symbol for trace in arrows] == ["triangle-right", "triangle-left"]
+    assert "Arrows point to what lies beyond an axis." in " ".join(titles(fig)).replace("<br>", " ")
+
+
+def test_a_null_is_not_drawn_on_a_logarithm_because_an_interval_ends_near_0():
+    null = {"null": "permutation", "null_mean": 0.0, "null_low": -0.003, "null_high": 0.002, "margin": "10%"}
+    fig = claims_figure(
+        claims(
+            comparison="> null", threshold="", measured=0.0057, low=3e-6, high=0.0113, published=NAN, **null
+        )
+    )
+    assert "signed log" not in titles(fig)
+
+
+def test_a_small_published_number_makes_no_axis_logarithmic():
+    fig = claims_figure(claims(measured=-12.0, low=-25.0, high=10.0, threshold="0", published=0.1))
+    assert "signed log" not in titles(fig)
+
+
+def test_what_is_no_headline_says_why():
+    text = " ".join(titles(claims_figure(claims(kind="identity"))))
+    assert "mathematics</span>" in text
+    assert "secondary</span>" in " ".join(titles(claims_figure(claims(primary=False))))
+    assert "secondary" not in " ".join(titles(claims_figure(claims())))
 
 
 def test_no_text_reaches_beyond_the_page_and_rows_follow_each_other():
@@ -193,6 +278,7 @@ def test_what_is_sampled_without_a_model_has_one_line_and_rows_keep_the_order_of
 
 
 def test_what_random_logits_show_is_one_line_of_no_model():
-    both = pd.concat([claims(over="tokens"), claims("bundled:photos-vit", over="tokens")])
-    assert len(shown_claims(both)) == 1
+    for over in ("tokens", "nothing"):
+        both = pd.concat([claims(over=over), claims("bundled:photos-vit", over=over)])
+        assert len(shown_claims(both)) == 1
     assert len(shown_claims(both.assign(over="inputs"))) == 2

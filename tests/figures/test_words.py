@@ -15,6 +15,10 @@ from workbench.figures.words import DEFINED, in_words, with_definitions
         ("digits-rpc-sym and prose-tost, as softmax", "digits-rpc-sym and prose-tost, as softmax"),
         ("Fig. 1 of teo2024, as_implemented", "Fig. 1 of Teo et al. (2024), as in the authors' code"),
         ("as cited (teo2024, Fig. 1) by wu2025", "as cited (Teo et al., 2024, Fig. 1) by Wu et al. (2025)"),
+        (
+            "Thresholds of no paper are ours, as is Π (ours)",
+            "Thresholds of no paper are ours, as is Π (from value projections)",
+        ),
         ("3.61e+03 [−1.05e+03, 5.92e+03]", "3610 [−1050, 5920]"),
         ("−3.05e−07 and 2e+10, 1.2345e+02", "−3.05·10⁻⁷ and 2·10¹⁰, 123.45"),
         (

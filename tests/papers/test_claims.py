@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_1samp
 
 import workbench
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
@@ -279,3 +280,14 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model(monkeypatch)
     assert (
         analyses.count("projection-error") == 2 + 3
     )  # as means and head by head, and through the checkpoints
+
+
+def test_what_is_equivalent_to_a_threshold_is_as_sure_as_its_ends_are_apart_from_the_margin():
+    claim = next(one for one in stated_claims("abdullaev2025").to_dict("records") if one["margin"] == "0.01")
+    rates = [0.001, 0.003, 0.002, 0.004, 0.001, 0.002]
+    frame = pd.DataFrame({"metric": "token_cosine_rate", "input": range(6), "value": rates})
+    frame = frame.reindex(columns=[*dict.fromkeys([*verdicts._READ])])
+    found = papers_claims.judged(claim, [frame])
+    assert found["verdict"] == verdicts.EQUIVALENT
+    # the nearer end of 0 ± 0.01, and not 0, is what the interval had to leave behind
+    assert found["p"] == pytest.approx(ttest_1samp(rates, 0.01).pvalue)

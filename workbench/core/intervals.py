@@ -48,13 +48,14 @@ class Finding(NamedTuple):
 def interval_words(value: float, low: float, high: float, against: Sequence[float] = ()) -> str:
     """A value with its interval in as many digits as tell its ends from each other and from what it is held against.
 
-    An interval over decades has three digits an end, one that is all but a whole number its distance from that:
-    "1 + [−3.7, 1.3]·10⁻⁷"; equal ends are those of an exact number, and not said.
+    An interval over decades that is not even about its value has three digits an end, one that is all but a whole
+    number its distance from that: "1 + [−3.7, 1.3]·10⁻⁷"; equal ends are those of an exact number, and not said.
     """
     if not math.isfinite(value):
         return f"{value:g}"
     ends = [value] if not math.isfinite(high - low) or low == high else [value, low, high]
-    if min(ends) > 0 and max(ends) > 30 * min(ends):
+    even = math.isclose(low + high, 2 * value, rel_tol=1e-3)
+    if min(ends) > 0 and max(ends) > 30 * min(ends) and not even:
         return _bracketed([_three_digits(end) for end in ends])
     levels = [level for level in against if math.isfinite(level)]
     near = 1e-3 * abs(value) if len(ends) > 1 else 0.0

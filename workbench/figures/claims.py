@@ -15,21 +15,41 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, ticks, with_room
+from workbench.figures.estimates import NULLS
 from workbench.figures.frames import short_name
-from workbench.figures.marks import null_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
 from workbench.figures.words import PAPERS, variant_words
 from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
-from workbench.papers.verdicts import EQUIVALENT, NOT_TESTED, PREMISE, NullBand, parse_measure, region
+from workbench.papers.verdicts import (
+    ALPHA,
+    CONFIRMED,
+    EACH,
+    EQUIVALENT,
+    EXPLORED,
+    LOG_T,
+    MEDIAN,
+    NOT_TESTED,
+    OF_NO_MODEL,
+    PREMISE,
+    UNDECIDED,
+    NullBand,
+    T,
+    counted,
+    parse_measure,
+    refuted_by_equality,
+    region,
+)
 
+AGAINST = "equivalent within the margin, against the claim"
 # Verdict: colour and marker; the word always stands beside it. Diamonds and red are the published numbers' alone.
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
     EQUIVALENT: (COLOURS[0], "square-open"),
+    AGAINST: ("#7A3300", "square-open"),
     "fails": ("#7A3300", "x"),
-    "undecided": ("#8A6A00", "circle-open"),
+    UNDECIDED: ("#8A6A00", "circle-open"),
     PREMISE: (GREY, "line-ns-open"),
     NOT_TESTED: (GREY, "line-ew-open"),
 }
@@ -47,51 +67,92 @@ _NEEDS = {
     "verdict",
     "model",
 }
-_ABSENT = {"primary": True, "label": "", "options": "", "units": None, "interval": "", "null": None,
-           "null_mean": math.nan, "analysis": "", "margin": ""}  # fmt: skip
+_ABSENT = {"primary": True, "kind": "", "label": "", "options": "", "units": None, "scope": "", "interval": "",
+           "null": None, "null_mean": math.nan, "analysis": "", "margin": "", "p": math.nan,
+           "p_adjusted": math.nan}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
-_FONT, _LINE, _GAP, _MARGIN = 9.6, 12.5, 7, 6  # px; the layout follows the letters, so their size is fixed
+_FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
-_WHO, _VERDICT, _END, _LEAST = 208, 583, PAGE - 2 * _MARGIN, 3
+_WHO, _VERDICT, _END, _LEAST = 208, 580, PAGE - 2 * _MARGIN, 3
+_ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
+_AROUND = 170  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _COMPARED = {
     "<": "< ",
     "<=": "≤ ",
     ">": "> ",
     ">=": "≥ ",
-    "> null": "> null",
-    "<= null": "≤ null",
-    "< null": "< null",
 }
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _NULL = "rgba(90,90,90,0.55)"
-# What the labels' symbols mean, for the line under the chart.
-_SYMBOLS = {
-    "V̇": "V̇: the values that kernel PCA of the keys predicts",
-    "K̃": "K̃: the keys' centred Gram matrix",
-    "1_N": "1<sub>N</sub>: matrix of entries 1/N, X: eigenvectors of K̃, G: V̇ = G X",
-    "γ": "γ: K̃a/(Na) entry by entry, all alike where a is an eigenvector (â: a from V)",
-    "φ": "φ: a query in feature space",
-    "‖h‖": "h: a head's output",
-    "J_proj": "J<sub>proj</sub>: projection error",
-    "R_c": "R<sub>c</sub>: coding rate within groups of tokens, one a head",
-    "memberships": "Memberships: how much a token belongs to each head, as the attention computes it",
-    "clusters": "Clusters: the same, computed from the subspaces of the heads' values",
-    "SNR": "SNR: signal-to-noise ratio",
-    "r-score": "r-scores: projections on right singular vectors",
-    "S free": "S: Scaled Attention has (I − S)V in the place of V",
+_KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
+# How an estimate and its interval were found, by the column `interval`, as the words under the chart say it.
+_WAYS = {
+    T: "mean, t-interval within the bounds of the quantity",
+    LOG_T: "geometric mean, t-interval on logarithms",
+    MEDIAN: "median, interval of the sign test",
+    EACH: "the least favourable input, without an interval: one exception decides",
+    "t, of a slope": "slope fitted through sizes, or difference of two, with its t-interval",
+    "Welch": "difference of means, Welch's interval",
+    "Welch, on logarithms": "ratio of geometric means, Welch's interval on logarithms",
+    "Welch, with inputs crossed": "difference of means, Welch's interval over seeds and inputs",
+    "paired t": "mean difference, paired t-interval",
+    "Newcombe": "difference, Newcombe's interval",
+    "Newcombe, on logarithms": "ratio, Newcombe's interval on logarithms",
+    "none: counted": "counted exactly, without an interval",
+    "same": "the same for every input, without an interval",
+    "": "computed, without an interval",
 }
+_SCOPES = {
+    EXPLORED: "seeds of training are exploratory, seen before the rules of verdicts were fixed",
+    CONFIRMED: "seeds of training are confirmatory, trained after the rules of verdicts were fixed",
+    "this pair of weights": "inputs and kinds are those of one trained pair, which says nothing of other seeds",
+    "this device": "exponents are of one device",
+}
+# What a paper's labels are short for, for the words under the chart: papers (all with ""), what they hold, and words.
+_SYMBOLS = [
+    ("", "V̇", "V̇: the values that kernel PCA of the keys predicts"),
+    ("", "CKA", "CKA: centred kernel alignment"),
+    ("teo2024", "K̃", "K̃: the keys' centred Gram matrix"),
+    ("teo2024", "1_N", "1<sub>N</sub>: matrix of entries 1/N (N tokens); V̇ = G(I − 1<sub>N</sub>)X of eigenvectors X"),
+    ("teo2024 saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram "
+                                 "matrix K̃: all entries are alike where a is an eigenvector"),
+    ("teo2024", "â", "â: a from V"),
+    ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
+                           "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
+    ("abdullaev2025", "SNR", "SNR: signal-to-noise ratio"),
+    ("abdullaev2025", "√N", "N: number of tokens; SD: standard deviation of the logits"),
+    ("", "φ", "φ: a query in feature space"),
+    ("", "‖h‖", "h: a head's output"),
+    ("", "J_proj", "J<sub>proj</sub>: projection error"),
+    ("", "R_c", "R<sub>c</sub>: coding rate within groups of tokens, one a head"),
+    ("", "memberships", "Memberships: how much a token belongs to each head, as the attention computes it"),
+    ("", "clusters", "Clusters: the same, computed from the subspaces of the heads' values"),
+    ("", "r-score", "r-scores: projections on right singular vectors"),
+    ("", "ε =", "ε: largest change of a pixel, whose values run from 0 to 1 (L2: norm of the change; noise: SD)"),
+    ("", "FGSM", "FGSM: fast gradient sign method"),
+    ("", "PGD", "PGD: projected gradient descent"),
+    ("", "AUPR", "AUPR: area under the precision–recall curve"),
+    ("", " pp", "pp: percentage points"),
+    ("", "RPC", "RPC: attention by robust principal components"),
+    ("", "TSSA", "TSSA: token statistics self-attention"),
+    ("", "ToST", "ToST: token statistics transformer"),
+    ("", "ISTA", "ISTA: iterative shrinkage–thresholding"),
+    ("", "XCiT", "XCiT: cross-covariance image transformer"),
+]  # fmt: skip
 
 
 class _Lane(NamedTuple):
     """What one model says of a claim."""
 
     who: str
-    verdict: str
+    verdict: str  # one of VERDICTS
     ends: tuple[float, float, float]  # value and interval
     allowed: tuple[float, ...] | None
     null: tuple[float, float] | None
     words: str
     why: str
+    letter: str  # of how that was found, where it is not as usual
+    adjusted: float = math.nan  # Holm's p, where that undecides what the interval decides
 
 
 class _Row(NamedTuple):
@@ -117,7 +178,10 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class _Scale:
-    """The axis of some rows; of values of both signs that lie decades apart the inverse hyperbolic sine."""
+    """The axis of some rows; of values of both signs that lie decades apart the inverse hyperbolic sine.
+
+    It is cut where what a claim allows would be a line beside values far away: arrows mark these.
+    """
 
     axis: Axis
     unit: float = 0.0
@@ -128,14 +192,24 @@ class _Scale:
         lanes = [lane for row in rows for lane in row.lanes]
         parts = [part for lane in lanes for part in (lane.ends, lane.null or (), lane.allowed or ())]
         parts += [tuple(row.published) for row in rows]
-        numbers = [one for part in parts for one in part if math.isfinite(one)]
+        parts = [[one for one in part if math.isfinite(one)] for part in parts]
+        numbers = [one for part in parts for one in part]
         low, high = min(numbers), max(numbers)
-        sizes = sorted(abs(number) for number in numbers if number)
-        if low < 0 < high and sizes[-1] > 1000 * sizes[0]:
-            most = math.asinh(max(-low, high) / sizes[0]) * 1.1
-            return cls(Axis("", -most, most), sizes[0])
+        judged = [
+            [one for one in part if math.isfinite(one)]
+            for lane in lanes
+            for part in (lane.ends, lane.allowed or ())
+        ]
+        sizes = [max(map(abs, part)) for part in judged if any(part)]
+        if low < 0 < high and max(sizes) > 100 * min(sizes):
+            start, end = (math.asinh(one / min(sizes)) for one in (low, high))
+            return cls(with_room(Axis("", start, end), 0.08), min(sizes))
         log = low > 0 and high > 40 * low
         inward = {at for lane in lanes for at, end in enumerate(lane.allowed or ()) if math.isfinite(end)}
+        spans = [lane.allowed for lane in lanes if lane.allowed and all(map(math.isfinite, lane.allowed))]
+        if spans and not log and min(end - start for start, end in spans) < 0.02 * (high - low):
+            low, high = min(start for start, _ in spans), max(end for _, end in spans)
+            return cls(with_room(Axis("", low, high), 1.0))
         if not log and 0 < low < high / 2:
             low = 0.0
         if low == high:
@@ -150,11 +224,20 @@ class _Scale:
         value = math.asinh(value / self.unit) if self.unit else value
         return self.axis.place(min(max(value, self.axis.low), self.axis.high))
 
+    def beyond(self, value: float) -> int:
+        """Whether a value lies below (−1) or above (1) what the axis shows."""
+        value = math.asinh(value / self.unit) if self.unit else value
+        return (value > self.axis.high) - (value < self.axis.low)
+
     def ticks(self, wide: float) -> Iterator[tuple[float, str]]:
         """Where numbers stand under an axis of so many pixels, and which."""
         if self.unit:
-            power = 10.0 ** math.floor(math.log10(self.unit * math.sinh(self.axis.high)))
-            yield from ((self.at(one), _short(one)) for one in (-power, 0.0, power))
+            powers = [10.0**power for power in range(20, math.floor(math.log10(self.unit)) - 1, -1)]
+            taken: list[float] = []
+            for one in (0.0, *(sign * power for power in powers for sign in (1, -1))):
+                if not self.beyond(one) and all(abs(self.at(one) - at) * wide > 3 * _FONT for at in taken):
+                    taken.append(self.at(one))
+                    yield taken[-1], _short(one)
             return
         settings, labels = ticks(self.axis, wide, _FONT, upright=False)
         step = settings.get("dtick", 1)
@@ -171,8 +254,9 @@ class _Scale:
 def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table of claims that `claims_figure` draws.
 
-    What was not tested is left out. Where the rest would not fit a page the claims keep one row each, their primary
-    interpretation or the first that was tested; where these would not, those remain that were tested on every model.
+    What was not tested is left out. Where the rest would not fit a page, those claims keep one row each that have no
+    headline there: headlines stay, and with a row all its models. Where that would not fit either, headlines alone
+    stay, without mathematics, exact counts and questions of ours.
 
     Args:
         frame: what `claims_figure` takes.
@@ -182,16 +266,13 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
         UnknownName: a verdict that there is not.
     """
     tested = _tested(frame)
-    if _height(tested) > PAGE_HEIGHT - 120:
+    if _height(tested) > PAGE_HEIGHT - _AROUND:
         own = tested.sort_values("primary", ascending=False, kind="stable")
         first = own.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
-        tested = tested[tested["order"] == first.sort_index()]
-    if _height(tested) > PAGE_HEIGHT - 120:
-        models = tested.groupby("order")["model"].transform("nunique")
-        tested = tested[models == models.max()]
-    # what random logits show is of no model, and drawn once
-    again = tested["over"].eq("tokens") & tested.duplicated("order")
-    return tested[~again].drop(columns="order")
+        tested = tested[tested["primary"].astype(bool) | tested["order"].isin(first)]
+    if _height(tested) > PAGE_HEIGHT - _AROUND and len(counted(tested)):
+        tested = tested[tested["order"].isin(counted(tested)["order"])]
+    return tested.drop(columns="order")
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
@@ -211,16 +292,23 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """
     shown = _tested(shown_claims(frame))
     rows = _rows(shown)
-    labels = " ".join(row.label for row in rows)
-    below = [_method(shown)]
+    tested = frame[frame["verdict"] != NOT_TESTED]
     left = [f"{count} {words.format('s' * (count > 1))}" for count, words in (
-        (len(frame[frame["verdict"] != NOT_TESTED].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
+        (len(tested[tested["verdict"] != PREMISE].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
+        (len(tested[tested["verdict"] == PREMISE].drop_duplicates(_KEYS)), "row{} whose premise is not met"),
         (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
-    ) if count]  # fmt: skip
-    below += [f"Only in the figure's table: {' and '.join(left)}."] if left else []
-    plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", labels)
-    below += [words + "." for symbol, words in _SYMBOLS.items() if symbol in plain]
-    return _Chart(rows).figure(rows, " ".join(below))
+    ) if count > 0]  # fmt: skip
+    below = [_method(shown, rows), *_doubts(rows), *_margins(shown)]
+    below += [f"Only in the figure's table: {_listed(left)}."] if left else []
+    plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", " ".join(row.label for row in rows).replace("<br>", " "))
+    papers = {*frame["paper"]}
+    below += [
+        f"{words}."
+        for of, symbol, words in _SYMBOLS
+        if symbol in plain and (not of or papers & {*of.split()})
+    ]
+    null = _null_words(shown) if shown["null"].nunique() == 1 else ""
+    return _Chart(rows, null).figure(rows, " ".join(below))
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -233,7 +321,9 @@ def _tested(frame: pd.DataFrame) -> pd.DataFrame:
             raise UnknownName("verdict", str(verdict), VERDICTS)
     order = frame.groupby(_KEYS, sort=False, dropna=False).ngroup()
     tested = frame.assign(order=order)[(frame["verdict"] != NOT_TESTED) & frame["measured"].notna()]
-    tested = tested.sort_values("order", kind="stable", ignore_index=True)
+    # what random logits or mathematics show is of no model, and drawn once
+    again = tested["over"].isin([*OF_NO_MODEL]) & tested.duplicated("order")
+    tested = tested[~again].sort_values("order", kind="stable", ignore_index=True)
     if tested.empty:
         raise InputError("no claim was tested, so that there is nothing to draw; the column `why` says why")
     return tested.assign(**{name: value for name, value in _ABSENT.items() if name not in tested})
@@ -256,33 +346,17 @@ def _lasts(rows: Sequence[_Row]) -> list[bool]:
 
 def _rows(frame: pd.DataFrame) -> list[_Row]:
     usual = {} if _of_pairs(frame) else _usual(frame)
+    nulls = frame["null"].dropna().nunique()
+    ways = _ways(frame)
     rows = []
     for _, own in frame.groupby(_KEYS, sort=False, dropna=False):
-        own = own[:1].assign(model="random logits") if own["over"].iloc[0] == "tokens" else own  # of no model
+        own = own.assign(model=OF_NO_MODEL.get(own["over"].iloc[0], own["model"]))
         first, terms = own.iloc[0], parse_measure(own["measure"].iloc[0])
         points = first["over"] == "model - baseline" and terms[0].metric in _SHARES
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        every = [(row["model"], _sampled(row)) for row in own.to_dict("records")]
-        sampled = [one for name, one in every if one not in ("", usual.get(name))]
-        counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
-        sampled = [f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units]
-        tail = [_place(first["place"]), *sampled]
-        tail = [f"{part};" for part in tail[:-1]] + tail[-1:]
-        looks = dict.fromkeys(tail, f'<span style="color:{GREY}">{{}}</span>')
-        looks = {_claimed(first, factor, unit): "<b>{}</b>"} | looks
-        # a backslash is as wide as a blank, and no line ends there
-        words = first["label"] or f"{first['claim']}: {first['interpretation']}"
-        words = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]].partition(" (")[0], words)
-        words = re.sub(r"\([^)]*\)", lambda found: found[0].replace(" ", "\\"), words.replace(" = ", "\\=\\"))
-        label = wrap(" ".join([words, *(part.replace(" ", "\\") for part in looks)]), _WHO - 8, _FONT)
-        for part, look in looks.items():
-            label = label.replace(part.replace(" ", "\\"), look.format(part), 1)
-        label = label.replace("\\", " ")
-        for symbol in ("R_c", "J_proj", "1_N"):
-            label = label.replace(symbol, symbol.replace("_", "<sub>") + "</sub>")
-        lanes = [_lane(row, factor, unit) for row in own.to_dict("records")]
+        lanes = [_lane(row, factor, unit, ways) for row in own.to_dict("records")]
         held = {factor * end for lane in lanes for end in lane.allowed or ()}
         published = [factor * float(value) for value in own["published"].dropna().unique()]
         published = [value for value in published if not any(math.isclose(value, end) for end in held)]
@@ -291,8 +365,45 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         kind = _kind(first["over"], terms[0].metric, unit) if _of_pairs(frame) else ""
         key = kind or f"{first['over']} {terms[0].metric}" * (len(terms) == 1)
         beside = f"{word} {variant_words(baseline)}" if baseline else ""
+        label = _label(own, usual, _claimed(own, factor, unit), nulls > 1)
         rows.append(_Row(label, lanes, beside, published, printed, kind, key))
     return sorted(rows, key=lambda row: [*dict.fromkeys(one.unit for one in rows)].index(row.unit))
+
+
+def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls: bool) -> str:
+    """The words of a claim, what must hold, and in grey its place, its sample and why it is no headline."""
+    first = own.iloc[0]
+    every = [(row["model"], _sampled(row)) for row in own.to_dict("records")]
+    sampled = [one for name, one in every if one not in ("", usual.get(name))]
+    counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
+    tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]
+    kind = _KINDS.get(first["kind"] or "", "")
+    tail += ["after warm-up"] * first["over"].endswith("warm-up")
+    tail += [kind or "secondary"] * (bool(kind) or not first["primary"])
+    shown = "" if first["comparison"].endswith("null") or not several_nulls else _null_words(own)
+    tail += [shown] * bool(shown)
+    grey = [f"{part};" for part in tail[:-1]] + tail[-1:]
+    looks = {claimed: "<b>{}</b>"} | dict.fromkeys(grey, f'<span style="color:{GREY}">{{}}</span>')
+    words = first["label"] or f"{first['claim']}: {first['interpretation']}"
+    words = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]].partition(" (")[0], words)
+    words = re.sub(r"\([^)]*\)", lambda found: _whole(found[0]), words.replace(" = ", _whole(" = ")))
+    label = wrap(" ".join([words, *map(_whole, looks)]), _WHO - 8, _FONT)
+    for part, look in looks.items():
+        label = label.replace(part, look.format(part), 1)
+    for symbol in ("R_c", "J_proj", "1_N"):
+        label = label.replace(symbol, symbol.replace("_", "<sub>") + "</sub>")
+    return label
+
+
+def _whole(words: str) -> str:
+    """Words between which no line ends."""
+    return words.replace(" ", "\u00a0")
+
+
+def _null_words(own: pd.DataFrame) -> str:
+    """The null distributions that are drawn in a row."""
+    kinds = [NULLS.get(kind, str(kind)) for kind in own["null"].dropna().unique()]
+    return f"null ({' or '.join(kinds)})" if kinds else ""
 
 
 def _kind(over: str, metric: str, unit: str) -> str:
@@ -310,14 +421,14 @@ def _of_pairs(frame: pd.DataFrame) -> bool:
 
 def _sampled(row: Any) -> str:
     """What an interval is over: "4 inputs"; nothing of a count, which is exact."""
-    if row["low"] == row["high"] and row["units"] == "seeds":
+    if row["kind"] == "count" or row["over"] == "nothing":
         return ""
     return f"{int(row['n'])} {row['units']}" if pd.notna(row["units"]) else f"n = {int(row['n'])}"
 
 
 def _usual(frame: pd.DataFrame) -> dict[str, str]:
     """What the intervals of each model are over, unless a row says otherwise: those of its first row."""
-    first = frame[frame["over"] != "tokens"].drop_duplicates("model")
+    first = frame[~frame["over"].isin([*OF_NO_MODEL])].drop_duplicates("model")
     return {row["model"]: _sampled(row) for row in first.to_dict("records")}
 
 
@@ -327,70 +438,119 @@ def _place(words: str) -> str:
     return re.sub(r"(?:^|(?<=; ))(?=[A-H](?:\.\d+)?(?:[;,]|$))", "App. ", words)
 
 
-def _claimed(row: pd.Series, factor: float, unit: str) -> str:
-    """What must hold, as an inequality."""
-    comparison, threshold = row["comparison"], str(row["threshold"])
+def _claimed(own: pd.DataFrame, factor: float, unit: str) -> str:
+    """What must hold, as an inequality, with the margin that counts."""
+    row = own.iloc[0]
+    comparison, threshold, margin = row["comparison"], str(row["threshold"]), str(row["margin"] or "")
+    margin = margin.replace("%", " %")
     if comparison == "near":
         return f"within {threshold.replace('%', ' %')} of published"
     if comparison == "equals":
-        return f"{threshold} within {row['margin'].replace('%', ' %')}"
+        return f"{threshold} within {margin}"
     if comparison == "between":
         low, high = (float(end) for end in threshold.split(".."))
         published = float(row["published"])
         if high > 2 * low and math.isclose(published / low, high / published, rel_tol=1e-3):
             return f"within {_short(high / published)}× of {_short(published)}"
         return f"{_short(low)} to {_short(high)}"
-    return _COMPARED[comparison] + (
-        "" if comparison.endswith("null") else _short(factor * float(threshold)) + unit
-    )
+    if comparison.endswith("null"):
+        sign = "−" if comparison.startswith("<") and "=" not in comparison else "+"
+        held = _null_words(own) or "null"
+        return (
+            _COMPARED[comparison.removesuffix("null").strip()]
+            + held
+            + (f" {sign} {margin}" if margin else "")
+        )
+    number = _short(factor * float(threshold))
+    same = f" ({number} ± {margin}: equivalent)" if margin else ""
+    return _COMPARED[comparison] + number + unit + same
 
 
-def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
+def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) -> _Lane:
     null = None
     if pd.notna(row["null_mean"]):
         null = NullBand("", *(float(row[name]) for name in ("null_mean", "null_low", "null_high")))
-    metric = METRICS.get(parse_measure(row["measure"])[0].metric)
-    bound = 1.0 if metric is None or row["measure"].startswith("(") else metric.high
     allowed = region(
-        row["comparison"], str(row["threshold"]), float(row["published"]), null, row["margin"], bound
+        row["comparison"], str(row["threshold"]), float(row["published"]), null, row["margin"], _bound(row)
     )
     if allowed is not None:  # what is next to 0 is 0 here
         allowed = tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in allowed)
     value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
     options = claim_options(row["options"] or "")
     model = options.get("model") or options.get("operator")
+    way, verdict = _way(row), row["verdict"]
+    words = interval_words(value, low, high, allowed or ()) + unit
+    alone = verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"]
     return _Lane(
-        variant_words(model) if model else short_name(row["model"]), row["verdict"],
+        variant_words(model) if model else short_name(row["model"]),
+        AGAINST if verdict == EQUIVALENT and refuted_by_equality(row["comparison"]) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed,
-        None if null is None else (null.low, null.high), interval_words(value, low, high, allowed or ()) + unit,
-        str(row.get("why") or ""),
+        None if null is None else (null.low, null.high), words, str(row.get("why") or ""),
+        chr(96 + ways.index(way)) if way in ways[1:] else "", row["p_adjusted"] if alone else math.nan,
     )  # fmt: skip
 
 
-def _method(frame: pd.DataFrame) -> str:
-    """Whose mean, over what, with which interval."""
-    if _of_pairs(frame):
-        ways = {
-            "seeds": "Welch's over training seeds",
-            "kinds": "of corruptions paired over their kinds",
-            "sizes": "of exponents of cost that of the fitted slope",
-        }
-        units = frame["units"].dropna().unique()
-        said = [words for unit, words in ways.items() if unit in units]
-        said += ["of accuracies of one seed Newcombe's over inputs"] if {*units} - {*ways} else []
-        return f"95 % CI: {', '.join(said)}." if said else ""
-    ways = frame["interval"].astype(str)
-    logs, signs = (ways.str.contains(word).any() for word in ("log", "sign test"))
-    kinds = ", ".join(
-        dict.fromkeys(null_name(kind).removeprefix("null: ") for kind in frame["null"].dropna())
-    )
-    return (
-        f"Mean over {_listed_units(_usual(frame))}, t-interval"
-        + "; of ratios, and of positive values over decades, geometric mean and interval on logarithms"
-        * bool(logs)
-        + "; of signed ones over decades, median and sign test" * bool(signs)
-        + (f"; null: {kinds}." if kinds else ".")
-    )
+def _bound(row: Any) -> float:
+    """The most that the quantity of a claim can be."""
+    metric = METRICS.get(parse_measure(row["measure"])[0].metric)
+    return 1.0 if metric is None or row["measure"].startswith("(") else metric.high
+
+
+def _way(row: Any) -> str:
+    """How the interval of a row was found, of `_WAYS`."""
+    if row["over"] == "nothing":
+        return ""
+    how = row["interval"] if isinstance(row["interval"], str) and row["interval"] else T
+    return "same" if how.startswith("t") and row["low"] == row["high"] else how
+
+
+def _ways(frame: pd.DataFrame) -> list[str]:
+    """How intervals were found, first what is not marked: what most rows have."""
+    every = [_way(row) for row in frame.to_dict("records")]
+    usual = max((way for way in every), key=every.count)
+    return [*dict.fromkeys([usual, *every])]
+
+
+def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
+    """What is estimated, with which interval, over what; by letters where it is not as usual."""
+    usual, *others = _ways(frame)
+    words = _WAYS.get(usual, usual)
+    units = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
+    start, comma, interval = words.partition(",")
+    said = [f"{start[:1].upper()}{start[1:]}{units}{comma}{interval}"]
+    said += [f"<b>{chr(97 + place)}</b>\u00a0{_WAYS.get(way, way)}" for place, way in enumerate(others)]
+    scopes = [words for scope, words in _SCOPES.items() if scope in {*frame["scope"]} and _of_pairs(frame)]
+    return ". ".join(["; ".join(said), *(one[:1].upper() + one[1:] for one in scopes)]) + "."
+
+
+def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
+    """What undecides claims that their own intervals decide, and what arrows mean."""
+    ps = [f"{lane.adjusted:.2g}" for row in rows for lane in row.lanes if lane.adjusted == lane.adjusted]
+    if ps:
+        yield (
+            f"† Decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = "
+            f"{', '.join(ps)}{' from the top' * (len(ps) > 1)}."
+        )
+    scales = [(_Scale.of([row]), lane) for row in rows for lane in row.lanes]
+    if any(scale.beyond(end) for scale, lane in scales for end in lane.ends):
+        yield "Arrows point to what lies beyond an axis."
+
+
+def _margins(frame: pd.DataFrame) -> Iterator[str]:
+    """Of what a margin about a null is a share, and which null it is."""
+    rows = frame[frame["comparison"].str.endswith("null") & frame["null"].notna()]
+    margins = {str(margin).replace("%", " %") for margin in rows["margin"] if str(margin).endswith("%")}
+    bounds = {math.isfinite(_bound(row)) for row in rows.to_dict("records")}
+    shares = ["of the way from the null's mean to 1"] * (True in bounds)
+    shares += ["of the null's mean" + " where nothing bounds it" * (True in bounds)] * (False in bounds)
+    if margins:
+        yield f"{' and '.join(sorted(margins))}: {', or '.join(shares)}, or the null's 95 % range if that ends farther."
+    if len(rows):
+        yield "A claim about noise must hold against every null there is; the one that decides is drawn."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _listed_units(usual: dict[str, str]) -> str:
@@ -415,12 +575,18 @@ def _short(number: float) -> str:
 class _Chart:
     """Rows on their way to a figure, in pixels from the top left; the axes have the room that the words leave."""
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
+    def __init__(self, rows: Sequence[_Row], null: str) -> None:
+        self.null = null
         who = widest(
             (words for row in rows for words in (row.beside, *(lane.who for lane in row.lanes))), _FONT
         )
         said = widest(
-            (words for row in rows for words in (row.printed, *(lane.words for lane in row.lanes))), _FONT
+            (
+                words
+                for row in rows
+                for words in (row.printed, *(f"{lane.words} {lane.letter}" for lane in row.lanes))
+            ),
+            _FONT,
         )
         self.value = _VERDICT - 10 - max(said, text_width("<b>Measured [95 % CI]</b>", _FONT))
         self.strip = _WHO + max(who, 60) + 12
@@ -449,7 +615,7 @@ class _Chart:
                 top = self._group(rows[first:number], top)
                 first = number
         self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
-        text = wrap(below, _END, _FONT)
+        text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
         self._write(text, 0, top + 5, GREY)
         top += 8 + line_count(text) * _LINE
         fig = go.Figure(self.traces)
@@ -466,7 +632,7 @@ class _Chart:
         entries = [(word, word) for word in VERDICTS if any(lane.verdict == word for lane in lanes)]
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
         entries.append(("where the claim holds", ALLOWED))
-        entries += [("null, 95 %", _NULL)] * any(lane.null for lane in lanes)
+        entries += [(f"{self.null or 'null'}, 95 %", _NULL)] * any(lane.null for lane in lanes)
         said = [row.printed.split(" ")[0] for row in rows if row.published]
         words = "published, other models" if "published" in said else ""
         words += (", or theory" if words else "theory") if "theory" in said else ""
@@ -520,10 +686,15 @@ class _Chart:
             self._range(lane, scale, above)
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
-            self._write(f"<b>{lane.verdict.removesuffix(' within the margin')}</b>", _VERDICT, above, colour)
-            self._estimate(
-                tuple(self._at(scale, end) for end in lane.ends), above + _LINE / 2, lane.verdict, lane.why
-            )
+            self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
+            doubt = "†" * (lane.adjusted == lane.adjusted)
+            self._write(f"<b>{lane.verdict.partition(' within')[0]}{doubt}</b>", _VERDICT, above, colour)
+            x = tuple(self._at(scale, end) for end in lane.ends)
+            away = scale.beyond(lane.ends[0])
+            self._estimate(x, above + _LINE / 2, lane.verdict, lane.why, _ARROWS[away])
+            for side in {scale.beyond(end) for end in lane.ends} - {0, away}:
+                arrow = {"symbol": _ARROWS[side], "size": 5.5, "color": colour}
+                self._mark([x[1] if side < 0 else x[2]], above + _LINE / 2, arrow)
         if row.beside:
             self._write(row.beside, _WHO, below, GREY)
         if row.published:
@@ -544,9 +715,10 @@ class _Chart:
             room = max(0.0, _LEAST - (high - low)) / 2
             self._box(low - room, high + room, above + 1.5, above + _LINE - 1.5, fillcolor=_NULL)
 
-    def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str) -> None:
+    def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str, arrow: str = "") -> None:
         """A value and its interval, already in pixels."""
         colour, symbol = VERDICTS[verdict]
+        symbol = arrow or symbol
         line = {"width": 1.3 if "open" in symbol else 0, "color": colour}
         self.traces.append(
             go.Scatter(
@@ -558,8 +730,12 @@ class _Chart:
         )  # fmt: skip
 
     def _published(self, x: Sequence[float], y: float, words: str) -> None:
-        hover = {"hovertemplate": f"{words}<extra></extra>", "cliponaxis": False}
-        self.traces.append(go.Scatter(x=x, y=[y] * len(x), mode="markers", marker=PUBLISHED, **hover))
+        self._mark(x, y, PUBLISHED, hovertemplate=f"{words}<extra></extra>")
+
+    def _mark(self, x: Sequence[float], y: float, look: dict[str, Any], **more: Any) -> None:
+        self.traces.append(
+            go.Scatter(x=x, y=[y] * len(x), mode="markers", marker=look, cliponaxis=False, **more)
+        )
 
     def _box(self, x0: float, x1: float, y0: float, y1: float, **look: Any) -> None:
         self.shapes.append(

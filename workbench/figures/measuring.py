@@ -56,7 +56,7 @@ def wrap_evenly(text: str, width: float, size: float) -> str:
 
 def _lines(text: str, width: float, size: float) -> list[str]:
     lines = [""]
-    for word in _NUMBERED.sub("\\1\u00a0", " ".join(text.split())).split(" "):
+    for word in _NUMBERED.sub("\\1\u00a0", re.sub(r"[ \t\n]+", " ", text).strip(" ")).split(" "):
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and text_width(longer, size) > width:
             lines.append(word)

@@ -18,7 +18,7 @@ PAPERS = {
 NAMES = {
     "as_implemented": "as in the authors' code",
     "as_published": "as published",
-    "ours": "from value projections",
+    "(ours)": "(from value projections)",
     "resid_pre": "before the block",
     "resid_mid": "after attention",
     "resid_post": "after the block",
@@ -26,7 +26,8 @@ NAMES = {
     "head_out": "output of the head",
     "gaussian null": "Gaussian null",
 }
-"""Names of conventions, sites and nulls, to what figures call them."""
+"""Names of conventions, sites and nulls, to what figures call them. One that is a plain word, too, counts in brackets
+alone: sentences have that word."""
 
 DEFINED = {
     "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",

@@ -287,12 +287,13 @@ def judged(
     same = verdicts.sameness(comparison, allowed, None, margin, threshold=claim["threshold"])
     finding, verdict = verdicts.weakest(findings, allowed)
     verdict = verdict if len(findings) > 1 else verdicts.decide(finding, allowed, same)
+    left = same if verdict == verdicts.EQUIVALENT else allowed
     if claim["over"] == "every input":
         p = math.nan
     elif how == verdicts.MEDIAN and values is not None:
-        p = verdicts.probability(finding, allowed, values)
+        p = verdicts.probability(finding, left, values)
     else:
-        p = verdicts.probability(finding, allowed, ratio=logs)
+        p = verdicts.probability(finding, left, ratio=logs)
     shown = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
     return _row(
         finding, shown[0] if shown else None, verdict, _sentence(claim, finding, allowed, None), how, p

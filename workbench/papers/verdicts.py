@@ -47,6 +47,8 @@ COLUMNS = (
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
 MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
 ALPHA = 1 - LEVEL
+OF_NO_MODEL = {"tokens": "random logits", "nothing": "mathematics"}
+"""What decides claims that no model does, by their column `over`."""
 CONFIRMED, EXPLORED = "confirmatory seeds", "exploratory seeds"
 """Of which trainings a verdict on a mechanism speaks, in the column `scope`: nobody had looked at the first."""
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
@@ -337,6 +339,11 @@ def decide(
     if allowed[0] <= finding.low and finding.high <= allowed[1]:
         return HOLDS
     return FAILS if finding.high < allowed[0] or allowed[1] < finding.low else UNDECIDED
+
+
+def refuted_by_equality(comparison: str) -> bool:
+    """Whether a claim says that something is more or less than what it is held against: to be equal refutes it."""
+    return comparison not in ("near", "equals", "<= null")
 
 
 def evidence(

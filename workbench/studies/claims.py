@@ -180,25 +180,42 @@ def count_verdicts(claims: pd.DataFrame) -> list[str]:
     for _, own in rows.groupby(["model", "scale", "scope"], sort=False):
         model, scale, scope = own.iloc[0][["model", "scale", "scope"]]
         where = f"{model} ({scope}{', embedded tasks' if scale else ''})"
-        numbers = _listed(_numbered(own["verdict"].value_counts()))
+        numbers = _listed(_numbered(own))
         sentences.append(f"{where}: of {len(own)} claim{'s' * (len(own) > 1)} {numbers}.")
     return sentences
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
-    """How many rows of a table of claims hold, fail or are undecided, as a caption says it."""
-    return f"of {len(claims)} comparisons {_listed(_numbered(claims['verdict'].value_counts()))}"
+    """How many headline claims of a table hold, fail or are undecided, as a caption says it.
+
+    Of several models each counts; what random logits decide counts once.
+    """
+    rows = verdicts.counted(claims[claims["verdict"] != NOT_TESTED])
+    again = rows.duplicated(["paper", "claim", "interpretation"]) & rows["over"].isin([*verdicts.OF_NO_MODEL])
+    rows = rows[~again]
+    start = f"of {len(rows)} headline claim{'s' * (len(rows) != 1)}"
+    start += f" (claim and model) about {rows['model'].nunique()} models" * (rows["model"].nunique() > 1)
+    return f"{start} {_listed(_numbered(rows))}"
 
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
-def _numbered(counts: pd.Series) -> list[str]:
+def _numbered(rows: pd.DataFrame) -> list[str]:
     """Numbers of verdicts, e.g. "3 hold", "1 is undecided"."""
+    against = rows["comparison"].map(verdicts.refuted_by_equality) & rows["verdict"].eq(EQUIVALENT)
+    counts = rows["verdict"].mask(against, "against").value_counts()
     words = {
         HOLDS: ("holds", "hold"),
-        EQUIVALENT: ("is equivalent within its margin", "are equivalent within their margins"),
+        EQUIVALENT: (
+            "is equivalent within its margin, as claimed",
+            "are equivalent within their margins, as claimed",
+        ),
+        "against": (
+            "is equivalent within its margin, against the claim",
+            "are equivalent within their margins, against the claim",
+        ),
         FAILS: ("fails", "fail"),
         UNDECIDED: ("is undecided", "are undecided"),
         PREMISE: ("lacks its premise", "lack their premise"),
