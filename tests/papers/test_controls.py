@@ -44,7 +44,7 @@ PLANTED = {
     OUTPUTS: (
         "Outputs remove the projection error: share of what can be removed",
         "Outputs reconstruct the queries: share of removable error removed",
-        "Outputs reconstruct the queries: the same, beside noise",
+        "Outputs reconstruct the queries: share of removable error removed, beside noise",
     ),
     RANK: (
         "Attention matrices are of low rank: share of ranks with 90 % of variance",
