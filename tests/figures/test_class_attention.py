@@ -129,7 +129,7 @@ def test_words_have_a_bar_for_the_mean_and_a_line_for_every_head():
     fig = class_attention_text_figure(frame)
     bars = [trace for trace in fig.data if trace.type == "bar"]
     lines = [trace for trace in fig.data if trace.type == "heatmap"]
-    assert [list(line.y) for line in lines] == [["head 0", "head 1", "head 2", "rollout"]] * 2
+    assert [list(line.y) for line in lines] == [["head 0", "head 1", "head 2", "rollout, all layers"]] * 2
     own = frame[(frame["layer"] == 5) & (frame["head"] == 2)]
     assert list(lines[1].z[2]) == own["value"].tolist()
     mean = frame[(frame["layer"] == 0) & (frame["candidate"] == "mean")]
@@ -147,7 +147,7 @@ def test_a_long_text_is_cut_and_says_so_and_queries_that_see_less_have_no_line_o
     assert np.shape(fig.data[1].z) == (HEADS + 1, 30)
     assert fig.layout.xaxis2.title.text == "key (first 30 of 50 tokens)"
     assert fig.layout.shapes == ()
-    assert fig.layout.coloraxis.colorbar.title.text == "Attention weight,<br>from the mean query"
+    assert fig.layout.coloraxis.colorbar.title.text == "Attention weight or rollout,<br>from the mean query"
 
 
 def test_several_texts_do_not_fit_one_figure():

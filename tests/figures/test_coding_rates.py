@@ -31,7 +31,7 @@ def rates(model="a", conventions=("as_published", "as_published", "ours"), shift
 def test_lines_are_means_over_inputs_by_model_and_convention():
     fig = coding_rate_figure({"training": rates(), "validation": rates(shift=1)})
     drawn = lines(fig)
-    assert key(fig)[:2] == ["training", "validation"]
+    assert key(fig)[:2] == ["training: mean over 5 inputs", "validation: mean over 5 inputs"]
     outputs, change = (next(trace for trace in drawn if trace.yaxis == axis) for axis in ("y", "y2"))
     assert (list(outputs.x), list(outputs.y)) == ([0, 1], [6, 6])
     assert list(change.y) == [-50, -50]

@@ -47,7 +47,7 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
     labels = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     ordered = [labels[place] for place in sorted(labels)]
     headings = ["<b>relative to softmax</b>", "<b>relative to symmetric softmax</b>"]
-    assert ordered == [headings[0], "token statistics", headings[1], "RPC, 5 iter in layer 1"]
+    assert ordered == [headings[0], "token statistics", headings[1], "RPC, 5 iterations in layer 1"]
 
 
 def test_what_papers_print_stands_below_the_dots_filled_where_it_is_of_training():

@@ -83,7 +83,25 @@ def test_differences_are_on_log_axes_and_residuals_from_0_to_1():
     fig = eigenvector_figure(eigen_frame())
     assert [fig.layout[axis].type for axis in ("yaxis", "yaxis2", "yaxis3")] == ["log", None, None]
     assert fig.layout.yaxis3.range[0] < 0 < 1 < fig.layout.yaxis3.range[1]
-    assert {axis.title.text for axis in fig.select_xaxes() if axis.title.text} == {"Eigenvector"}
+    assert {axis.title.text for axis in fig.select_xaxes() if axis.title.text} == {"Rank of the eigenvector"}
+
+
+def test_the_spread_is_that_of_the_inputs_beside_the_null_of_the_mean():
+    means = eigen_frame(layers=(None,)).assign(input=None)
+    inputs = [
+        means[means["null"].isna() | (means["rank"] < 3)].assign(input=name, value=means["value"] * factor)
+        for name, factor in (("a", 0.9), ("b", 1.1))
+    ]
+    fig = eigenvector_figure(pd.concat([means, *inputs]))
+    assert "IQR over inputs" in key(fig)
+    residual = [
+        trace
+        for trace in fig.data
+        if trace.xaxis == "x3" and trace.fill == "toself" and trace.x[0] is not None
+    ]
+    null, spread = residual[0], residual[1]
+    assert (min(null.y), max(null.y)) == (0.7, 0.9)
+    assert max(spread.y) == pytest.approx(0.6 * 1.05)  # quartiles of 0.9 and 1.1
 
 
 def test_every_model_gets_a_column():

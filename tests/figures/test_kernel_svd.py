@@ -82,7 +82,7 @@ def test_layers_have_a_row_of_panels_each_and_a_model_without_values_says_so():
     assert titles(fig) == ["digits-primal", "digits-vit", "no data"]
     rows = [axis.title.text for axis in fig.select_yaxes() if axis.title.text]
     assert len(rows) == 3
-    assert (rows[0], rows[2]) == ("Effective rank", "V in span(H<sub>r</sub>)<br>(share)")
+    assert (rows[0], rows[2]) == ("Effective rank<br>(log)", "V in span(H<sub>r</sub>)<br>(share)")
     drawn = lines(fig)
     assert len(drawn) == 3 + 2
     assert all(list(trace.x) == [0, 1] for trace in drawn)

@@ -57,6 +57,7 @@ def test_letters_that_latex_has_not_become_commands():
         r"\ensuremath{\hat \sigma}\ensuremath{^{2}} \ensuremath{\pm} 10\ensuremath{^{-19}} of x\ensuremath{_{12}}, "
         r"\ensuremath{\dot V} \ensuremath{\le} \ensuremath{\|}h\ensuremath{\|} ``a\_b''"
     )
+    assert tex_text("the R_c^var of a_b") == r"the \ensuremath{R_{c}^{\mathrm{var}}} of a\_b"
     assert tex_text("Ångström, façade") == "Ångström, façade"  # LaTeX has letters with accents
 
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.attention_matrix import SMALL
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import null_of_means
@@ -29,6 +29,7 @@ COLUMNS = (
 SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
 ON_MASKS = "class_attention_mask"
+_ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
 EVEN = {"color": GREY, "dash": "dot", "width": 1}
 
@@ -120,7 +121,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         )  # fmt: skip
         level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": EVEN}
         top = Axis(
-            f"Mean weight<br>({len(lines) - ('rollout' in lines)} heads)", 0, 1.06 * max(*mean, even or 0)
+            f"Mean weight<br>({len(lines) - (_ROLLOUT in lines)} heads)", 0, round_up(max(*mean, even or 0))
         )
         panels.append(Panel([bars], x, top, f"layer {layer}", shapes=[] if even is None else [level]))
         cells = go.Heatmap(
@@ -131,7 +132,8 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         panels.append(Panel([cells], x, named))
         heights += [6.5 * font, 1.35 * font * len(lines)]
         drawn += [*lines.values()]
-    scale = Scale.of(drawn, f"Attention weight, from the {_whose(frame)}")
+    rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
+    scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
     key = [key_entry(f"even attention: 1 / {whole}", mode="lines", line=EVEN)] if even is not None else []
     fig = compose(
         panels, 1, key, width="page", shared="x", right=bar_room(scale, sum(heights), font, 2), inner=heights
@@ -143,7 +145,9 @@ def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     """The values of a layer by title, each token by token."""
     which = _which(rows)
     return {
-        one if one in _TOGETHER else f"head {one}": rows[which == one].sort_values("key")["value"].tolist()
+        {"mean": "mean", "rollout": _ROLLOUT}.get(one, f"head {one}"): rows[which == one]
+        .sort_values("key")["value"]
+        .tolist()
         for one in which.categories
     }
 

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.frames import rows_of, series_labels, without_provenance
-from workbench.figures.grammar import Plot
+from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.marks import Band, Line
 
 RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
@@ -26,9 +26,9 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
     """Coding rates against layer: mean over inputs, and the interquartile range of the first batch (wu2025 Fig. 4a).
 
     Four panels: R_c^var of each layer's output with that layer's U_k; by how much attention changes it, from what it
-    receives to the stream after it; R and ΔR of the outputs. A colour per model, named with what stands for U_k:
-    R_c^var by the layer's own subspaces does not compare between these. Later layers whose U_k are of another kind
-    than the first's, as those of class attention, are left out.
+    receives to the stream after it; R and ΔR of the outputs. Of several models a column each with axes of its own,
+    named with what stands for U_k: R_c^var by the layer's own subspaces does not compare between these. Later layers
+    whose U_k are of another kind than the first's, as those of class attention, are left out.
 
     Args:
         frames: batch (training, validation, …) to the result of ``coding-rate``, of one or several models; the first
@@ -38,21 +38,32 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
         InputError: a frame holds no coding rates.
     """
     rows = pd.concat([_rows(without_provenance(frame)).assign(batch=name) for name, frame in frames.items()])
-    plot = Plot(rows, color="group", dash="batch", names=_TITLES).metric(*_TITLES)
-    band = Band(quantiles=(25, 75), only=("batch", next(iter(frames))) if len(frames) > 1 else None)
-    return plot.add(band, Line()).scale(y_zero=True).figure("page", columns=2)
+    several = rows[SERIES].nunique() > 1
+    words: dict[str, str] = {}
+    if len(frames) > 1:
+        inputs = rows.groupby("batch", sort=False)["input"].nunique()
+        words = {str(name): f"{name}: mean over {count} inputs" for name, count in inputs.items()}
+    plot = Plot(rows, panel=SERIES if several else None, dash="batch", names=_TITLES | words)
+    plot = plot.metric(*_TITLES).scale(
+        x_free=several, y_free=several, y_zero=dict.fromkeys(_TITLES, not several)
+    )
+    band = Band(quantiles=(25, 75), only=("batch", next(iter(frames))) if words else None)
+    line = Line(words=None if words else "")
+    return plot.add(band, line).figure(
+        "page", height=430 if several else None, columns=None if several else 2
+    )
 
 
 def _rows(frame: pd.DataFrame) -> pd.DataFrame:
     """The rates of the outputs and the change by attention in per cent, each named by its model and convention."""
     rows = rows_of(frame, RATES, needs=("layer", "candidate"))
     rows = rows[rows["standardize"].isna()]
-    rows = rows.assign(group=series_labels(rows))
-    first = rows.sort_values("layer").groupby("group")["convention"].first()
-    rows = rows[rows["convention"] == rows["group"].map(first)]
-    rows["group"] += rows["convention"].map(_SUBSPACES).fillna("")
+    rows = rows.assign(series=series_labels(rows))
+    first = rows.sort_values("layer").groupby(SERIES)["convention"].first()
+    rows = rows[rows["convention"] == rows[SERIES].map(first)]
+    rows[SERIES] += rows["convention"].map(_SUBSPACES).fillna("")
     variational = rows[rows["metric"] == "coding_rate_variational"]
-    keys = ["group", "layer", "input"]
+    keys = [SERIES, "layer", "input"]
     streams = variational.pivot_table(index=keys, columns="candidate", values="value", sort=False)
     change = (100 * (streams["resid_mid"] / streams["input"] - 1)).rename("value").reset_index()
     outputs = rows[rows["candidate"] == "resid_post"][[*keys, "metric", "value"]]

@@ -31,6 +31,7 @@ _LEADER = 1.2  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
 MOST_TICKS = 7
 _STEPS = (1, 2, 5)
+_TIGHT = 1.6  # letters, from label to label up an axis that would have two of them otherwise
 # What a template says of the first legend alone, for all of them.
 _PLAIN_LEGEND = {"bgcolor": "rgba(255,255,255,0)", "itemsizing": "trace", "itemwidth": 30, "borderwidth": 0}
 
@@ -83,8 +84,8 @@ class Panel:
     images: Sequence[dict[str, Any]] = ()
     ends: Sequence[tuple[str, float, str]] = ()
     """Words at the ends of lines: (words, value, colour)."""
-    arrows: tuple[tuple[str, str], ...] = ()
-    """The log axes, "x" or "y", beyond whose lower end something lies, and what: `compose` finds them."""
+    arrows: tuple[tuple[str, str, str], ...] = ()
+    """The log axes, "x" or "y", beyond whose lower end something lies, what, its colour: `compose` finds them."""
 
 
 def compose(
@@ -123,10 +124,12 @@ def compose(
     """
     theme = theme_of(width)
     panels = [_on_its_axes(panel) for panel in panels]
-    arrows = {words: letter for panel in panels for letter, words in panel.arrows}
+    arrows = {words: letter for panel in panels for letter, words, _ in panel.arrows}
     if BELOW in arrows:  # one sign has one meaning in a figure, and 0 is below as well
         arrows = {BELOW: arrows[BELOW]}
-    key = [*key, *(arrow_entry(letter, words, GREY) for words, letter in arrows.items())]
+    own = {colour for panel in panels for *_, colour in panel.arrows} - {GREY}  # a null's are grey
+    colour = own.pop() if len(own) == 1 else GREY
+    key = [*key, *(arrow_entry(letter, words, colour) for words, letter in arrows.items())]
     page = _Page(list(panels), columns, list(key), theme, theme.widths[width], shared, letters)
     page.right += right
     page.above += heading
@@ -154,7 +157,7 @@ def _on_its_axes(panel: Panel) -> Panel:
             panel = replace(
                 panel, traces=[trace for own in traces for trace in own],
                 shapes=[shape for shape in shapes if shape is not None],
-                arrows=(*panel.arrows, *((letter, own[1].meta) for own in traces if len(own) > 1)),
+                arrows=(*panel.arrows, *((letter, own[1].meta, own[1].marker.color) for own in traces if len(own) > 1)),
             )  # fmt: skip
     for letter, axis in (("x", panel.x), ("y", panel.y)):
         if axis.cut:
@@ -471,6 +474,8 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
     for settings, labels in _log_ticks(axis) if axis.log else _linear_ticks(axis, room / font):
         if len(labels) < 2 and fewest[1]:
             break
+        if upright and len(labels) < 3 <= len(fewest[1]) and len(fewest[1]) * _TIGHT * font <= room:
+            break  # two labels may end at half the axis
         fewest = settings, labels
         if len(labels) <= MOST_TICKS and _apart(axis, settings, labels, room, font, upright):
             break
@@ -554,6 +559,12 @@ def _decimal(digit: float, power: int, as_power: bool = False) -> str:
         return f"{digit * 10.0**power:g}"
     times = "" if digit == 1 else f"{digit:g}·"
     return f"{times}10<sup>{power}</sup>".replace("-", "−")
+
+
+def round_up(value: float) -> float:
+    """The next multiple of its power of ten: where an axis from 0 ends at a tick."""
+    step = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return step * math.ceil(value / step - 1e-9) if value > 0 else step
 
 
 def with_room(axis: Axis, share: float = 0.04) -> Axis:

@@ -17,11 +17,12 @@ _TITLES = {
     "peak_memory": "Memory<br>(×, log)",
 }  # fmt: skip
 _CONDITIONS = {"training": "training", "test": "inference"}
+_BOTH = {"": "parameters, alike in both"}
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
 # RPC-Attention in the words of teo2024's Table 13.
 _STEPS = {
-    "rpc-sym": "RPC, 4 iter in layer 1", "rpc-sym num_iter=[5]": "RPC, 5 iter in layer 1",
-    "rpc-sym num_iter=[6]": "RPC, 6 iter in layer 1", "rpc-sym num_iter=2": "RPC, 2 iter in each layer",
+    "rpc-sym": "RPC, 4 iterations in layer 1", "rpc-sym num_iter=[5]": "RPC, 5 iterations in layer 1",
+    "rpc-sym num_iter=[6]": "RPC, 6 iterations in layer 1", "rpc-sym num_iter=2": "RPC, 2 iterations in each layer",
 }  # fmt: skip
 
 
@@ -52,33 +53,32 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     shown = shown[(shown["attention"] != shown["baseline"]) & ~shown["source"].str.startswith("counted")]
     other = set(measured.loc[measured["baseline"] != "softmax", "attention"]) - set(measured["baseline"])
     shown = shown[(shown["baseline"] != "softmax") | ~shown["attention"].isin(other)]
-    shown = shown.assign(
-        condition=shown["condition"].replace("", "training"),
-        of="relative to " + shown["baseline"].map(_label),
-    )
+    shown = shown.assign(of="relative to " + shown["baseline"].map(_label))
     drawn = shown[shown["source"] == "measured"]
     known = set(zip(drawn["baseline"], drawn["attention"], strict=True))
     printed = shown[shown["source"] != "measured"]
     printed = printed[[pair in known for pair in zip(printed["baseline"], printed["attention"], strict=True)]]
     reach = pd.concat([drawn, printed])[["ratio", "low", "high"]].to_numpy(dtype=float)
     reach = reach[np.isfinite(reach) & (reach > 0)]
-    names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS
+    names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS | _BOTH
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
-    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.8)
+    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=3.4)
     published = printed.assign(
         value=printed["ratio"], spread=np.nan, paper=printed["source"].str.split(" ").str[0]
     )
-    papers = ", ".join(PAPERS.get(paper, paper) for paper in published["paper"].unique())
-    kinds = [kind for kind in _CONDITIONS if (published["condition"] == kind).any()]
-    said = {kind: f": {_CONDITIONS[kind]}" + f", {papers}" * (kind == kinds[-1]) for kind in kinds}
-    diamonds = [
-        Published(
-            published[published["condition"] == kind].drop(columns="condition"), beside=True,
-            filled=kind == "training", words=words,
-        )
-        for kind, words in said.items()
-    ]  # fmt: skip
+    diamonds = []
+    for kinds in (("training", ""), ("test",)):
+        own = published[published["condition"].isin(kinds)]
+        if len(own):
+            papers = ", ".join(PAPERS.get(paper, paper) for paper in own["paper"].unique())
+            words = " and ".join(
+                (_CONDITIONS | {"": "parameters"})[one] for one in kinds if (own["condition"] == one).any()
+            )
+            own = own.drop(columns="condition")
+            diamonds.append(
+                Published(own, beside=True, filled="training" in kinds, words=f": {words}, {papers}")
+            )
     words = Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds")
     return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
 

@@ -11,8 +11,8 @@ from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import at_level
-from workbench.figures.marks import NOISE, Line, Null
+from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
+from workbench.figures.marks import NOISE, Band, Line, Null
 
 CANDIDATES = {
     "true": "eigenvectors of K̃",
@@ -23,8 +23,8 @@ _SIZE = {
     "gamma_size": "mean |γ| of the eigenvectors"
 }  # beside the absolute differences, what they are differences of
 _PANELS = {
-    "gamma_abs": "|γ<sub>i</sub> − γ<sub>j</sub>|",
-    "gamma_rel": "|γ<sub>i</sub> − γ<sub>j</sub>| relative<br>to the larger |γ|",
+    "gamma_abs": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|",
+    "gamma_rel": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|<br>over the larger |γ|",
     "eigen_residual": "Eigen-residual",
 }
 _NULL = "gaussian"  # the one that `workbench.findings` compares with
@@ -33,9 +33,9 @@ _NULL = "gaussian"  # the one that `workbench.findings` compares with
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
     """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
 
-    Each model has a column. Lines are means over inputs, layers and heads. Among the absolute differences stands mean
-    |γ| of the true axes, which they are to be read against; those of the true axes are rounding alone, and the key says
-    below which power of ten. The null distribution of the residual replaces V.
+    Each model has a column. Lines are means over inputs, layers and heads, bands the IQR of inputs' means. Among the
+    absolute differences stands mean |γ| of the true axes, which they are to be read against; those of the true axes are
+    rounding alone, and the key says below which power of ten. The null distribution of the residual replaces V.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -45,7 +45,11 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
         InputError: no values of gamma_abs, gamma_rel and eigen_residual by rank over all inputs and layers.
     """
     needed = rows_of(frame, [*_PANELS, *_SIZE], needs=("rank", "candidate"))
-    rows = at_level(_of_convention(needed[needed["rank"].notna()], convention), "overall")
+    chosen = _of_convention(needed[needed["rank"].notna()], convention)
+    rows = at_level(chosen, "overall")
+    if "input" in chosen and chosen["input"].notna().any():  # for the spread; the null stays that of the mean
+        single = chosen[chosen["input"].notna() & chosen["layer"].isna()]
+        rows = pd.concat([rows, values_once(single).assign(**dict.fromkeys(NULL_COLUMNS, pd.NA))])
     rows = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]
     rows = rows[rows["null"].isna() | (rows["null"] == _NULL)]
     differences = (rows["metric"] == "gamma_abs") & (rows["candidate"] == "true")
@@ -64,11 +68,13 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
         *_PANELS
     )
     plot = plot.scale(
-        x_log=2, x_title="Eigenvector", x_free=True, y_log={"gamma_abs": True},
+        x_log=2, x_title="Rank of the eigenvector", x_free=True, y_log={"gamma_abs": True},
         y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),
     )  # fmt: skip
     line = Line(markers=False, words="mean over inputs, layers and heads")
-    return plot.add(Null(words=NOISE), line).figure("page", height=430)
+    return plot.add(Null(words=NOISE), Band(quantiles=(25, 75), over="input"), line).figure(
+        "page", height=430
+    )
 
 
 def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:
@@ -87,7 +93,7 @@ def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
     """How much of perturbed eigenvectors and of those from V the top eigenvectors span, and whether any Â exists.
 
     A row per model, from 0 to 1: the share of squared norm in the span, and the inconsistency of V = G C Â, beside
-    the null distribution that replaces V.
+    the null distributions: V replaced by Gaussian noise, and its tokens permuted.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
@@ -105,4 +111,4 @@ def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
     lost = rows[rows["metric"] == "inconsistency"]
     most = 1.1 * lost[["value", *(name for name in ("null_high",) if name in lost)]].max().max()
     ends = {"span_share": (-0.02, 1.02), "inconsistency": (-0.02 * most, most)}
-    return forest.scale(range=ends).add(Null(_NULL, NOISE), Interval()).figure()
+    return forest.scale(range=ends).add(Null(), Interval()).figure()

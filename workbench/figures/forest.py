@@ -365,24 +365,37 @@ class _Drawing:
             for key in table[_ROW].drop_duplicates():
                 style = look_of(key[1]).style
                 look = {"marker": {**style["marker"], "size": 6.5}, "line": style["line"]}
-                yield self._dot(
-                    table[table[_ROW].map(key.__eq__)], look, self._shifts(name)[0], LOOKS[key[1]].label
-                )
+                yield self._dot(table[table[_ROW].map(key.__eq__)], look, name, None, LOOKS[key[1]].label)
             return
         if table.empty:
             return
         colour = self.colours[number]
-        shift = self._shifts(name)[self._beside(name).index(colour)]
-        yield self._dot(table, self._look(colour), shift, "" if colour is None else self._label(colour))
+        yield self._dot(
+            table, self._look(colour), name, colour, "" if colour is None else self._label(colour)
+        )
 
     def _beside(self, name: str) -> list[Any]:
         """The colours that a panel holds."""
         return [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
 
-    def _shifts(self, name: str) -> list[float]:
-        """Where in a row the colours of a panel stand, and after them each kind of published numbers beside them."""
-        slots = max(len(self._beside(name)) + len(self._printed(name)), 1)
-        return [(place - (slots - 1) / 2) * 0.75 / slots for place in range(slots)]
+    def _shifts(self, name: str) -> dict[int, dict[Any, float]]:
+        """Where in each row its colours stand, and after them each kind of published numbers beside them."""
+        marks = [mark for mark in self.forest.marks if isinstance(mark, Published)]
+        found = [(mark, place, one) for mark in marks for place, one in self._found(name, mark)]
+        slots: dict[int, list[Any]] = {}
+        for colour in self._beside(name):
+            held = {self.places[key] for key in self._measured(name, colour)}
+            for place in held | {place for _, place, one in found if one == colour}:
+                slots.setdefault(place, []).append(colour)
+        printed = self._printed(name)
+        for mark, place, one in found:
+            if one is None and id(mark) in printed:
+                slots.setdefault(place, []).append(id(mark))
+        step = 0.8 / max((len(own) for own in slots.values()), default=1)
+        return {
+            place: {one: (number - (len(own) - 1) / 2) * step for number, one in enumerate(own)}
+            for place, own in slots.items()
+        }
 
     def _printed(self, name: str) -> list[int]:
         """The published numbers that have a place of their own in a panel's rows: several colours' or those beside."""
@@ -399,7 +412,10 @@ class _Drawing:
         """The rows of the forest that have a value of a colour in a panel."""
         return self.tables[name, colour].dropna(subset=["value"])[_ROW]
 
-    def _dot(self, table: pd.DataFrame, look: dict[str, Any], shift: float, name: str) -> go.Scatter:
+    def _dot(
+        self, table: pd.DataFrame, look: dict[str, Any], panel: str, colour_of: Any, name: str
+    ) -> go.Scatter:
+        shifts, places = self._shifts(panel), [self.places[key] for key in table[_ROW]]
         ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
         marker, colour = look["marker"], look["line"]["color"]
         if self.interval.hollow is not None:
@@ -410,7 +426,7 @@ class _Drawing:
                 "line": {"color": colour, "width": 1.3},
             }  # fmt: skip
         return go.Scatter(
-            x=value, y=[self.places[key] + shift for key in table[_ROW]], mode="markers", marker=marker, name=name,
+            x=value, y=[place + shifts[place][colour_of] for place in places], mode="markers", marker=marker, name=name,
             error_x={
                 "type": "data", "symmetric": False, "array": (ends["high"] - value).fillna(0).clip(lower=0),
                 "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": colour,
@@ -427,9 +443,12 @@ class _Drawing:
         rows = self.rows[name]
         held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
         if len(held):
-            shift = self._shifts(name)[0] if len(self._beside(name)) == 1 else 0.0
+            beside, shifts = self._beside(name), self._shifts(name)
+            alone = beside[0] if len(beside) == 1 else _ROW  # else in the middle
+            places = [self.places[key] for key in held[_ROW]]
             yield go.Scatter(
-                x=held[mark.column], y=[self.places[key] + shift for key in held[_ROW]], mode="markers", marker=_STROKE,
+                x=held[mark.column], y=[place + shifts.get(place, {}).get(alone, 0.0) for place in places],
+                mode="markers", marker=_STROKE,
                 hovertemplate=f"{mark.name} %{{x:.4g}}<extra></extra>", showlegend=False,
             )  # fmt: skip
 
@@ -472,16 +491,17 @@ class _Drawing:
 
     def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
         """A diamond for each published number of a row, and its paper."""
-        beside, shifts, printed = self._beside(name), self._shifts(name), self._printed(name)
-        own_place = shifts[len(beside) + printed.index(id(mark))] if id(mark) in printed else 0.0
+        shifts = self._shifts(name)
         for (place, colour), own in self._found(name, mark).items():
-            y = place + (own_place if colour is None else shifts[beside.index(colour)])
+            y = place + shifts.get(place, {}).get(id(mark) if colour is None else colour, 0.0)
             values = np.asarray([row["value"] for row in own], dtype=float)
             several = mark.ranges and len(own) > 1
             middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
-            trace.marker.size = 5.5 if len(printed) > 1 else trace.marker.size  # of several kinds in a row
+            trace.marker.size = (
+                5.5 if len(self._printed(name)) > 1 else trace.marker.size
+            )  # of several kinds in a row
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if several:
                 trace.error_x = {

@@ -269,10 +269,10 @@ class _Drawing:
         at_ends = self._ends(parts, labels, width) if several and not bar else {}
         named = self.colours if several and not bar and not at_ends else []
         key = [self._colour_entry(value, drawn) for value in named]
+        style = NEUTRAL_STYLE if several else drawn[0].style
         for number, mark in enumerate(self.dashes):
             words = self._label(self.plot.dash, mark, drawn[0].rows)
-            key += [key_entry(words, mode="lines+markers", **_dashed(NEUTRAL_STYLE, number))] * bool(words)
-        style = NEUTRAL_STYLE if several else drawn[0].style
+            key += [key_entry(words, mode="lines+markers", **_dashed(style, number))] * bool(words)
         across = columns or self._columns(len(parts), width)
         matrix = len(self.panels) > 1 and across == len(self.panels)
         free, apart = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
@@ -285,10 +285,11 @@ class _Drawing:
             reaches = [self._reach(one, cell[0]) for at, one in traces.items() if one and at[0] == cell[0]]
             own_scale = apart if isinstance(apart, bool) else cell[0] in apart
             reaches = [self._reach(own, cell[0])] if own_scale and own else reaches
+            unit = _unit(cell[0], parts[cell][0].rows) if own_scale and own else self.units[cell[0]]
             titled = len(self.panels) > 1 and (not matrix or cell[0] == self.plot.metrics[0])
             title = self._label(self.plot.panel, cell[1], self.rows[cell[0]]) if titled else ""
             panel = Panel(
-                own, self._x_axis(beside, cell), self._y_axis(cell[0], reaches), title, shapes=shapes
+                own, self._x_axis(beside, cell), self._y_axis(cell[0], reaches, unit), title, shapes=shapes
             )
             panels.append(replace(panel, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,)))
         for number, mark in reversed([*enumerate(marks)]):
@@ -380,9 +381,9 @@ class _Drawing:
         log = self.plot.scales.get("y_log")
         return bool(log.get(metric) if isinstance(log, Mapping) else log)
 
-    def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]]) -> Axis:
+    def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]], unit: str) -> Axis:
         known = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
-        known = replace(known, unit=self.units[metric], label=self.plot.names.get(metric, known.label))
+        known = replace(known, unit=unit, label=self.plot.names.get(metric, known.label))
         scales = {
             name.removeprefix("y_"): value for name, value in self.plot.scales.items() if name[:2] == "y_"
         }

@@ -16,8 +16,9 @@ _CURVES = {
     "singular_value_relative": "Singular value<br>σ<sub>r</sub> / σ<sub>1</sub>",
     "unexplained": "Residual variance<br>Σ<sub>i&gt;r</sub> σ<sub>i</sub>² / Σ σ<sub>i</sub>²",
 }
+_ROUNDING = 1e-14  # of the largest: 0 in double precision
 _ENDS = {"singular_value_relative": (SMALLEST, 1.5), "unexplained": (1e-6, 1.5)}
-_RANK = "Effective rank"
+_RANK = "Effective rank<br>(log)"
 # Title of a row of panels, and the rows meant.
 _BY_LAYER: dict[str, dict[str, str]] = {
     _RANK: {"metric": "effective_rank"},
@@ -26,7 +27,7 @@ _BY_LAYER: dict[str, dict[str, str]] = {
     },
     "V in span(H<sub>r</sub>)<br>(share)": {"metric": "right_singular_share"},
 }  # fmt: skip
-_RANDOM = "top to bottom random q and k, random output, permuted V"
+_RANDOM = "from top to bottom: random q and k, random output, permuted V"
 _OF_V = "right_singular_share"  # its null permutes the tokens of V
 
 
@@ -49,6 +50,7 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     ends = {"value": "value", "null_mean": "null_mean", "null_low": "null_high", "null_high": "null_low"}
     left = {name: 1 - rows.loc[explained, other] for name, other in ends.items() if other in rows}
     rows = pd.concat([rows[~explained], rows[explained].assign(metric="unexplained", **left)])
+    rows = rows[rows["value"] > _ROUNDING]  # what is 0 by construction is not drawn as falling below the axis
     plot = Plot(rows, x="rank", panel=SERIES, names=_CURVES).metric(*_CURVES)
     plot = plot.add(Null(words="random q and k"), Band(quantiles=(25, 75), over="input"), Line(markers=False))
     return plot.scale(x_log=True, x_title="Rank r", y_log=True, y_range=_ENDS).figure("page")
@@ -82,6 +84,6 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
         for metric, own in rows.groupby("metric", sort=False)
     ]
     without = Points(pd.concat(absent), "no V", by=("metric", SERIES), symbol="")
-    zero = {title: title != _RANK for title in shown}
-    plot = Plot(rows, panel=SERIES).metric(*shown).scale(y_log={_RANK: True}, y_zero=zero, x_free=True)
+    shares = {title: (-0.04, 1.04) for title in shown if title != _RANK}
+    plot = Plot(rows, panel=SERIES).metric(*shown).scale(y_log={_RANK: True}, y_range=shares, x_free=True)
     return plot.add(Null(), Band(), Line(), without).figure("page", height=112 * len(shown) + 64)

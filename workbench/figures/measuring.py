@@ -46,9 +46,10 @@ def wrap(text: str, width: float, size: float) -> str:
 def wrap_evenly(text: str, width: float, size: float) -> str:
     """The same with lines of like length, as a title has them: no word alone beneath a long line."""
     lines = _lines(text, width, size)
+    longest = widest(_lines(text, 0, size), size)
     for room in (width * percent / 100 for percent in range(96, 50, -4)) if len(lines) > 1 else ():
         narrower = _lines(text, room, size)
-        if len(narrower) > len(lines) or widest(narrower, size) > room:
+        if len(narrower) > len(lines) or widest(narrower, size) > max(room, longest):
             break
         lines = narrower
     return "<br>".join(cut(line, width, size) for line in lines)

@@ -181,7 +181,7 @@ class Scale:
             return [round(k * wide, 12) for k in range(int(np.ceil(low / wide)), int(high / wide + 1e-9) + 1)]
         most = max(abs(low), abs(high))
         powers = range(int(np.floor(np.log10(most))), int(np.floor(np.log10(most))) - 4, -1)
-        sizes = [0.0, *(digit * 10.0**power for digit in (1, 5, 2, 3) for power in powers)]
+        sizes = [0.0, *(digit * 10.0**power for digit in (1, 5, 2, 3, 7) for power in powers)]
         signs = (1, -1) if self.middle == 0 else (1,)
         return [sign * size for size in sizes for sign in signs if not (size == 0 and sign < 0)]
 
@@ -189,8 +189,10 @@ class Scale:
 def _number(value: float, span: float = math.inf) -> str:
     """A number with two digits, or as many as tell it apart from others within the span."""
     digits = max(2, round(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
-    said = f"{value:.{digits}g}" if abs(value) < 100 else f"{value:.0f}"
-    if abs(value) < 100 and float(said) != value:  # rounded: as many digits as its neighbours
+    if abs(value) >= 100:
+        return f"{value:.0f}".replace("-", "−")
+    said = f"{value:.{digits}g}"
+    if not math.isclose(float(said), value, rel_tol=1e-9):  # rounded: as many digits as its neighbours
         said = f"{value:#.{digits}g}".rstrip(".")
     return said.replace("-", "−")
 

@@ -8,13 +8,14 @@ import plotly.graph_objects as go
 from workbench.figures.estimates import titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Null
+from workbench.figures.marks import Band, Line, Null, Rule
 
 SITES = {"input": "attention's input", "resid_mid": "after attention", "resid_post": "after the block"}
+_WITHOUT = "Mean cosine without mean token"
 # Title of a row of panels, and the rows meant.
 _VARIANTS: dict[str, dict[str, str | None]] = {
     "Mean cosine": {"metric": "token_cosine", "axis": None, "standardize": None},
-    "Mean cosine without mean token": {
+    _WITHOUT: {
         "metric": "token_cosine", "axis": None, "standardize": "without mean",
     },
 }  # fmt: skip
@@ -40,19 +41,22 @@ def similarity_depth_figure(
     return plot.where(axis=None, standardize=None).figure()
 
 
-def similarity_sites_figure(frame: pd.DataFrame) -> go.Figure:
+def similarity_sites_figure(frame: pd.DataFrame, tokens: int | None = None) -> go.Figure:
     """Mean cosine of tokens by layer, at the attention's input, after attention and after the block.
 
     A column per site; a row for the tokens as they are and one without the mean token: those that the frame holds. A
-    line per model with the 95 % confidence interval over its inputs.
+    line per model with the 95 % confidence interval over its inputs; the null distribution in grey where there is one.
 
     Args:
         frame: the result of ``token-similarity`` with ``sites`` "all", of one or several models.
+        tokens: N of an input, for the level −1/(N − 1) of tokens of one length that share nothing but their mean.
 
     Raises:
         InputError: the frame holds no cosines by site.
     """
     rows = titled(rows_of(frame, "token_cosine", needs=("layer", "candidate")), _VARIANTS)
     shown = dict.fromkeys(rows["metric"])
+    level, name = (-1 / (tokens - 1), f"−1/(N − 1), N = {tokens}") if tokens else (float("nan"), "")
+    rows = rows.assign(level=rows["metric"].eq(_WITHOUT).map({True: level, False: float("nan")}))
     plot = Plot(rows, panel="candidate", names=SITES).metric(*shown).scale(y_zero={"Mean cosine": True})
-    return plot.add(Band(), Line()).figure("page")
+    return plot.add(Null(), Band(), Line(), Rule(name=name, column="level")).figure("page")

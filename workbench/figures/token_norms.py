@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.scales import Scale
 from workbench.figures.theme import COLOURS, theme_of
 from workbench.figures.token_panels import Numbers, patch_panels, with_images
@@ -86,6 +86,6 @@ def _bars(norms: Mapping[str, np.ndarray], view: TokenView) -> go.Figure:
             customdata=[view.index[place] for place in real], name=f"‖{name}‖", showlegend=False,
             hovertemplate=f"‖{name}‖ of %{{x}}<br>%{{y:.4g}}<extra></extra>",
         )  # fmt: skip
-        highest = float(np.nanmax(values[real], initial=0.0)) or 1.0
-        panels.append(Panel([bars], x, Axis(f"‖{name}‖", 0, 1.04 * highest)))
+        highest = float(np.nanmax(values[real], initial=0.0))
+        panels.append(Panel([bars], x, Axis(f"‖{name}‖", 0, round_up(highest))))
     return compose(panels, 1, width="page", shared="x", inner=7 * theme_of("page").font)

@@ -41,11 +41,15 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀ", "0123456789+-
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖₙₑᵣ", "0123456789+-ijkner")
 _RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(chr, each))}]+") for each in (_RAISED, _LOWERED))
 _ACCENTED = re.compile(f"(.)([{''.join(_ACCENTS)}])")
+_INDEXED = re.compile(rf"\b(\w){re.escape(_SPECIAL['_'])}(\w){re.escape(_SPECIAL['^'])}(\w+)")  # R_c^var
 
 
 def tex_text(text: str) -> str:
     """A sentence for LaTeX's text mode: what is special in LaTeX is escaped, symbols are set in mathematics."""
-    return tex_symbols("".join(_SPECIAL.get(letter, letter) for letter in text))
+    escaped = "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return tex_symbols(
+        _INDEXED.sub(lambda found: _maths(rf"{found[1]}_{{{found[2]}}}^{{\mathrm{{{found[3]}}}}}"), escaped)
+    )
 
 
 def tex_symbols(text: str) -> str:
