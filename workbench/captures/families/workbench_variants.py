@@ -76,6 +76,8 @@ register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
 # Its residual is not the sum of the stream and what attention puts out; on the skip path (1 − t) p + t p = p.
 register_block(_BOOSTED, "norm2.input", attn_out=Reading((("boost", "input"),)))
 register_skip_path(_BOOSTED)
+# Half a block: attention and its residual, of which the stream after attention is what comes out.
+register_block("workbench.models.architectures.fan.Half", lambda block, attention: Reading((("", "output"),)))
 
 
 def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:

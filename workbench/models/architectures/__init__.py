@@ -11,6 +11,7 @@ from workbench.core.light_timm import timm  # noqa: F401  # before the files her
 from workbench.core.options import accept
 from workbench.models.architectures.crate import build_crate
 from workbench.models.architectures.decision import build_decision
+from workbench.models.architectures.fan import build_fan
 from workbench.models.architectures.lm import build_lm
 from workbench.models.architectures.segmenter import build_segmenter
 from workbench.models.architectures.sequence import build_sequence
@@ -30,6 +31,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "tost": build_tost,
     "xcit": build_xcit,
     "crate": build_crate,
+    "fan": build_fan,
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "build",
     "build_crate",
     "build_decision",
+    "build_fan",
     "build_lm",
     "build_segmenter",
     "build_sequence",

@@ -61,25 +61,19 @@ def build_tost(
     Raises UnknownName for an attention, an option of it or an mlp that does not exist, InputError if sizes do
     not divide one another, or the attention is causal: patches have no order in time.
     """
-    check_sizes(img_size, patch_size, embed_dim, num_heads)
-    _check_halvings(patch_size, embed_dim)
     options = table_of_options(attention, attention_options)
     refuse_causal(attention, options, "the patches of an image have no order in time")
-    # Without blocks and with the smallest patch embedding it can make: both are put in below.
-    model = ClassAttentionTransformer(
-        img_size=8,
-        patch_size=8,
-        in_chans=in_chans,
-        num_classes=num_classes,
-        embed_dim=embed_dim,
-        depth=0,
-        num_heads=num_heads,
-        mlp_ratio=mlp_ratio,
-        cls_attn_layers=cls_attn_layers,
-        eta=layer_scale,
-        tokens_norm=True,
+    model = without_blocks(
+        img_size,
+        patch_size,
+        in_chans,
+        num_classes,
+        embed_dim,
+        num_heads,
+        mlp_ratio,
+        cls_attn_layers,
+        layer_scale,
     )
-    model.patch_embed = HalvingPatchEmbed(img_size, patch_size, in_chans, embed_dim)
     blocks = make_blocks(
         depth, embed_dim, num_heads, mlp_ratio, boost=False, mlp=mlp, init_values=layer_scale
     )
@@ -95,6 +89,38 @@ def build_tost(
 
 build_xcit = partial(build_tost, attention="xca")
 """XCiT as wu2025 trains it, without local patch interaction: ``build_tost`` with cross-covariance attention."""
+
+
+def without_blocks(
+    img_size: int,
+    patch_size: int,
+    in_chans: int,
+    num_classes: int,
+    embed_dim: int,
+    num_heads: int,
+    mlp_ratio: float,
+    cls_attn_layers: int,
+    layer_scale: float,
+) -> ClassAttentionTransformer:
+    """All of such a model but its blocks; InputError if sizes do not divide one another."""
+    check_sizes(img_size, patch_size, embed_dim, num_heads)
+    _check_halvings(patch_size, embed_dim)
+    # With the smallest patch embedding that timm can make, in whose place ours is put.
+    model = ClassAttentionTransformer(
+        img_size=8,
+        patch_size=8,
+        in_chans=in_chans,
+        num_classes=num_classes,
+        embed_dim=embed_dim,
+        depth=0,
+        num_heads=num_heads,
+        mlp_ratio=mlp_ratio,
+        cls_attn_layers=cls_attn_layers,
+        eta=layer_scale,
+        tokens_norm=True,
+    )
+    model.patch_embed = HalvingPatchEmbed(img_size, patch_size, in_chans, embed_dim)
+    return model
 
 
 def _check_halvings(patch_size: int, embed_dim: int) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.studies.evaluation.images import PHOTO_CUTS
 from workbench.studies.evaluation.running import evaluate
 
-PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd")}
+PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
+INPUTS_OF_TASK = {"images": PHOTO_CUTS}
+"""Where a checkpoint does not say its test set: the embedded cuts are those of the task ``photos``."""
 
 
 def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
@@ -19,7 +22,7 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for protocol in PROTOCOLS_OF_TASK.get(task, ()):
-        found = evaluate(f"file:{checkpoint}", protocol, n="all")
+        found = evaluate(f"file:{checkpoint}", protocol, INPUTS_OF_TASK.get(task), n="all")
         if protocol == "corruptions":
             found = found[found["kind"].isna()]
         for row in found.to_dict("records"):

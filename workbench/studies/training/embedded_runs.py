@@ -114,7 +114,14 @@ _AGENTS = (
     ),
 )
 """chen2023 Tables 5 and 10: Primal-Attention in the last layer of a decision transformer, and its s."""
-_OF_TASK = {"series": (*_COMPARED, *_GRID), "segmentation": _SCENES, "rl": _AGENTS}
+_FAN = (
+    Planned("softmax", seeds=SEEDS),
+    Planned("rpc-asym", "rpc-asym", seeds=SEEDS),
+    Planned("softmax-sym", "softmax-sym"),
+    Planned("rpc-sym", "rpc-sym"),
+)
+"""teo2024 Tables 9 and 10, whose FAN has queries and keys of its own."""
+_OF_TASK = {"images": _FAN, "series": (*_COMPARED, *_GRID), "segmentation": _SCENES, "rl": _AGENTS}
 PLAN: dict[str, tuple[Planned, ...]] = {
     name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items()
 }
@@ -177,6 +184,10 @@ def trivial(targets: Sequence[int], test: Sequence[int]) -> dict[str, float]:
     }
 
 
+def _targets(split: Any) -> list[int]:
+    return split.targets if hasattr(split, "targets") else [int(target) for _, target in split]
+
+
 def collect(
     name: str,
     runs: Mapping[tuple[str, int], Path],
@@ -190,7 +201,7 @@ def collect(
     """
     task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name)
     headline = "test_normalised_return" if task.acting else f"test_{task.objective.headline}"
-    scores = task.trivial(task) if task.trivial else trivial(task.train.targets, task.test.targets)
+    scores = task.trivial(task) if task.trivial else trivial(*map(_targets, (task.train, task.test)))
     frames = [
         pd.DataFrame(
             [

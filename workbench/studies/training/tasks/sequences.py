@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from workbench.core.errors import InputError
 from workbench.models.tokenizer import BYTES, SPECIAL, UNKNOWN
@@ -114,6 +114,8 @@ def in_memory(task: Task) -> Task:
         part: Any = getattr(task, split)
         if hasattr(part, "in_memory"):
             part, data[split] = part.in_memory()
+        elif task.collate is None:
+            part = TensorDataset(*default_collate([part[number] for number in range(len(part))]))
         elif not isinstance(part, Sequences):
             examples = [part[number] for number in range(len(part))]
             small = [ids.numpy().astype(np.uint16) for ids, _ in examples]

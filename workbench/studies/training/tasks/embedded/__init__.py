@@ -42,6 +42,8 @@ class Embedded:
     recipe: str
     asks_for: str
     """The published data whose question it asks."""
+    usual: bool = True
+    """Whether its task may take it where no data are named."""
 
 
 _ARENA = "Long Range Arena"
@@ -65,6 +67,10 @@ EMBEDDED: dict[str, Embedded] = {
     "photos": Embedded(
         "pixels", "cuts of the bundled photographs, 16×16 grey pixels in a row", images.write_photos, 1944, 648,
         "pixels-embedded", f"{_ARENA} Image",
+    ),
+    "cuts": Embedded(
+        "images", "cuts of the bundled photographs in colour, 32×32: which photograph", images.write_cuts, 1944, 648,
+        "fan-embedded", "ImageNet-1K (FAN)", usual=False,
     ),
     "pathfinder": Embedded(
         "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 5000, 1000,
@@ -108,7 +114,7 @@ def embedded_name(task: str, data: str | Path | None) -> str | None:
     """
     names = [name for name, entry in EMBEDDED.items() if entry.task == task]
     if data is None:
-        return names[0] if names else None
+        return next((name for name in names if EMBEDDED[name].usual), None)
     if not str(data).startswith(PREFIX):
         return None
     if not names:

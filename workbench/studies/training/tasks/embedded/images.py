@@ -5,6 +5,7 @@ The place of the Long Range Arena's Image, whose CIFAR-10 is not bundled.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +28,29 @@ def write_digits(folder: Path, sizes: dict[str, int], seed: int) -> None:
         _save(folder / split, [(str(int(label)), grey[at]) for at, label in enumerate(digits.labels)], count)
 
 
-def write_photos(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """Cuts of the photographs, the class is the photograph; nothing is drawn at random."""
+def write_photos(
+    folder: Path, sizes: dict[str, int], seed: int, *, side: int = SIDE, mode: str = "L"
+) -> None:
+    """Cuts of the photographs, grey unless ``mode`` is "RGB"; the class is the photograph; nothing is drawn."""
     files = photo_files()
     if len(files) < 2:
         raise MissingResource(
             "no photographs in the installed scikit-image and scikit-learn; install them again"
         )
-    cuts = {name: cuts_of(read_image(path), SIDE) for name, path in files.items()}
+    cuts = {name: cuts_of(read_image(path), side) for name, path in files.items()}
     for split, count in sizes.items():
-        _save(folder / split, [(name, cut) for name, both in cuts.items() for cut in both[split]], count)
+        _save(
+            folder / split, [(name, cut) for name, both in cuts.items() for cut in both[split]], count, mode
+        )
 
 
-def _save(folder: Path, images: list[tuple[str, np.ndarray]], count: int) -> None:
+write_cuts = partial(write_photos, side=2 * SIDE, mode="RGB")
+
+
+def _save(folder: Path, images: list[tuple[str, np.ndarray]], count: int, mode: str = "L") -> None:
     """At most ``count`` images, as evenly over the classes as they come."""
     order = sorted(range(len(images)), key=lambda number: images[number][0])
     for number in (order[place] for place in spread(len(order), count)):
         label, image = images[number]
         (folder / label).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).convert("L").save(folder / label / f"{number:05d}.png")
+        Image.fromarray(image).convert(mode).save(folder / label / f"{number:05d}.png")
