@@ -47,7 +47,10 @@ from workbench.models.loading import DEVICE, find_device
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
-LONGEST = ("claims", "value_similarity", "attention_as_filter", "operator_efficiency", "position_logits")
+LONGEST = (
+    "value_similarity", "attention_as_filter", "operator_efficiency", "attention_spectrum", "claims",
+    "attention_heatmaps", "eigenvector_test", "position_logits", "softmax_sensitivity", "robust_components",
+)  # fmt: skip
 """Notebooks that are begun first, so that none is left to run alone at the end."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
 _STOP_SECONDS = 10
@@ -208,7 +211,8 @@ class _Render:
                 self.started = NotebookProcesses(
                     environment=self._threads(), forked=POSSIBLE and len(stale) >= FEWEST
                 )
-                for item in sorted(stale, key=lambda item: item.name not in LONGEST):
+                rank = {name: place for place, name in enumerate(LONGEST)}
+                for item in sorted(stale, key=lambda item: rank.get(item.name, len(rank))):
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
                 if stale:
                     self._warm_up()

@@ -7,7 +7,7 @@ the same with pixels and their surroundings; scikit-image's bilateral and non-lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses.filter_kernels import log_filter_kernel, squared_distances
+from workbench.analyses.filter_kernels import squared_distances
 from workbench.analyses.layer import grid_positions, patch_places
 from workbench.captures import capture
 from workbench.core import null_distributions
@@ -203,21 +203,17 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
             for near in apart
         ],
     )
-    tiles = _tiles(noisy, (TILE, TILE))
-    apart_by = [_pixel_distances(tile) for tile in tiles]
+    parts: dict[tuple[float, float], list[Image]] = {}
+    for tile in _tiles(noisy, (TILE, TILE)):
+        for bandwidths, image in _identity(tile, apart, (np.inf, *_PLACE)):
+            parts.setdefault(bandwidths, []).append(image)
     for name, places in (("identity attention", (np.inf,)), ("identity attention with positions", _PLACE)):
         yield (
             name,
             [
                 (
                     f"h_y {near:.3g}" + (f", h_p {far:g}" if np.isfinite(far) else ""),
-                    _joined(
-                        [
-                            identity_attention(tile, near, far, distances)
-                            for tile, distances in zip(tiles, apart_by, strict=True)
-                        ],
-                        noisy.shape,
-                    ),
+                    _joined(parts[near, far], noisy.shape),
                 )
                 for near in apart
                 for far in places
@@ -225,20 +221,30 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
         )
 
 
-def identity_attention(
-    image: Image, h_y: float, h_p: float = np.inf, distances: tuple[np.ndarray, np.ndarray] | None = None
-) -> Image:
+def identity_attention(image: Image, h_y: float, h_p: float = np.inf) -> Image:
     """One attention layer with W_Q = W_K = W_V = I over the pixels of an image (Theorem III.1, eqs. 12–14).
 
     The content of a pixel is its 3 × 3 surroundings, weights are exp(−‖y_i − y_j‖²/h_y² − ‖p_i − p_j‖²/h_p²) with the
     mean square over the surroundings, and the value of a pixel is the pixel itself: non-local means over the whole
-    image for h_p = ∞, a bilateral filter of patches else. ``distances`` are those of the image's pixels, for who
-    filters it several times.
+    image for h_p = ∞, a bilateral filter of patches else.
     """
-    apart = _pixel_distances(image) if distances is None else distances
-    logits = log_filter_kernel(apart, (h_y**-2, h_p**-2), np.ones(apart[0].shape, dtype=bool))
-    kernel = torch.softmax(torch.from_numpy(logits), -1).numpy()
-    return (kernel @ image.reshape(-1, image.shape[2])).reshape(image.shape)
+    ((_, filtered),) = _identity(image, [h_y], [h_p])
+    return filtered
+
+
+def _identity(
+    image: Image, contents: Sequence[float], places: Sequence[float]
+) -> Iterator[tuple[tuple[float, float], Image]]:
+    """`identity_attention` with every pair of bandwidths: the exponentials of each are found once."""
+    apart, away = _pixel_distances(image)
+    pixels = image.reshape(-1, image.shape[2])
+    of_places = [np.exp(-away / far**2) for far in places]
+    for near in contents:
+        of_content = np.exp(-apart / near**2)
+        for far, factor in zip(places, of_places, strict=True):
+            weights = of_content * factor  # its own is 1, so that no row is all zeros
+            mean = weights @ pixels / weights.sum(-1, keepdims=True)
+            yield (near, far), mean.reshape(image.shape)
 
 
 def _pixel_distances(image: Image) -> tuple[np.ndarray, np.ndarray]:
