@@ -306,8 +306,17 @@ def permuted_heads(
 
     Keys that may be seen come first, whichever they are; what heads have in common does not depend on their names.
     """
-    order = torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0).argsort(-1)
+    order = _ascending(torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0))
     return attn.gather(-1, order.to(attn.device))
+
+
+def _ascending(numbers: Tensor) -> Tensor:
+    """``argsort(-1)``: numpy's, which takes a third of the time, but for rows with equal numbers, which it may swap."""
+    order = torch.from_numpy(numbers.numpy().argsort(-1))
+    ranked = numbers.gather(-1, order)
+    tied = (ranked[..., 1:] == ranked[..., :-1]).any(-1)
+    order[tied] = numbers[tied].argsort(-1)
+    return order
 
 
 @checked

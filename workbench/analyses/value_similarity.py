@@ -343,7 +343,7 @@ def _allclose(pair: _Pair, relative: float, absolute: float) -> Tensor:
     values = pair.v.values[:, : wanted.shape[1]]
     # nearly always the first token is far enough off to answer no
     close = all(
-        torch.allclose(values[part], wanted[part], rtol=relative, atol=absolute)
+        bool(((values[part] - wanted[part]).abs() <= absolute + relative * wanted[part].abs()).all())
         for part in (slice(1), slice(1, None))
     )
     return wanted.new_tensor(float(close))
