@@ -19,8 +19,9 @@ from workbench.analyses import (
     value_matrix,
     value_similarity,
 )
+from workbench.analyses.reductions import ChosenColumns, ChosenRows
 from workbench.analyses.tiled_spectra import GramTiles
-from workbench.captures import Capture, LayerRecord, capture, records
+from workbench.captures import Capture, LayerRecord, attention_weights, capture, records
 from workbench.captures.implicit_masks import causal_mask
 from workbench.core.errors import InputError
 from workbench.studies.training.measuring import Allocations
@@ -342,6 +343,102 @@ def test_samples_of_tokens_stand_for_the_matching_of_all_and_the_median_is_exact
     np.testing.assert_allclose(kernels[1], kernels[0], rtol=1e-10)
 
 
+LONG = 2048
+OPTIONS = {
+    "attention-spectrum": {"max_rank": 4},
+    "gram-spectrum": {"max_rank": 16},
+    "class-attention": {"query": "mean"},
+}
+ESTIMATED = {"effective_rank", "rank_90"}  # of tiles; a test of their own holds them to their error
+
+
+def one_head(tokens, kind="", dtype=torch.float32):
+    """A head whose keys have directions of unequal weight, or that is hard on numbers in one way."""
+    source = torch.manual_seed(6)
+    fall = (-2 * torch.linspace(0, 1, 5)).exp() * 2
+    q, k, v = (torch.randn(1, 1, tokens, 5, generator=source).bfloat16().float() * fall for _ in range(3))
+    mask = None
+    if kind == "one giant logit":
+        k[:, :, 17], k[:, :, 17, 0], q[..., 0] = 0, 64.0, 8.0
+    if kind == "all equal":
+        k[:] = k[:, :, :1]
+    if kind == "nearly equal":
+        k = k[:, :, :1] * (1 + 1e-6 * torch.randn(1, 1, tokens, 1, generator=source))
+    if kind == "keys × 100":
+        k *= 100
+    if kind == "rows that see nothing":
+        mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()[None, None]
+        mask[..., tokens // 3 : tokens // 2, :] = False
+    if kind == "bfloat16":
+        q, k, v = (part.bfloat16() for part in (q, k, v))
+    record = LayerRecord(0, "", q=q.to(dtype), k=k.to(dtype), v=v.to(dtype), mask=mask)
+    return Capture([record], ("q", "k", "v", "mask"))
+
+
+def rows_of_both(name, given, **options):
+    """Rows of the dense and the tiled way that are of the same number."""
+    more = OPTIONS.get(name, {}) | options
+    if "null_samples" in registry.ANALYSES[name].options:
+        more["null_samples"] = 0
+    dense, tiled = (
+        workbench.analyze(name, qkv=given, method=method, **more) for method in ("dense", "tiled")
+    )
+    labels = [column for column in dense if column not in (*NUMBERS, "samples", "run")]
+    both = dense.merge(tiled, how="left", on=labels, suffixes=("", "_tiled"), indicator=True)
+    arbitrary = both["metric"].isin(ESTIMATED) | (
+        both["metric"].isin(ROUNDING) & (both["candidate"] == "true") if "candidate" in both else False
+    )
+    if name == "value-similarity":  # of samples of the tokens
+        arbitrary |= (both["metric"] == "MOC") & (both["axis"] == "tokens")
+    if name == "attention-spectrum":
+        arbitrary |= both["metric"] == "rank_90_share"
+    both = both[~arbitrary]
+    assert (both["_merge"] == "both").all()
+    return both
+
+
+IN_TILES = [*SPECTRA, "attention-map", "attention-patterns", "class-attention", "attention-spectrum"]
+
+
+@pytest.mark.parametrize("name", IN_TILES)
+def test_both_ways_agree_to_a_millionth_at_2048_tokens(name):
+    both = rows_of_both(name, one_head(LONG))
+    np.testing.assert_allclose(both["value_tiled"], both["value"], rtol=1e-6, atol=1e-12)
+
+
+HARD = ["one giant logit", "all equal", "keys × 100", "rows that see nothing", "bfloat16"]
+# of keys × 100 one axis is left, and what is made of single others is arbitrary
+ARBITRARY = {("value-similarity", "keys × 100"), ("eigenvector-test", "keys × 100")}
+
+
+@pytest.mark.parametrize("kind", HARD)
+@pytest.mark.parametrize("name", IN_TILES)
+def test_both_ways_agree_where_numbers_are_hard(name, kind, small_tiles):
+    both = rows_of_both(name, one_head(61, kind))
+    if (name, kind) in ARBITRARY:
+        assert both["value_tiled"].notna().equals(both["value"].notna())
+        return
+    # singular values are roots of sums that are right to 1e-15; scores of a thousand have 1e-4 of rounding in float32
+    right = 3e-8 * both["value"].max() if name == "attention-spectrum" else 1e-12
+    relative = 1e-5 if kind == "keys × 100" and name.startswith("attention-") else 1e-6
+    np.testing.assert_allclose(both["value_tiled"], both["value"], rtol=relative, atol=right)
+
+
+@pytest.mark.parametrize("tokens", [61, 601])
+def test_keys_that_hardly_differ_have_a_spectrum_near_rounding(tokens, small_tiles):
+    """Rounding makes some eigenvalues negative that are no smaller than most of the positive ones."""
+    given = one_head(tokens, "nearly equal", torch.float64)
+    both = rows_of_both("gram-spectrum", given)
+    first = both[both["metric"] == "eigenvalue"].iloc[0]
+    assert first["value_tiled"] == pytest.approx(first["value"], rel=1e-3)
+    assert first["value"] > 0
+    errors = rows_of_both("projection-error", given).set_index("metric")
+    for way in ("value", "value_tiled"):  # no axes of rounding are taken for axes
+        floor, zero = errors.loc["projection_floor", way], errors.loc["projection_zero_predictor", way]
+        assert (floor >= 0).all()
+        assert (floor.to_numpy() <= zero.to_numpy()).all()
+
+
 SIDE = 20  # patches on a side of an image
 
 
@@ -399,20 +496,47 @@ def test_nothing_as_large_as_tokens_times_tokens_is_formed(name, many_tokens, mo
     assert max(largest) < tokens**2
 
 
-def test_a_causal_mask_of_long_texts_is_not_written_out_before_it_is_read(monkeypatch):
+def test_rows_columns_and_blocks_of_a_captured_layer_are_those_of_its_map():
+    """The way of `docs/tutorials/long.md`: operands captured without a map, of chosen heads with their group's keys."""
+    model, inputs = grouped_llama(), padded_texts((9,))
+    whole = capture(model, inputs, sites=["attn"])[1].attn
+    layer = capture(model, inputs, sites=["q", "k", "scale", "mask", "attn"], map_limit=0)[1]
+    assert layer.attn is None
+    assert layer.causal
+    group = slice(3, 6)  # the queries that read the second of the keys
+    found = tiles.reduce_tiles(
+        layer.q[:, group], layer.k[:, 1:2], ChosenRows([8, 2]), ChosenColumns([0, 5]),
+        scale=layer.scale, mask=tiles.Mask(causal=True),
+    )  # fmt: skip
+    for name, wanted in {"rows": whole[:, group, [8, 2]], "columns": whole[:, group, :, [0, 5]]}.items():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-12, atol=1e-15)
+    some = torch.tensor([4, 7])
+    block = attention_weights(layer.q[:, :, some], layer.k, layer.scale, torch.arange(9) <= some[:, None])
+    torch.testing.assert_close(block[..., 2:6], whole[:, :, some, 2:6], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("lengths", [(9,), (9, 4, 7)])
+@pytest.mark.parametrize("name", ["attention-map", "projection-error", "softmax-sensitivity"])
+def test_a_causal_mask_of_long_texts_is_not_written_out(name, lengths, monkeypatch):
+    """Padding alone is a mask that is written out as it came, beside which nothing is causal any more."""
+    model, inputs = grouped_llama(), padded_texts(lengths)
+    more = {"null_samples": 0} | ({} if name == "softmax-sensitivity" else {"method": "dense"})
+    dense = workbench.analyze(name, model=model, inputs=inputs, **more)
+    written = []
+    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
+    monkeypatch.setattr(registry, "MAP_ENTRIES", 9)
+    tiled = workbench.analyze(name, model=model, inputs=inputs, **more | {"method": "auto"})
+    np.testing.assert_allclose(tiled["value"], dense["value"], rtol=1e-6, atol=1e-12)
+    assert not written
+
+
+def test_a_causal_mask_is_written_out_when_it_is_read():
     model = grouped_llama()
     inputs = {"input_ids": torch.randint(1, 6, (1, 9), generator=torch.manual_seed(2))}
     whole = capture(model, inputs, sites=["attn", "mask"])[0]
     long = capture(model, inputs, sites=["attn", "mask"], map_limit=9)[0]
     assert long.causal
     assert not whole.causal
-    made = workbench.analyze("attention-map", model=model, inputs=inputs, method="tiled")
-    written = []
-    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
-    again = workbench.analyze("attention-map", model=model, inputs=inputs, method="tiled")
-    pd.testing.assert_frame_equal(made, again)
-    assert not written
     assert torch.equal(long.mask, whole.mask)
-    assert written
     assert not long.causal  # now there is a tensor
     assert long.mask is long.mask

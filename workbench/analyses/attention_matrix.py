@@ -58,13 +58,14 @@ def softmax_matrix(layer: Layer) -> AttentionMatrix:
     k = layer.of_queries(layer.site("k"), heads).double()
     scale = layer.scale(q.shape[-1], heads)
     factor = scale.reshape(-1, 1, 1) if isinstance(scale, Tensor) and scale.numel() > 1 else scale
-    mask = layer.head_attention_mask
-    if mask is not None:
-        mask = mask.expand(len(q), len(layer.heads), q.shape[-2], k.shape[-2])
-
     hidden_at = NEVER if record.origin is None else WINDOW_MASK
 
+    def whole_mask() -> Tensor | None:
+        mask = layer.head_attention_mask
+        return None if mask is None else mask.expand(len(q), len(layer.heads), q.shape[-2], k.shape[-2])
+
     def seen(inputs: Any, tokens: Any) -> Tensor | None:
+        mask = whole_mask()
         return None if mask is None else mask[inputs][:, :, tokens][..., tokens]
 
     def matrix(q: Tensor, k: Tensor, inputs: Any, tokens: Any) -> Tensor:
@@ -72,6 +73,11 @@ def softmax_matrix(layer: Layer) -> AttentionMatrix:
 
     def logits(q: Tensor, k: Tensor, inputs: Any, tokens: Any, rows: slice) -> Tensor:
         scores = (q @ k.mT) * factor
+        if record.causal:  # of long inputs, and never written out: leaving out padding keeps the order
+            queries = torch.arange(rows.start, rows.stop, device=k.device)[:, None]
+            later = torch.arange(k.shape[-2], device=k.device) > queries
+            return scores.masked_fill(later, -torch.inf)
+        mask = whole_mask()
         if mask is None:
             return scores
         queries = rows if isinstance(tokens, slice) else tokens.nonzero()[rows, 0]

@@ -267,19 +267,31 @@ def check_psd_eigenvalues(
 
     A spectrum that lies wholly below ``noise`` is 0 throughout (all keys equal: K̃ is 0 up to rounding).
     Positive values are kept as they are, also those near rounding. Raises `InputError` where a negative
-    eigenvalue exceeds 1e-5 of the largest: then the matrix was no Gram matrix. The rule follows
+    eigenvalue exceeds the noise and 1e-5 of the largest: then the matrix was no Gram matrix. The rule follows
     scikit-learn's check of PSD spectra.
     """
     size = eigenvalues.abs().amax(-1)
     size = torch.where(size <= noise, torch.zeros_like(size), size)
     eigenvalues = torch.where((size > 0)[..., None], eigenvalues, torch.zeros_like(eigenvalues))
-    worst = (-eigenvalues.amin(-1)) / size.clamp_min(torch.finfo(eigenvalues.dtype).tiny)
+    lowest = -eigenvalues.amin(-1)
+    worst = lowest / size.clamp_min(torch.finfo(eigenvalues.dtype).tiny)
+    worst = torch.where(
+        lowest > noise, worst, 0
+    )  # keys that differ little have a spectrum not far above rounding
     if (worst > SIGNIFICANT_NEGATIVE).any():
         raise InputError(
             f"a spectrum has a negative eigenvalue of {worst.max().item():.3g} times its largest, which no "
             "Gram matrix has: check the keys and the scale"
         )
     return eigenvalues.clamp_min(0)
+
+
+def gram_rounding(tokens: int, log_factor: Tensor) -> Tensor:
+    """How far rounding may move an eigenvalue of K̃ over exp(log_factor).
+
+    The largest entry of K_φ is 1 there, and its logarithm was a difference of numbers as large as ``log_factor``.
+    """
+    return tokens * EPSILON * log_factor.abs().clamp_min(1)
 
 
 @checked
@@ -317,14 +329,14 @@ def _spectrum(k: Tensor, scale: Tensor) -> Factored:
     batch, tokens = k.shape[:-2], k.shape[-2]
     if k.device.type != "cpu":  # many matrices in one call suit an accelerator
         whole = _matrix_spectrum(k, scale)
-        return whole._replace(values=check_psd_eigenvalues(whole.values, noise=tokens * EPSILON))
+        noise = gram_rounding(tokens, whole.log_factor)
+        return whole._replace(values=check_psd_eigenvalues(whole.values, noise))
     keys = k.reshape(-1, *k.shape[-2:])
     scales = scale.expand(*batch, 1, 1).reshape(-1, 1, 1)
     parts = operands.map_heads(_matrix_spectrum, keys, scales)
     values = torch.stack([values for values, _ in parts]).reshape(*batch, tokens)
     log_factor = torch.stack([log_factor for _, log_factor in parts]).reshape(batch)
-    # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
-    return Factored(check_psd_eigenvalues(values, noise=tokens * EPSILON), log_factor)
+    return Factored(check_psd_eigenvalues(values, gram_rounding(tokens, log_factor)), log_factor)
 
 
 def _matrix_spectrum(k: Tensor, scale: Tensor) -> Factored:
@@ -427,7 +439,7 @@ def leading_spectrum(
     def of_head(k: Tensor, scale: Tensor, seed: None) -> LeadingSpectrum:
         tiles = GramTiles(k, scale)
         found = tiles.leading(min(ranks, len(k) - 1), _RESIDUAL)
-        values = check_psd_eigenvalues(found.values, noise=len(k) * EPSILON)
+        values = check_psd_eigenvalues(found.values, gram_rounding(len(k), found.log_factor))
         trace = torch.where(values[0] > 0, found.trace, 0)
         shares = (values / trace.clamp_min(SMALLEST_NUMBER)).cumsum(0)
         holding = (shares >= 0.9 * (1 - len(k) * EPSILON)).nonzero()

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, raw_gram
+from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, gram_rounding, raw_gram
 from workbench.analyses.linalg import EPSILON, leading_eigenpairs
 from workbench.analyses.tiled_spectra import GramTiles
 from workbench.core.operands import checked
@@ -79,9 +79,9 @@ def principal_axes(
     # stay orthogonal to it, also those whose eigenvalue is rounding
     shift = gram.diagonal().sum().clamp_min(EPSILON) / tokens**2
     eigenvalues, vectors, residual = leading_eigenpairs(gram - shift, count)
-    # the largest entry of K_φ is 1 here, so its rounding moves an eigenvalue by at most N times this
-    spectrum = check_psd_eigenvalues(eigenvalues[: tokens - 1], noise=tokens * EPSILON)
-    rounding = tokens * EPSILON * spectrum[0].clamp_min(1.0)
+    noise = gram_rounding(tokens, log_factor)
+    spectrum = check_psd_eigenvalues(eigenvalues[: tokens - 1], noise)
+    rounding = noise * spectrum[0].clamp_min(1.0)
     resolved = spectrum[:count] > rounding
     near = eigenvalues[:count] - eigenvalues[1 : count + 1] <= residual  # axis i and the one after it
     found = torch.tensor(count, device=k.device)
@@ -93,8 +93,9 @@ def _tiled_axes(k: Tensor, scale: float | Tensor, count: int) -> PrincipalAxes:
     tokens = len(k)
     gram = GramTiles(k, scale)
     pairs = gram.leading(min(count + 1, tokens - 1), TOLERANCE)
-    spectrum = check_psd_eigenvalues(pairs.values, noise=tokens * EPSILON)
-    rounding = torch.maximum(tokens * EPSILON * spectrum[0].clamp_min(1.0), pairs.residual[:count])
+    noise = gram_rounding(tokens, gram.log_factor)
+    spectrum = check_psd_eigenvalues(pairs.values, noise)
+    rounding = torch.maximum(noise * spectrum[0].clamp_min(1.0), pairs.residual[:count])
     resolved = (spectrum[:count] > rounding).cumprod(0).bool()
     gaps = spectrum[:count] - torch.nn.functional.pad(spectrum, (0, 1), value=-torch.inf)[1 : count + 1]
     near = gaps <= pairs.residual[:count].amax()

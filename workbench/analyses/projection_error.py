@@ -23,8 +23,8 @@ from workbench.analyses.layer import Layer, need_token_attention, report_axes, s
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, null_values
 from workbench.analyses.reductions import HeadOutput
-from workbench.analyses.registry import Analysis, InTiles, OfValues
-from workbench.analyses.tiles import count_tiled, reduce_tiles
+from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues
+from workbench.analyses.tiles import Mask, count_tiled, reduce_tiles
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
@@ -53,6 +53,11 @@ class Options(OfValues, InTiles):
         Literal["none", "per-token"],
         "none, or per-token: q and k over features, and attention from them (teo2024_as_implemented always does)",
     ] = "none"
+
+    @property
+    def map_limit(self) -> int | None:
+        """Pairs of queries and keys per input up to which a causal mask is written out."""
+        return FromMaps(self.method).map_limit
 
 
 PROJECTION_ERROR = Metric(
@@ -137,7 +142,7 @@ def projection_errors(
     scale: float | Tensor,
     mask: Bool[Tensor, "*batch token"] | None = None,
     *,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | Mask | None = None,
     output: Float[Tensor, "*batch query value_dim"] | None = None,
     standardize: str = "none",
     conventions: Sequence[str] = CONVENTIONS,
@@ -161,7 +166,8 @@ def projection_errors(
 
     All dimensionless up to the unit of v. k and v come one copy per query head. Queries may differ in number from
     keys (class attention); else ``mask`` (true at real tokens) leaves padding out as query and key.
-    ``attention_mask`` (true = may attend, or added to the scores) shapes h alone: the kernel has no masks.
+    ``attention_mask`` (true = may attend, or added to the scores; in tiles also a causal `Mask`, of as many queries as
+    keys) shapes h alone: the kernel has no masks.
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
     deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
     error with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
@@ -191,16 +197,16 @@ def projection_errors(
         v: Tensor,
         output: Tensor | None,
         kept: Tensor | None,
-        bias: Tensor | None,
+        bias: Tensor | Mask | None,
         scale: Tensor,
         seed: int,
     ) -> ProjectionErrors:
         if kept is not None and not kept.all():
             if len(q) == len(k):
                 q, output = q[kept], None if output is None else output[kept]
-                bias = None if bias is None else bias[kept]
+                bias = bias[kept] if isinstance(bias, Tensor) else bias
             k, v = k[kept], v[kept]
-            bias = None if bias is None else bias[:, kept]
+            bias = bias[:, kept] if isinstance(bias, Tensor) else bias  # the order of those left is as it was
         head = _Head(q.double(), k.double(), v.double(), scale, bias, tiled)
         outputs = None if output is None else output.double()
         if standardize == "per-token":
@@ -272,7 +278,7 @@ class _Head(NamedTuple):
     k: Tensor
     v: Tensor
     scale: Tensor
-    bias: Tensor | None
+    bias: Tensor | Mask | None
     tiled: bool
 
     def standardized(self) -> _Head:
@@ -282,6 +288,7 @@ class _Head(NamedTuple):
         """softmax(s q kᵀ + bias) v; 0 for a query that may attend to nothing."""
         if self.tiled:
             return self._in_tiles(v, self.bias)
+        assert not isinstance(self.bias, Mask)
         scores = self.scale * (self.q @ self.k.mT)
         if self.bias is not None and self.bias.dtype == torch.bool:
             scores = scores.masked_fill(~self.bias, -torch.inf)
@@ -289,7 +296,7 @@ class _Head(NamedTuple):
             scores = scores + self.bias
         return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0) @ v
 
-    def _in_tiles(self, v: Tensor, bias: Tensor | None) -> Tensor:
+    def _in_tiles(self, v: Tensor, bias: Tensor | Mask | None) -> Tensor:
         """Products with several values (…, token, value_dim) in one pass."""
         columns = v.movedim(-2, 0)
         found = reduce_tiles(
@@ -399,10 +406,14 @@ def _statistics(norms: Tensor) -> Tensor:
     return torch.cat([norms.mean()[None], quantiles])
 
 
-def _per_head(mask: Tensor | None, shape: tuple[int, ...], device: torch.device) -> list[Tensor] | None:
+def _per_head(
+    mask: Tensor | Mask | None, shape: tuple[int, ...], device: torch.device
+) -> list[Tensor] | list[Mask] | None:
     """(query, token) views of an attention mask, one per flattened head; broadcast, not copied."""
     if mask is None:
         return None
+    if isinstance(mask, Mask):
+        return [mask] * math.prod(shape[:-2])
     try:
         whole = mask.to(device).expand(shape)
     except RuntimeError as error:
@@ -443,13 +454,14 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
     asked = CONVENTIONS if options.convention == "all" else (options.convention,)
     tiled = options.in_tiles(k.shape[-2])
+    causal = tiled and record.causal and q.shape[-2] == k.shape[-2]
     found = projection_errors(
         q,
         k,
         v,
         layer.scale(q.shape[-1], queries.shape[1]),
         layer.head_mask(k, options.padding),
-        attention_mask=layer.head_attention_mask,
+        attention_mask=Mask(causal=True) if causal else layer.head_attention_mask,
         output=None if record.head_out is None else record.head_out[:, layer.heads],
         standardize=options.standardize,
         conventions=asked,
@@ -489,9 +501,12 @@ def _report_attention(layer: Layer, like: Tensor) -> None:
     record = layer.record
     mixed = torch.full_like(like, not record.rows_sum_to_one, dtype=torch.bool)
     layer.counts.add("heads do not attend by a softmax over the tokens; h is the model's own output", mixed)
-    if record.mask is None:
+    if record.causal:  # not written out for this
+        uneven = record.q is not None and record.q.shape[-2] > 1
+    elif record.mask is None:
         return
-    uneven = (record.mask != record.mask[..., :1, :]).any()
+    else:
+        uneven = (record.mask != record.mask[..., :1, :]).any()
     layer.counts.add(
         "heads have a mask or bias that differs from query to query (causal, windows, positions); the kernel "
         "sees all keys",
