@@ -313,7 +313,11 @@ def _leading(
     source = torch.Generator().manual_seed(0)
     start = torch.randn(size, min(size, count + _SPARE), dtype=torch.float64, generator=source)
     start = start.to(like.device)
-    basis = block = torch.linalg.qr(start - start.mean(0) if centred else start).Q
+    block = torch.linalg.qr(start - start.mean(0) if centred else start).Q
+    # room for all that may come, filled and so taken up as it comes: joining blocks would need it twice
+    room = like.new_empty(min(size, max(1, products - 1) * block.shape[1]), size).mT
+    basis = room[:, : block.shape[1]]
+    basis[:] = block
     inner = like.new_zeros(0, 0)
     done = 0
     while True:
@@ -335,7 +339,9 @@ def _leading(
             break
         block = torch.linalg.qr(rest / torch.linalg.vector_norm(rest)).Q[:, :left]
         block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
-        basis = torch.cat([basis, block], 1)
+        held = basis.shape[1]
+        basis = room[:, : held + block.shape[1]]
+        basis[:, held:] = block
     vectors = basis @ mix
     residual = torch.linalg.vector_norm(product(vectors) - vectors * values, dim=0)
     within = residual <= tolerance * values[0].clamp_min(0)
