@@ -77,7 +77,7 @@ def test_titles_say_what_stays_as_it_is():
     assert titles(fig)[0].replace("<br>", " ") == "d = 4096, 32 heads, forward + backward"
     assert titles(fig)[1].startswith("causal, d = 768, 12 heads")
     words = {axis.title.text for axis in fig.select_yaxes() if axis.title.text}
-    assert {text.replace("<br>", " ") for text in words} == {"Time (s)", "Memory (MiB)"}
+    assert {text.replace("<br>", " ") for text in words} == {"Time (s)", "Resident memory (MiB)"}
 
 
 def drawn(fig, axis, colour=None):

@@ -75,6 +75,7 @@ def comparison_figure(
     apart = found[found["place"] != _HERE] if len(found) else found
     drawn = pd.concat([rows, apart.assign(value=float("nan"))]) if len(apart) else rows
     panels = {title: title for title in dict.fromkeys(rows["panel"])}
+    drawn.attrs = frame.attrs  # `pd.concat` drops what differs
     forest = Forest(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
     forest = forest.scale(range=ends).add(Null(null, random), Interval())
     if len(found):

@@ -218,6 +218,12 @@ def input_count(frame: pd.DataFrame) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+def null_count(frame: pd.DataFrame) -> int | None:
+    """How many null samples a frame's null distributions are of, where the record of its runs says so, and of all the same."""
+    found = {(run.get("options") or {}).get("null_samples") for run in provenance_of(frame)} - {None, 0}
+    return found.pop() if len(found) == 1 else None
+
+
 def null_kinds(rows: pd.DataFrame) -> list[str | None]:
     """The kinds of null that the rows hold; None for one without a name."""
     columns = [name for name in _ENDS if name in rows]

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.estimates import UNITS, Sample, null_kinds, quantity
+from workbench.figures.estimates import UNITS, Sample, null_count, null_kinds, quantity
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
 from workbench.figures.levels import deviation
@@ -565,7 +565,7 @@ class _Drawing:
         for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
             samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
             if any(sample.bounded for sample in samples):
-                words = f"{mark.name(kind)} ({null_of(samples, apart)})"
+                words = f"{mark.name(kind)} ({null_of(samples, apart, null_count(self.forest.frame))})"
                 yield _edged(as_null(key_swatch(words, NULL_BAND), number))
             else:
                 yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)

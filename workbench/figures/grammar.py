@@ -24,7 +24,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.estimates import input_count, quantity
+from workbench.figures.estimates import input_count, null_count, quantity
 from workbench.figures.frames import UNTRAINED, series_labels, short_name, without_provenance
 from workbench.figures.marks import (
     NEUTRAL_STYLE,
@@ -153,7 +153,7 @@ class _Drawing:
     def __init__(self, plot: Plot) -> None:
         if not plot.metrics:
             raise InputError("the plot has no metric; choose with .metric('attention_entropy', …)")
-        self.plot, self.inputs = plot, input_count(plot.frame)
+        self.plot, self.inputs, self.null_samples = plot, input_count(plot.frame), null_count(plot.frame)
         frame = without_provenance(plot.frame)
         if plot.x == "depth":
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
@@ -242,7 +242,14 @@ class _Drawing:
                 style = self.styles[value] if mark is None else _dashed(self.styles[value], number)
                 found.append(
                     Series(
-                        own, self.plot.x, ", ".join(words), style, str(value), self.units[metric], self.inputs
+                        own,
+                        self.plot.x,
+                        ", ".join(words),
+                        style,
+                        str(value),
+                        self.units[metric],
+                        self.inputs,
+                        self.null_samples,
                     )
                 )
         return found

@@ -37,6 +37,7 @@ class Series:
     group: str
     unit: str = ""
     inputs: int | None = None
+    null_samples: int | None = None
     aside: float = 0.0
     """How far from its place it is drawn, so that the bars of several series do not cover each other."""
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -272,7 +273,7 @@ class Null(Mark):
     """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
 
     Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
-    where they differ. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is
+    where they differ; of series that stand aside of each other each has its own, as a box behind its estimate. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is
     random, in the place of the kind's name.
     """
 
@@ -286,6 +287,9 @@ class Null(Mark):
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         for kind in self.kinds(panel):
+            if self._boxed(panel, kind):
+                yield from self._boxes(panel, kind)
+                continue
             number = [*self.pooled].index(kind) if kind in self.pooled else 0
             before = -math.inf
             for last, part in self._as_far(panel, kind):  # where a model ends its null does
@@ -304,6 +308,22 @@ class Null(Mark):
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
                 )  # fmt: skip
+
+    def _boxed(self, panel: Sequence[Series], kind: str | None) -> bool:
+        return any(series.aside for series in panel) and self.pooled.get(kind, 1) > 1
+
+    def _boxes(self, panel: Sequence[Series], kind: str | None) -> Iterator[go.Scatter]:
+        for series in panel:
+            level = series.null(kind)
+            if {"null_low", "null_high"} <= set(level):
+                x = [place for at in level[series.x] + series.aside for place in (at, at, None)]
+                y = [
+                    end
+                    for low, high in zip(level["null_low"], level["null_high"], strict=True)
+                    for end in (low, high, None)
+                ]
+                line = {"color": NULL_BAND, "width": 7, "dash": "solid"}
+                yield go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
 
     def name(self, kind: str | None) -> str:
         """What the key calls it."""
@@ -356,8 +376,16 @@ class Null(Mark):
                 many = f" (mean of {several} curves)" if several > 1 else ""
                 yield key_entry(self.name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
-            many = f"; one band for {several} curves" if several > 1 else ""
-            entry = as_null(key_swatch(f"{self.name(kind)} ({null_of(samples)}{many})", NULL_BAND), number)
+            boxed = self._boxed(drawn, kind)
+            many = (
+                "; each curve's own" if boxed else f"; one band for {several} curves" if several > 1 else ""
+            )
+            entry = as_null(
+                key_swatch(
+                    f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples)}{many})", NULL_BAND
+                ),
+                number,
+            )
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
 
@@ -573,9 +601,10 @@ def null_name(kind: str | None) -> str:
     return f"null: {NULLS.get(kind, kind.replace('_', ' '))}" if kind else "null distribution"
 
 
-def null_of(samples: Sequence[Sample], apart: Sequence[str] = ()) -> str:
+def null_of(samples: Sequence[Sample], apart: Sequence[str] = (), count: int | None = None) -> str:
     """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
 
+    ``count`` is the number of null samples.
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.
     """
     units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
@@ -583,7 +612,7 @@ def null_of(samples: Sequence[Sample], apart: Sequence[str] = ()) -> str:
         next((unit for unit in ("head", "input") if unit in own), own[-1] if own else "") for own in units
     ]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    return f"95 % range of {' or '.join(said)}"
+    return f"95 % range of {' or '.join(said)}" + (f", {count} samples" if count else "")
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:

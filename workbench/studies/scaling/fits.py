@@ -83,13 +83,13 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
     for quantity in ("time", "memory"):
         rows = exponents[exponents["metric"].str.startswith(quantity)]
         grows = [
-            f"{row.operator} n^{Finding(row.value, row.low, row.high, row.points).words()}"
+            f"{Finding(row.value, row.low, row.high, row.points).words()} ({row.operator})"
             for row in rows.itertuples()
         ]
         if grows:
             sentences.append(
-                f"{measured_on(frame)}: {quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} as "
-                f"{', '.join(grows)} (95 % CI of the slope)."
+                f"{measured_on(frame)}: {quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} to the "
+                f"power of {', '.join(grows)}: slopes over {fitted_sizes(rows)}, 95 % CI."
             )
     values = forward.pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     for other in ("softmax", "softmax-eager"):
@@ -104,6 +104,12 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
         if parts:
             sentences.append(f"The cost of tssa over that of {other} is {' and '.join(parts)}.")
     return sentences
+
+
+def fitted_sizes(exponents: pd.DataFrame) -> str:
+    """Over how many sizes slopes are taken: "3 to 4 sizes"."""
+    least, most = (int(end) for end in (exponents["points"].min(), exponents["points"].max()))
+    return f"{most} sizes" if least == most else f"{least} to {most} sizes"
 
 
 def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
