@@ -46,7 +46,7 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
     assert findings.difference_findings(versus, "loss", "Loss") == []
     loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
     assert "beside the baseline's, is significantly different with none (3 seeds" in loss
-    assert speed == "Epochs to 90 % accuracy are never enough with tssa."
+    assert speed == "Epochs to 90 % accuracy are not reached with tssa."
     assert end == "Accuracies at the end are higher with tssa."
 
 

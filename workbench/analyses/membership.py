@@ -318,8 +318,8 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
         return []
     ways = ", ".join(patches["convention"].unique())
     return [
-        f"the place of a patch explains {placed_share(patches):.0%} of the variance of Π, computed {ways}, over patches and {n} "
-        f"inputs ({1 / n:.0%} if places did not matter)"
+        f"the place of a patch explains {placed_share(patches):.0%} of the variance of Π, computed {ways}, over "
+        f"patches and {n} inputs ({1 / n:.0%} if places did not matter)"
     ]
 
 

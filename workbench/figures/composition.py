@@ -30,6 +30,7 @@ from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable,
 _LEADER = 1.2  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
 MOST_TICKS = 7
+_NEAR = 0.08  # of an axis
 _STEPS = (1, 2, 5)
 _TIGHT = 1.6  # letters, from label to label up an axis that would have two of them otherwise
 # What a template says of the first legend alone, for all of them.
@@ -571,6 +572,19 @@ def with_room(axis: Axis, share: float = 0.04) -> Axis:
     """The axis with some room beyond its ends."""
     if axis.log:
         factor = (axis.high / axis.low) ** share if axis.high > axis.low else 2
-        return replace(axis, low=axis.low / factor, high=axis.high * factor)
+        low, high = axis.low / factor, axis.high * factor
+        least, near = 10.0 ** math.floor(math.log10(low)), (high / low) ** _NEAR
+        return replace(axis, low=least if low / least < near and high / low > 100 else low, high=high)
     pad = share * ((axis.high - axis.low) or abs(axis.high) or 1)
-    return replace(axis, low=axis.low - pad, high=axis.high + pad)
+    low, high = axis.low - pad, axis.high + pad
+    if (
+        not axis.whole
+    ):  # a round number just beyond an end is shown, so that ticks do not end at half the range
+        power = 10.0 ** math.floor(math.log10(high - low))
+        step = max(
+            size for size in (0.1 * power, 0.2 * power, 0.5 * power, power) if high - low >= 1.8 * size
+        )
+        near = _NEAR * (high - low)
+        above, below = (round_ * step for round_ in (math.ceil(high / step), math.floor(low / step)))
+        high, low = above if above - high < near else high, below if low < 0 and low - below < near else low
+    return replace(axis, low=low, high=high)

@@ -12,11 +12,12 @@ from workbench.core.intervals import aupr_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of
 from workbench.figures.marks import Published, Rule
+from workbench.figures.robustness import images_of
 from workbench.figures.variants import in_order, look_of
 from workbench.figures.words import PAPERS
 
 ALL = "all types"
-_FOREIGN = {"inverted": "inverted", "photographs": "photos", "noise": "noise"}
+_FOREIGN = {"inverted": "inverted digits", "photographs": "cuts of photographs", "noise": "uniform noise"}
 
 
 def corruptions_figure(
@@ -24,7 +25,7 @@ def corruptions_figure(
 ) -> go.Figure:
     """Error under each corruption relative to the baseline's, a panel per group of variants; lower is better.
 
-    Bars are 95 % intervals. The last line is the geometric mean of all types.
+    Bars are 95 % intervals, over images. Below stands the geometric mean of all types, its interval over these.
 
     Args:
         ratios: the result of `workbench.studies.baselines.ratios_to_baseline` for corruption_error, with the column
@@ -49,19 +50,22 @@ def corruptions_figure(
     shown = pd.concat(
         [rows[rows["attention"].isin(names)].assign(panel=title) for title, names in panels.items()]
     )
+    types, means = "Type of corruption", f"All {len(kinds) - 1} types"
+    shown = shown.assign(part=shown["kind"].eq(ALL).map({True: means, False: types}))
     shown = shown.sort_values("kind", key=lambda column: column.map(kinds.index), kind="stable")
     titles = {title: f"{title}<br>(↓ better)" for title in panels}
     names = {name: look_of(name).label for names in panels.values() for name in names}
     names |= {
         kind: kind.replace("-", " ").replace("gaussian", "Gaussian").replace("jpeg", "JPEG") for kind in kinds
-    }
-    forest = Forest(shown, y="kind", x=titles, panel="panel", color="attention", names=names)
+    } | {ALL: "geometric mean"}
+    forest = Forest(shown, y="kind", x=titles, group="part", panel="panel", color="attention", names=names)
     ends = {title: own[["ratio", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
     ends = {title: (0.93 * own.min().min(), 1.07 * own.max().max()) for title, own in ends.items()}
     forest = forest.scale(log=True, row=1.9, range=ends)
     forest = forest.add(
         Interval(
-            columns=("ratio", "low", "high"), words="ratio of errors, one training seed, 95 % CI over images"
+            columns=("ratio", "low", "high"),
+            words=f"ratio of errors, one training seed, 95 % CI over {images_of(rows)} (geometric mean: over types)",
         ),
         Rule(1, "baseline"),
     )
@@ -70,6 +74,7 @@ def corruptions_figure(
             published[published["attention"].isin(own)].assign(panel=title) for title, own in panels.items()
         ]
         found = pd.concat(printed).assign(value=lambda part: part["ratio"])
+        found["part"] = found["kind"].eq(ALL).map({True: means, False: types})
         papers = (
             ", ".join(PAPERS.get(key, key) for key in found["paper"].unique())
             if "paper" in found
@@ -98,5 +103,5 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
     shown = known.assign(panel="aupr", low=[one.low for one in ends], high=[one.high for one in ends])
     titles = {"aupr": "AUPR of out-of-distribution images<br>(↑ better)"}
     forest = Forest(shown, y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN)
-    words = Interval(columns=("value", "low", "high"), words="95 % CI over images")
+    words = Interval(columns=("value", "low", "high"), words=f"95 % CI over {images_of(known)} of each kind")
     return forest.scale(row=2.1).add(words, Rule(0.5, "chance")).figure("column")

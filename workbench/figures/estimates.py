@@ -219,7 +219,7 @@ def input_count(frame: pd.DataFrame) -> int | None:
 
 
 def null_count(frame: pd.DataFrame) -> int | None:
-    """How many null samples a frame's null distributions are of, where the record of its runs says so, and of all the same."""
+    """How many null samples a frame's null is of, where the record of its runs says so, and of all the same."""
     found = {(run.get("options") or {}).get("null_samples") for run in provenance_of(frame)} - {None, 0}
     return found.pop() if len(found) == 1 else None
 

@@ -38,7 +38,15 @@ from workbench.figures.words import in_words
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
-_GRID = {"ticks": "", "showline": False, "showgrid": True, "gridcolor": "#E6E6E6", "gridwidth": 0.5}
+_BARE = {"ticks": "", "showline": False}
+_GRID = {
+    "type": "line",
+    "x0": 0,
+    "x1": 1,
+    "xref": "domain",
+    "layer": "below",
+    "line": {"color": "#E6E6E6", "width": 0.5},
+}
 
 
 @dataclass(frozen=True)
@@ -306,7 +314,7 @@ class _Drawing:
 
     def _panel(self, name: str) -> Panel:
         traces = [trace for number in range(len(self.colours)) for trace in self._dots(name, number)]
-        shapes = []
+        rules = []
         for mark in self.forest.marks:
             if isinstance(mark, Null):
                 traces = [*self._null(name, mark), *traces]
@@ -317,11 +325,11 @@ class _Drawing:
             elif isinstance(mark, Rule):
                 level = mark.value.get(name, np.nan) if isinstance(mark.value, Mapping) else mark.value
                 ends = {"x0": level, "x1": level, "y0": -0.6, "y1": len(self.words) - 0.4}
-                shapes += [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}] * bool(
+                rules += [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}] * bool(
                     np.isfinite(level)
                 )
         values = np.asarray(
-            [value for trace in traces for value in _reach(trace)] + [one["x0"] for one in shapes]
+            [value for trace in traces for value in _reach(trace)] + [one["x0"] for one in rules]
         )
         values = values[np.isfinite(values)]
         own = self.rows[name].get("metric", pd.Series(dtype=str)).dropna().unique()
@@ -336,7 +344,10 @@ class _Drawing:
             known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
-        y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_GRID)
+        y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_BARE)
+        shapes = [
+            {**_GRID, "y0": place, "y1": place} for place in self.places.values()
+        ] + rules  # none through headings
         return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name, x)])
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
@@ -545,15 +556,17 @@ class _Drawing:
             ):
                 yield key_entry(mark.name, mode="markers", marker=_STROKE)
             elif isinstance(mark, Published):
-                papers = dict.fromkeys(
-                    paper for name in self.titles for _, paper in self._published(name, mark)
+                drawn = [one for name in self.titles for one in self._published(name, mark)]
+                papers, bars = (
+                    dict.fromkeys(paper for _, paper in drawn),
+                    any(one.error_x.array for one, _ in drawn),
                 )
                 if papers:
                     said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
                     symbol = str(PUBLISHED["symbol"]).removesuffix("-open" * mark.filled)
                     yield key_entry(
-                        in_words(f"published{named}"), mode="lines+markers" if mark.ranges else "markers",
+                        in_words(f"published{named}"), mode="lines+markers" if bars else "markers",
                         marker=PUBLISHED | {"symbol": symbol}, line={"color": RED, "width": 1.2},
                     )  # fmt: skip
             elif isinstance(mark, Rule):

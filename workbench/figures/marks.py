@@ -273,8 +273,9 @@ class Null(Mark):
     """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
 
     Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
-    where they differ; of series that stand aside of each other each has its own, as a box behind its estimate. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is
-    random, in the place of the kind's name.
+    where they differ; of series that stand aside of each other each has its own, as a box behind its
+    estimate. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is random,
+    in the place of the kind's name.
     """
 
     kind: str | None = None

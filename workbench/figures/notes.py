@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.frames import short_name
 from workbench.figures.measuring import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
+from workbench.frames.results import provenance_of
 
 
 def absent_notes(absent: Mapping[str, str]) -> list[str]:
@@ -19,6 +22,18 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not shown: {reason}"
         for reason, names in models.items()
     ]
+
+
+def left_out_notes(frame: pd.DataFrame) -> list[str]:
+    """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds."""
+    models: dict[str, list[str]] = {}
+    for run in provenance_of(frame):
+        spec = (run.get("model") or {}).get("spec")
+        if "model" not in frame or spec in set(frame["model"]):
+            for note in run.get("notes") or ():
+                if " left out" in note or " were cut" in note:
+                    models.setdefault(note, []).append(short_name(spec))
+    return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in models.items()]
 
 
 def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.estimates import input_count
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
@@ -55,15 +56,15 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
         words = share["quantity"].replace("exact", _CONVENTIONS["exact"])
         shares.append(share.assign(series=name, negative=False, quantity=words))
     drawn = pd.concat([errors, *(part for part in shares if len(part))])
+    drawn.attrs = frame.attrs  # `pd.concat` drops what differs
     names = {word: word for word in (*_CONVENTIONS.values(), FLOOR)} | {"projection_error": "Error J"}
     present = [name for name in ("projection_error", SHARE, _CODED) if (drawn["metric"] == name).any()]
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(*present)
     wide = is_wide(drawn)
-    plot = plot.scale(
-        y_log={"projection_error": True, SHARE: wide}, y_zero={SHARE: not wide}, x_free=True,
-        y_free=["projection_error"],
-    )  # fmt: skip
-    line = Line(words="mean over inputs and heads", hollow=("negative", _SIGN))
+    own = ["projection_error", SHARE]  # of one model all may lie at 1
+    plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=own)
+    many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
+    line = Line(words=f"mean over {many} and heads", hollow=("negative", _SIGN))
     return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(
         "page", height=112 * len(present) + 90
     )

@@ -78,6 +78,7 @@ def projection_training_figure(
     if drawn.empty:
         raise InputError("the frames hold no projection errors of single inputs")
     drawn = drawn.replace({"quantity": {"exact": _ERROR}})
+    drawn.attrs = next(iter(frames.values())).attrs  # whose null distribution is drawn
     names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"} | {
         batch: f"{batch} batch" for batch in frames
     }
@@ -88,7 +89,7 @@ def projection_training_figure(
     )
     many = drawn.groupby("batch")["input"].nunique().max()
     return plot.add(
-        Null(words=NOISE),
+        Null(words=f"{NOISE}, {next(iter(frames))} batch"),
         Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
         Line("median", words=f"median over {many} inputs"),
         Rule(column="zero", name="zero predictor"),

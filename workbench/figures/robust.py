@@ -130,12 +130,13 @@ def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     drawn = drawn.join(over, on=["metric", "steps"])
     drawn[["min", "max"]] = drawn[["min", "max"]].where(drawn["method"].str.startswith("PAP"))
     weights = frame.loc[frame["method"] == "PAP", "weight"]
+    said = ", ".join(f"{weight:g}" for weight in sorted(weights.unique()))
     plot = Plot(drawn, x="steps", color="method", names=_PARTS).metric(*_PARTS)
     plot = plot.scale(
         x_log=2, x_title="Steps", y_log=True, y_cut=True, y_range=(0.01, 1.5 * over["max"].max())
     )
     return plot.add(
-        Band(columns=("min", "max"), words=f"PAP, every λ from {weights.min():g} to {weights.max():g}"),
+        Band(columns=("min", "max"), words=f"PAP, medians with λ = {said}"),
         Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "finding nothing"),
         At(_PAPERS_STEPS, f"the paper's {_PAPERS_STEPS} steps"),
     ).figure("page")  # fmt: skip

@@ -65,7 +65,8 @@ def robustness_figure(
     kinds = rows[rows["protocol"].isin(panels)].groupby("protocol")["kind"].first()
     words = {name: _NORMS.get(kind, "Budget ε") for name, kind in kinds.items()} | {_LAST: "Severity"}
     names = {name: ATTACKS.get(name, _CORRUPTIONS) for name in panels}
-    words_of_bars = "95 % CI over images" + " (corruptions: over types)" * (_LAST in panels)
+    types = f" (corruptions: over {rows.loc[rows['severity'].notna(), 'kind'].nunique()} types)"
+    words_of_bars = f"95 % CI over {images_of(rows)}" + types * (_LAST in panels)
     plot = Plot(curves.assign(metric="accuracy_top1"), "x", "attention", "protocol", names=names)
     title = {"y_title": "Difference in<br>accuracy (pp)"} if baseline else {}
     plot = plot.metric("accuracy_top1").scale(x_free=True, x_title=words, **title)
@@ -119,11 +120,30 @@ def robustness_models_figure(
     shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
     rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
     titles = {title: title for title in parts if (rows["panel"] == title).any()}
-    words = "top-1 accuracy, 95 % CI over images of one training seed (clean: over seeds; corruptions: over types)"
+    words = f"top-1 accuracy, 95 % CI over {images_of(rows)} of one training seed (clean: over seeds; "
+    words += f"corruptions: over {types['kind'].nunique()} types)"
     ends = np.floor(10 * np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)) - 0.2) / 10, 1.02
     attacked = {title: ends for title in titles if title != clean_title}
     forest = Forest(rows, y="attention", x=titles, panel="panel").scale(range=attacked)
     return forest.add(Interval(columns=("value", "low", "high"), words=words)).figure()
+
+
+def images_of(rows: pd.DataFrame) -> str:
+    """Over how many images the accuracies of an evaluation are, attacks on fewer named: "445 images (PGD: 100)"."""
+    known = rows.dropna(subset=["n", "protocol"]) if {"n", "protocol"} <= set(rows) else rows.iloc[:0]
+    counts = known.groupby("protocol", sort=False)["n"].max().astype(int)
+    if counts.empty:
+        return "images"
+    usual = counts.max()
+    fewer = {name: ", ".join(ATTACKS[one] for one in own) for name, own in _by_count(counts[counts < usual])}
+    said = "; ".join(f"{names}: {count}" for count, names in fewer.items())
+    return f"{usual} images" + f" ({said})" * bool(said)
+
+
+def _by_count(counts: pd.Series) -> list[tuple[int, list[str]]]:
+    """The protocols of each number of images, in the order of panels."""
+    order = [name for name in ATTACKS if name in counts]
+    return [(count, [name for name in order if counts[name] == count]) for count in counts.unique()]
 
 
 def _curve(rows: pd.DataFrame, protocol: str, base: pd.DataFrame | None) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.words import variant_words
 
 _BOUND = "bound of Prop. III.1"
 # What the key calls a quantity of the frame, in the order of the marks.
@@ -57,10 +58,10 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     )
     plot = plot.metric("snr_gain").where(metric="snr_gain").scale(y_title="SNR ratio,<br>after / before")
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
-    severities = rows["severity"].nunique()
+    severities = ", ".join(f"{severity:g}" for severity in sorted(rows["severity"].unique()))
     return plot.add(
-        Band(columns=("min", "max"), words=f"range over {severities} severities"),
-        Line(words=f"mean over {many}, middle severity"),
+        Band(columns=("min", "max"), words=f"range of the means at severities {severities}"),
+        Line(words=f"mean over {many}, severity {_middle(rows['severity']):g}"),
         Rule(1, "SNR unchanged"),
     ).figure("page")
 
@@ -79,9 +80,11 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     metrics = {str(where["metric"]) for where in _SHARES.values()}
     rows = rows_of(frame, metrics, needs=("noise",))
     rows = titled(rows[rows["layer"].isna()], _SHARES, "quantity")
-    rows = rows.assign(model=series_labels(rows), metric="snr_raised", candidate=pd.NA, severity=pd.NA)
+    labels = series_labels(rows)
+    rows = rows.assign(model=labels, metric="snr_raised", candidate=pd.NA, severity=pd.NA)
     titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
-    forest = Forest(rows, x=titles, panel="noise", color="quantity").scale(same=True)
+    names = {name: variant_words(name) for name in labels} | {name: name for name in _SHARES}
+    forest = Forest(rows, x=titles, panel="noise", color="quantity", names=names).scale(same=True)
     return forest.add(Interval(over="input")).figure()
 
 
@@ -112,7 +115,8 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
     )
     first = rows.groupby(["series", "noise", "input"], dropna=False)["value"].transform("first")
     kept = rows.assign(value=rows["value"] / first, metric=_KEPT, candidate=pd.NA)
-    plot = Plot(kept, x="blocks", color="series", panel="noise", names=_noises(frame)).metric(_KEPT)
+    names = _noises(frame) | {name: variant_words(name) for name in kept["series"].unique()}
+    plot = Plot(kept, x="blocks", color="series", panel="noise", names=names).metric(_KEPT)
     plot = plot.scale(x_title="Depth (blocks)").add(Rule(1, "SNR unchanged"), Band())
     many = f"{single['input'].nunique()} inputs" if len(single) else "inputs"
     return plot.add(Line(words=f"mean over {many}, severity {middle}")).figure("page")

@@ -25,12 +25,14 @@ NAMES = {
     "attn_out": "output of attention",
     "head_out": "output of the head",
     "gaussian null": "Gaussian null",
+    "projection_error teo2024_as_implemented": "J as the code of Teo et al. (2024) has it",
 }
 """Names of conventions, sites and nulls, to what figures call them. One that is a plain word, too, counts in brackets
 alone: sentences have that word."""
 
 DEFINED = {
     "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
+    r"\u25b2 ": "Arrows of the colour bar: beyond these numbers colours stay the same, as far as values go (to)",
     "+ boost": "Boost: a share of the first tokens in every residual connection",
 }
 """What labels of variants are short for, as a caption says it."""

@@ -86,7 +86,7 @@ def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor:
         (f"{row.label} on {row.task} " if "label" in versus else f"{row.model} ")
         + Finding(
             *(factor * x for x in (row.difference, row.difference_low, row.difference_high)), row.n
-        ).words("+.3g")
+        ).words("+.2f" if factor == 100 else "+.3f")
         + f" ({row.finding})"
         for row in rows.itertuples()
     ]
@@ -114,7 +114,7 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
 
         at = f"{thresholds[str(task)]:.0%}".replace("%", " %")
         order = {"lower": "lower with", "higher": "higher with"}
-        epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "never enough with"}
+        epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "not reached with"}
         sentences += [
             f"On {task} the mean test loss of training, beside the baseline's, is {those('mean_loss', order)} "
             f"({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",

@@ -31,6 +31,7 @@ from workbench.figures.export.static import (
     load_figure,
     shared_chrome,
 )
+from workbench.figures.notes import left_out_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words, with_definitions
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
@@ -110,7 +111,8 @@ def save_figure(
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
     if isinstance(caption, str):
-        caption = with_definitions(in_words(caption), fig.to_json())
+        said = " ".join([caption.strip(), *left_out_notes(data)]) if caption.strip() else caption
+        caption = with_definitions(in_words(said), fig.to_json())
     _check_words(name, data, caption, alt)
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
