@@ -573,7 +573,7 @@ def with_room(axis: Axis, share: float = 0.04) -> Axis:
     if axis.log:
         factor = (axis.high / axis.low) ** share if axis.high > axis.low else 2
         low, high = axis.low / factor, axis.high * factor
-        least, near = 10.0 ** math.floor(math.log10(low)), (high / low) ** _NEAR
+        least, near = 10.0 ** math.floor(math.log10(low)), (high / low) ** (_NEAR / 2)
         return replace(axis, low=least if low / least < near and high / low > 100 else low, high=high)
     pad = share * ((axis.high - axis.low) or abs(axis.high) or 1)
     low, high = axis.low - pad, axis.high + pad
