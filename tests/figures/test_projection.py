@@ -79,14 +79,15 @@ def test_the_exact_error_stands_between_its_floor_and_the_zero_predictor():
     np.testing.assert_allclose(ends(band)[1:], null)
     low, high = fig.layout.yaxis2.range
     assert fig.layout.yaxis2.type != "log"
-    assert low < 0 < 1 < high
+    assert low < 1 / 3 < 1 < high
 
 
 def test_every_model_has_the_scale_of_its_errors():
     both = pd.concat([errors(), errors("bundled:b", scale=1e4)])
     fig = projection_error_figure(both)
     assert fig.layout.yaxis.range[1] < fig.layout.yaxis2.range[0] + 4
-    assert fig.layout.yaxis3.range == fig.layout.yaxis4.range
+    shares = [axis.title.text for axis in (fig.layout.yaxis3, fig.layout.yaxis4)]
+    assert shares[0] == shares[1]  # of one all may lie at 1
 
 
 def test_norms_have_a_median_and_two_bands():
@@ -141,7 +142,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
         "train batch", "test batch", "median over 2 inputs",
         "IQR over inputs, train batch, where wider than the line",
         "zero predictor",
-        "null: Gaussian noise for V (95 % range of one input)",
+        "null: Gaussian noise for V, train batch (95 % range of one input)",
     ]  # fmt: skip
 
 

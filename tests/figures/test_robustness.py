@@ -193,17 +193,18 @@ def ratios():
 def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last():
     printed = pd.DataFrame({"attention": "rpc-sym", "kind": ["fog", "snow", ALL], "ratio": [0.9, 0.8, 0.95]})
     fig = corruptions_figure(ratios(), {"Ours": ["rpc-sym"], "Nobody's": ["tssa"]}, printed)
-    assert list(fig.layout.yaxis.ticktext) == ["fog", "pixelate", ALL]
+    rows = ["<b>Type of corruption</b>", "fog", "pixelate", "<b>All 2 types</b>", "geometric mean"]
+    assert list(fig.layout.yaxis.ticktext) == rows
     assert [axis.title.text for axis in fig.select_xaxes()] == ["Ours<br>(↓ better)"]
     (dots,) = [trace for trace in fig.data if trace.error_x.array is not None]
     assert dots.marker.color == look_of("rpc-sym").colour
     assert list(dots.x) == [0.5, 2.0, 1.0]
-    assert [round(y) for y in dots.y] == [0, 1, 2]
+    assert [round(y) for y in dots.y] == [1, 2, 4]
     assert list(dots.error_x.array) == pytest.approx([0.75, 1.0, 1.0])
     diamonds = [
         trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
     ]
-    assert {round(trace.y[0]): trace.x[0] for trace in diamonds} == {0: 0.9, 2: 0.95}
+    assert {round(trace.y[0]): trace.x[0] for trace in diamonds} == {1: 0.9, 4: 0.95}
 
 
 def test_without_ratios_of_the_variants_there_is_no_figure_of_corruptions():
@@ -220,7 +221,7 @@ def test_ood_images_have_a_mark_per_kind_and_the_chance_level():
     ]
     fig = ood_figure(pd.DataFrame(rows))
     assert list(fig.layout.yaxis.ticktext) == ["softmax", "symmetric RPC"]
-    (noise,) = named(fig, "noise")
+    (noise,) = named(fig, "uniform noise")
     assert {round(y): x for x, y in zip(noise.x, noise.y, strict=True)} == pytest.approx({0: 0.41, 1: 0.4})
     (line,) = fig.layout.shapes
     assert (line.x0, line.x1) == (0.5, 0.5)

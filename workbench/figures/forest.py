@@ -39,7 +39,8 @@ from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
 _BARE = {"ticks": "", "showline": False}
-_GRID = {
+_GRID = {"showgrid": True, "gridcolor": "#E6E6E6", "gridwidth": 0.5}
+_ROW_LINE = {
     "type": "line",
     "x0": 0,
     "x1": 1,
@@ -344,11 +345,16 @@ class _Drawing:
             known, [(values.min(), values.max())], title=self.titles[name] or None, log=log, range=ends
         )
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
-        y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=_BARE)
-        shapes = [
-            {**_GRID, "y0": place, "y1": place} for place in self.places.values()
-        ] + rules  # none through headings
-        return Panel(traces, x, y, shapes=shapes, notes=[*self._reasons(name, x)])
+        headed = len(self.places) < len(self.words)  # a grid would go through the headings
+        y = Axis(
+            "",
+            len(self.words) - 0.35,
+            -0.65,
+            names=tuple(self.words),
+            more=_BARE | (_GRID if not headed else {}),
+        )
+        rows = [{**_ROW_LINE, "y0": place, "y1": place} for place in self.places.values()] if headed else []
+        return Panel(traces, x, y, shapes=[*rows, *rules], notes=[*self._reasons(name, x)])
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
         """Why a row has no value, once for all colours."""

@@ -130,10 +130,9 @@ def robustness_models_figure(
 
 def images_of(rows: pd.DataFrame) -> str:
     """Over how many images the accuracies of an evaluation are, attacks on fewer named: "445 images (PGD: 100)"."""
-    known = rows.dropna(subset=["n", "protocol"]) if {"n", "protocol"} <= set(rows) else rows.iloc[:0]
-    counts = known.groupby("protocol", sort=False)["n"].max().astype(int)
-    if counts.empty:
+    if not {"n", "protocol"} <= set(rows) or rows["n"].isna().all():
         return "images"
+    counts = rows.dropna(subset="n").groupby("protocol", sort=False)["n"].max().astype(int)
     usual = counts.max()
     fewer = {name: ", ".join(ATTACKS[one] for one in own) for name, own in _by_count(counts[counts < usual])}
     said = "; ".join(f"{names}: {count}" for count, names in fewer.items())

@@ -110,10 +110,8 @@ def save_figure(
     data = _points(fig) if data is None else data
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
-    if isinstance(caption, str):
-        said = " ".join([caption.strip(), *left_out_notes(data)]) if caption.strip() else caption
-        caption = with_definitions(in_words(said), fig.to_json())
     _check_words(name, data, caption, alt)
+    caption = with_definitions(in_words(" ".join([caption.strip(), *left_out_notes(data)])), fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
     theme = theme_of(width)
