@@ -59,6 +59,6 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
 
 def _printed(published: pd.DataFrame) -> str:
     """What the diamonds are, for the key: other models than those of the row, and of several the median and range."""
-    most = int(published.groupby("label").size().max()) if len(published) else 1
+    most = max((len(own) for _, own in published.groupby("label")), default=1)
     many = f": median and range of {most} differences" if most > 1 else ""
     return f", paper's model{'s' * (most > 1)}, without a test{many}"
