@@ -32,7 +32,7 @@ alone: sentences have that word."""
 
 DEFINED = {
     "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
-    r"\u25b2 ": "Arrows of the colour bar: beyond it colours stay the same; "to" is the extreme value",
+    r"\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
     "+ boost": "Boost: a share of the first tokens in every residual connection",
 }
 """What labels of variants are short for, as a caption says it."""
