@@ -38,7 +38,7 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
         ],
     )  # fmt: skip
     (sentence,) = findings.difference_findings(versus, "accuracy", "Accuracy in points", 100)
-    change = Finding(2.0, 1.0, 3.0, 3).words("+.3g")
+    change = Finding(2.0, 1.0, 3.0, 3).words("+.2f")
     assert (
         sentence
         == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
