@@ -27,7 +27,7 @@ from workbench.figures.measuring import (
 )
 from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
 
-_LEADER = 1.2  # letters, from the end of a line to the words at it
+_LEADER = 1.0  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
 MOST_TICKS = 7
 _NEAR = 0.08  # of an axis
@@ -273,7 +273,9 @@ class _Page:
         tops, bottoms = [], []
         for line in range(self.lines):
             own = range(line * self.columns, min((line + 1) * self.columns, len(self.panels)))
-            titles = [wrap_evenly(self.panels[number].title, across, self.font) for number in own]
+            titles = [
+                wrap_evenly(self.panels[number].title, across + self.ends_room, self.font) for number in own
+            ]
             titled = any(titles) or self.letters
             tops.append(
                 max(map(line_count, titles)) * 1.3 * self.font + 3
@@ -380,7 +382,7 @@ class _Page:
         layout["shapes"] += [{**axes, **shape, **self._whole(shape, domains)} for shape in panel.shapes]
         if panel.title:
             layout["annotations"].append({
-                "text": wrap_evenly(panel.title, right - left, self.font), "x": 0.5, "y": 1, **domains,
+                "text": wrap_evenly(panel.title, right - left + self.ends_room, self.font), "x": 0.5, "y": 1, **domains,
                 "xanchor": "center", "yanchor": "bottom", "borderpad": 0, "yshift": self.font / 6, "showarrow": False,
             })  # fmt: skip
         if self.letters:
