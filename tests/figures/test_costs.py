@@ -63,6 +63,14 @@ def test_what_papers_print_stands_below_the_dots_filled_where_it_is_of_training(
     assert 1.06 not in {x for trace in fig.data for x in trace.x}  # counted: in the caption
 
 
+def test_a_mark_alone_stands_on_the_line_of_its_row():
+    fig = cost_figure(FRAME)
+    place = next(at for at, name in zip(fig.layout.yaxis.tickvals, fig.layout.yaxis.ticktext, strict=True)
+                 if name == "token statistics")  # fmt: skip
+    (training,) = (trace for trace in traces(fig, name="training") if trace.x[0] is not None)
+    assert training.y[0] == place
+
+
 def test_the_bar_is_the_interquartile_range():
     timed = next(trace for trace in traces(cost_figure(FRAME), "x2") if trace.error_x.array is not None)
     assert timed.error_x.array == pytest.approx((0.2,))

@@ -51,6 +51,25 @@ def test_the_null_is_that_of_the_bilateral_filter_and_says_so():
     assert key(fig)[-1] == "null: positions and tokens, permuted (95 % range of the mean)"
 
 
+def test_single_inputs_beside_the_means_are_dots():
+    means = shares().assign(input=None, head=None)
+    single = [
+        means.assign(input=name, head=head, value=means["value"] * factor, null_mean=0.5)
+        for name, factor in (("a", 0.5), ("b", 1.5))
+        for head in (0, 1)
+    ]
+    fig = filter_share_figure(pd.concat([means, *single]))
+    assert "one input" in key(fig)
+    line, dots = (
+        next(trace for trace in named(fig, "q and k") if trace.mode == mode)
+        for mode in ("lines+markers", "markers")
+    )
+    assert list(line.y) == pytest.approx([0.08, 0.081, 0.082])
+    assert sorted(dots.y)[:3] == pytest.approx([0.04, 0.0405, 0.041])
+    (band,) = bands(fig, NULL_BAND)
+    assert max(band.y) == pytest.approx(4e-3)  # of the means
+
+
 def test_single_heads_and_other_frames_are_refused():
     with pytest.raises(InputError, match="without per_head"):
         filter_share_figure(shares().assign(input="digits/1"))

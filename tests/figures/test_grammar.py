@@ -226,6 +226,23 @@ def test_every_addition_gives_another_plot():
     assert second.where(layer=[0, 1]).kept != second.kept
 
 
+def test_names_that_others_have_moved_are_led_to_the_ends_of_their_lines():
+    ends = [("first", 0.5, "#000000"), ("second", 0.52, "#000000")]
+    panel = Panel([go.Scatter(x=[0, 1], y=[0, 1])], Axis("x", 0, 1), Axis("y", 0, 1), ends=ends)
+    fig = compose([panel], 1)
+    names = [note for note in fig.layout.annotations if note.text and note.xanchor == "left"]
+    assert [(line.y0, line.y1) for line in fig.layout.shapes] == [
+        (value, pytest.approx(note.y)) for (_, value, _), note in zip(ends, names, strict=True)
+    ]
+    assert names[1].y - names[0].y > 0.02
+
+
+def test_two_ticks_up_an_axis_give_way_to_finer_ones_that_have_room():
+    axis = Axis("", 0, 0.018)
+    assert ticks(axis, 75, 10.7, upright=True)[1] == ["0", "0.005", "0.01", "0.015"]
+    assert ticks(axis, 40, 10.7, upright=True)[1] == ["0", "0.01"]
+
+
 def test_every_colour_is_named_once_in_the_key_or_at_the_end_of_its_line():
     held = frame(MODELS)
     plot = Plot(held, color="model").metric("attention_diversity").add(Line())

@@ -7,6 +7,7 @@ import pytest
 from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
 from workbench.figures import similarity_depth_figure, similarity_sites_figure
+from workbench.figures.marks import RULE_LINE
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.results import make_frame
 
@@ -105,6 +106,14 @@ def test_a_column_per_site_and_a_row_per_variant_that_is_there():
         assert list(trace.y) == pytest.approx(list(level))
     titles = [note.text for note in fig.layout.annotations]
     assert titles == ["attention's input", "after attention", "after the block"]
+    level = similarity_sites_figure(frame, tokens=11)
+    rules = [
+        list(trace.y)
+        for trace in level.data
+        if trace.line.width == RULE_LINE["width"] and trace.x[0] is not None
+    ]
+    assert rules == [[pytest.approx(-0.1)] * 2] * 3  # of the second row alone
+    assert "−1/(N − 1), N = 11" in key(level)
     few = similarity_sites_figure(frame[frame["standardize"] == "without mean"])
     assert len([trace for trace in lines(few) if trace.name == "b"]) == 3
     with pytest.raises(InputError, match="candidate"):
