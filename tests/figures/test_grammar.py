@@ -14,7 +14,7 @@ from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
-from workbench.figures.composition import Axis, Panel, compose, ticks
+from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
@@ -586,3 +586,11 @@ def test_an_axis_that_runs_downwards_has_the_ticks_of_one_that_runs_upwards():
     )
     assert down == up
     assert up[1][0] == "0"
+
+
+def test_an_axis_ends_at_a_round_number_that_is_near():
+    assert with_room(Axis("", 0.0, 95.0)).high == 100
+    assert with_room(Axis("", 0.0, 70.0)).high == pytest.approx(72.8)
+    assert with_room(Axis("", -0.4, 0.9)).low == pytest.approx(-0.5)
+    assert with_room(Axis("", 0, 47, whole=True)).high == pytest.approx(47 * 1.04)
+    assert with_room(Axis("", 1.5e-4, 0.5, log=True)).low == pytest.approx(1e-4)

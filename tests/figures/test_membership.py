@@ -108,6 +108,22 @@ def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
     assert not bands(without, NULL_BAND)
 
 
+def test_curves_that_stand_aside_have_each_its_own_null_behind_its_places():
+    means = agreement().assign(null_high=lambda rows: 0.03 + 0.1 * (rows["model"] == "b"))
+    single = [
+        means.assign(input=name, value=means["value"] + more) for name, more in (("i", -0.1), ("j", 0.1))
+    ]
+    fig = membership_agreement_figure(pd.concat([means, *single]))
+    assert not bands(fig, NULL_BAND)[:-1]
+    drawn = [trace for trace in fig.data if trace.x[0] is not None and trace.line.color == NULL_BAND]
+    boxes = [trace for trace in drawn if trace.mode == "lines"]
+    curves = [line for line in lines(fig) if line.mode == "lines+markers" and line.xaxis == "x"]
+    for box, line, high in zip(boxes, curves, (0.03, 0.13), strict=False):
+        assert [x for x in box.x if x is not None] == [place for at in line.x for place in (at, at)]
+        assert [y for y in box.y if y is not None] == pytest.approx([-0.05, high] * 2)
+    assert len(boxes) == 4  # two curves in two panels
+
+
 def test_memberships_by_two_formulas_have_a_line_each():
     both = pd.concat([agreement(), agreement().assign(convention="as_implemented")])
     named = {trace.name for trace in membership_agreement_figure(both).data if trace.mode == "lines+markers"}

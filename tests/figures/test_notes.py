@@ -7,6 +7,7 @@ import pytest
 
 from workbench.figures import absent_notes, similarity_depth_figure, with_absent
 from workbench.figures.measuring import text_width
+from workbench.figures.notes import left_out_notes
 from workbench.frames.results import make_frame
 
 
@@ -47,3 +48,15 @@ def test_a_note_keeps_the_key_where_it_was():
 def test_models_absent_for_the_same_reason_share_a_sentence():
     absent = {"one": "no record\nmore", "two": "not here", "three": "no record"}
     assert absent_notes(absent) == ["one, three are not shown: no record", "two is not shown: not here"]
+
+
+def test_a_caption_hears_what_the_runs_of_its_models_left_out_or_cut():
+    notes = {
+        "a": ["3 of 5 texts were longer than 8 tokens and were cut", "no z"],
+        "c": ["layer 3 left out: no heads"],
+    }
+    frame = pd.DataFrame({"model": ["bundled:a", "bundled:b"], "value": [1.0, 2.0]})
+    frame.attrs["provenance"] = [
+        {"model": {"spec": f"bundled:{name}"}, "notes": notes.get(name)} for name in ("a", "a", "b", "c")
+    ]
+    assert left_out_notes(frame) == ["a: 3 of 5 texts were longer than 8 tokens and were cut."]

@@ -10,6 +10,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import corruptions_figure, ood_figure, robustness_figure, robustness_models_figure
 from workbench.figures.corruptions import ALL
+from workbench.figures.robustness import images_of
 from workbench.figures.variants import look_of
 
 MODELS = {"digits-vit": "softmax", "digits-rpc-sym": "rpc-sym", "digits-primal": "primal"}
@@ -230,3 +231,11 @@ def test_ood_images_have_a_mark_per_kind_and_the_chance_level():
     assert noise.x[last] - noise.error_x.arrayminus[last] == pytest.approx(0.12809, abs=1e-4)
     assert noise.x[last] + noise.error_x.array[last] == pytest.approx(0.75156, abs=1e-4)
     assert fig.layout.xaxis.range[0] < 0.13
+
+
+def test_the_key_says_over_how_many_images_and_which_attacks_had_fewer(frame):
+    assert images_of(frame.assign(n=50)) == "50 images"
+    fewer = frame.assign(n=frame["protocol"].map({"fgsm": 50, "noise": 7, "cw": 9}))
+    assert images_of(fewer) == "50 images (Carlini–Wagner: 9; Noise: 7)"
+    assert "95 % CI over 7 images" in key(robustness_figure(frame))
+    assert images_of(frame.drop(columns="n")) == "images"

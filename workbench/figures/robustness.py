@@ -142,7 +142,10 @@ def images_of(rows: pd.DataFrame) -> str:
 def _by_count(counts: pd.Series) -> list[tuple[int, list[str]]]:
     """The protocols of each number of images, in the order of panels."""
     order = [name for name in ATTACKS if name in counts]
-    return [(count, [name for name in order if counts[name] == count]) for count in counts.unique()]
+    return [
+        (count, [name for name in order if counts[name] == count])
+        for count in sorted(counts.unique(), reverse=True)
+    ]
 
 
 def _curve(rows: pd.DataFrame, protocol: str, base: pd.DataFrame | None) -> pd.DataFrame:
