@@ -16,7 +16,9 @@ from workbench.attention import find_variant
 from workbench.attention.bilateral import SINUSOIDAL_STD
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
-from workbench.models.architectures.sizes import Count, Positive, Size
+from workbench.models.architectures.mixture import install_mixture
+from workbench.models.architectures.sequence import mean_of_real
+from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 from workbench.models.architectures.vit import (
     brings_positions,
     causal_variants,
@@ -43,6 +45,8 @@ def build_lm(
     attention_layers: Numbers = None,
     attention_options: Mapping[str, Any] | None = None,
     boost: bool = False,
+    experts: Count = 0,
+    num_classes: Classes = 0,
 ) -> LanguageModel:
     """Pre-norm causal transformer with learned positions and a tied head: ids (batch, token) → next-token logits.
 
@@ -58,8 +62,11 @@ def build_lm(
     ``layer_scale`` is where LayerScale starts, one factor for each feature of an update, as in ToST; None: no
     such factors. ``norm_eps`` is what LayerNorm adds to the variance.
 
+    With ``experts`` a mixture of so many stands in the place of every MLP (`SwitchMlp`). With ``num_classes`` the model
+    is a `TextClassifier` with that many logits in the place of the next token's.
+
     Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
-    does not divide the width, or the attention has no causal form.
+    does not divide the width, the attention has no causal form, or there is one expert alone.
     """
     norm: Any = partial(LayerNorm, eps=norm_eps)
     attentions = attention, attention_layers, attention_options
@@ -69,7 +76,13 @@ def build_lm(
     )  # fmt: skip
     learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
     added = not brings_positions(blocks)
-    model = LanguageModel(vocabulary, embed_dim, blocks, context if added or learned else None, norm_eps)
+    if experts:
+        install_mixture(blocks, experts)
+    limit = context if added or learned else None
+    if num_classes:
+        model: LanguageModel = TextClassifier(vocabulary, embed_dim, blocks, limit, norm_eps, num_classes)
+    else:
+        model = LanguageModel(vocabulary, embed_dim, blocks, limit, norm_eps)
     if added:
         std = 0.02 if pos_embed_std is None else pos_embed_std
         model.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, context, embed_dim), std=std))
@@ -137,6 +150,12 @@ class LanguageModel(nn.Module):
 
         Raises InputError for a sequence longer than ``max_length``.
         """
+        return F.linear(self.features(input_ids, attention_mask), self.embed.weight)
+
+    def features(
+        self, input_ids: Int[Tensor, "batch token"], attention_mask: Int[Tensor, "batch token"] | None
+    ) -> Float[Tensor, "batch token width"]:
+        """What the head is given."""
         tokens = input_ids.shape[1]
         if self.max_length is not None and tokens > self.max_length:
             raise InputError(
@@ -147,8 +166,32 @@ class LanguageModel(nn.Module):
         if self.pos_embed is not None:
             x = x + self.pos_embed[:, :tokens]
         mask = None if attention_mask is None else attention_mask.bool()
-        x = self.norm(run_blocks(self.blocks, x, mask))
-        return F.linear(x, self.embed.weight)
+        return self.norm(run_blocks(self.blocks, x, mask))
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embed
+
+
+class TextClassifier(LanguageModel):
+    """A language model that says a class: the mean over the real tokens goes to a linear head."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        blocks: nn.Sequential,
+        max_length: int | None,
+        norm_eps: float,
+        num_classes: int,
+    ) -> None:
+        super().__init__(vocabulary, width, blocks, max_length, norm_eps)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+    ) -> Float[Tensor, "batch num_classes"]:
+        """Logits (nats) of the classes; see `LanguageModel.forward`."""
+        mask = None if attention_mask is None else attention_mask.bool()
+        return self.head(mean_of_real(self.features(input_ids, attention_mask), mask))

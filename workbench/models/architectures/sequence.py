@@ -120,7 +120,7 @@ class SequenceClassifier(nn.Module):
         if self.pos_embed is not None:
             x = x + self.pos_embed[:, :tokens]
         mask = None if attention_mask is None else attention_mask.bool()
-        return self.head(_mean(self.norm(run_blocks(self.blocks, x, mask)), mask))
+        return self.head(mean_of_real(self.norm(run_blocks(self.blocks, x, mask)), mask))
 
 
 class TokenClassifier(SequenceClassifier):
@@ -184,7 +184,7 @@ class PairHead(nn.Module):
         return self.out(torch.relu(self.hidden(torch.cat([u, v, u * v, u - v], dim=-1))))
 
 
-def _mean(x: Float[Tensor, "batch token width"], mask: Bool[Tensor, "batch token"] | None) -> Tensor:
+def mean_of_real(x: Float[Tensor, "batch token width"], mask: Bool[Tensor, "batch token"] | None) -> Tensor:
     """Mean over the real tokens, (batch, width); zero where there is none."""
     if mask is None:
         return x.mean(1)

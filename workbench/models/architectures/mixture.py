@@ -1,0 +1,93 @@
+"""A sparse mixture of experts in the place of an MLP (Switch Transformer, Fedus et al. 2022; teo2024 Table 11)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from timm.layers import Mlp
+from timm.models.vision_transformer import init_weights_vit_timm
+from torch import Tensor, nn
+
+from workbench.core.errors import InputError
+
+CAPACITY = 1.25
+"""As published for training: how many tokens of a sequence an expert takes, as a multiple of an even share."""
+BALANCE = 0.01
+"""As published: what the load-balancing loss is multiplied by."""
+
+
+class SwitchMlp(nn.Module):
+    """One of several MLPs for each token: the most likely one, its output times that probability.
+
+    In training an expert takes the first ``capacity`` · token / experts tokens of a sequence that choose it (rounded
+    up); the others pass by it. Otherwise all are taken. So no token depends on a later one, nor on another sequence.
+    In training the gradient is that of the loss + ``balance`` · `load_balance`, whatever the loss.
+    """
+
+    def __init__(
+        self, width: int, hidden: int, experts: int, *, capacity: float = CAPACITY, balance: float = BALANCE
+    ) -> None:
+        super().__init__()
+        if experts < 2:
+            raise InputError(
+                f"a mixture takes at least two experts, got {experts}; leave experts out for one MLP"
+            )
+        self.capacity, self.balance = capacity, balance
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(Mlp(width, hidden) for _ in range(experts))
+
+    def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
+        probability = self.router(x).softmax(dim=-1)
+        weight, choice = probability.max(dim=-1)
+        if self.training:
+            weight = _Balanced.apply(weight, self.balance * load_balance(probability, choice))
+            weight = weight * self.taken(choice)
+        output = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            own = choice == number
+            output = output.masked_scatter(own[..., None], expert(x[own]).to(x.dtype))
+        return weight[..., None] * output
+
+    def taken(self, choice: Tensor) -> Tensor:
+        """Whether a token is among the first that its expert has room for, (batch, token)."""
+        room = math.ceil(self.capacity * choice.shape[1] / len(self.experts))
+        place = (
+            nn.functional.one_hot(choice, len(self.experts)).cumsum(1).gather(2, choice[..., None])[..., 0]
+        )
+        return place <= room
+
+
+def load_balance(probability: Float[Tensor, "batch token expert"], choice: Tensor) -> Float[Tensor, ""]:
+    """experts · Σ f P over the experts: f the share of tokens that choose one, P its mean probability.
+
+    1 where both are even; smallest there (Fedus et al. 2022, eq. 4).
+    """
+    experts = probability.shape[-1]
+    share = nn.functional.one_hot(choice, experts).float().mean((0, 1))
+    return experts * (share * probability.mean((0, 1))).sum()
+
+
+class _Balanced(torch.autograd.Function):
+    """The first argument; going back, the second gets the gradient 1, as if it were added to the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], gradients[0].new_ones(())
+
+
+def install_mixture(blocks: Iterable[nn.Module], experts: int) -> None:
+    """Put a mixture of so many experts in the place of the MLP of every block."""
+    owners: list[Any] = list(blocks)
+    for block in owners:
+        first = block.mlp.fc1
+        block.mlp = SwitchMlp(first.in_features, first.out_features, experts)
+        for part in block.mlp.modules():
+            init_weights_vit_timm(part, needs_reset=False)
