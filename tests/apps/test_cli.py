@@ -69,7 +69,7 @@ SCHEME = {
     "--reference": (None, "SPEC"), "--install": (None, None), "--save": (None, "FILE"),
     "--index": (None, "NUMBER"), "--max-size": (None, "MB"), "--per": (None, None), "--generate": (None, "NUMBER"),
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
-    "--check": (None, None), "--shuffled": (None, None), "--name": (None, "NAME"),
+    "--check": (None, None), "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",

@@ -34,7 +34,7 @@ from workbench.studies.training.tasks.embedded import (
 from workbench.studies.training.tasks.sequences import shuffled
 from workbench.studies.training.tasks.ts_files import read_ts
 
-SEQUENCES = ("series", "bytes", "listops", "pixels", "retrieval")
+SEQUENCES = ("series", "bytes", "listops", "pixels", "retrieval", "passages")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_what_is_drawn_is_always_the_same(name, digest, small):
 def test_a_task_takes_its_first_embedded_data_where_none_is_given(small):
     assert {task: embedded_name(task, None) for task in TASKS if embedded_name(task, None)} == {
         "series": "phase", "bytes": "genre", "listops": "listops", "pixels": "digits", "retrieval": "same-file",
-        "segmentation": "mosaics", "rl": "pendulum-medium",
+        "segmentation": "mosaics", "rl": "pendulum-medium", "passages": "genres",
     }  # fmt: skip
     assert load_task("series").data == load("phase").data  # made again, it is the same
     assert load_task("series", shuffled=True).data["shuffled"]
@@ -444,3 +444,28 @@ def test_a_record_is_written_once_its_runs_are_complete_and_read_back(small, tmp
         list(embedded_runs.make_embedded_records(["lagg"], data, work))
     with pytest.raises(UnknownName, match="embedded data on record 'chirp'"):
         embedded_record("chirp")
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "splits"),
+    [
+        ("mosaics", "mean_iou", {"train", "test", "corruptions", "fgsm 0.01", "pgd 0.06"}),
+        ("genres", "accuracy", {"train", "test", "word-swap 0", "word-swap 0.1"}),
+        ("cart-pole-medium", "normalised_return", {"test"}),
+    ],
+)
+def test_a_record_has_what_the_task_is_judged_by(name, metric, splits, small, tmp_path, monkeypatch):
+    from workbench.studies.evaluation.embedded import undergone
+    from workbench.studies.training.tasks import offline
+
+    monkeypatch.setattr(offline, "EPISODES", 2)
+    monkeypatch.setitem(embedded_runs.PLAN, name, (embedded_runs.Planned("softmax", seeds=(3,)),))
+    made = embedded_runs.make_embedded_records(
+        [name], tmp_path / "data", tmp_path / "work", epochs=1, limit=4, undergone=undergone
+    )
+    assert next(made).startswith(f"{name}: test {metric} softmax ")
+    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path / "data")
+    frame = embedded_record(name)
+    assert splits <= set(frame.loc[frame["metric"] == metric, "split"])
+    held = frame[(frame["variant"] == "majority") & (frame["metric"] == metric)]
+    assert held["value"].item() <= 100

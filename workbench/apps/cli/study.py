@@ -119,6 +119,8 @@ def _training_tables() -> Tables:
               help="A recipe of the package, or a .toml file of your own. [default: the task's]")  # fmt: skip
 @click.option("--shuffled", is_flag=True,
               help="A control: the tokens of every sequence in an order drawn at random.")  # fmt: skip
+@click.option("--start", type=click.Path(dir_okay=False, path_type=Path), metavar="CHECKPOINT",
+              help="Begin with these weights, all but the head's: fine-tune a model.")  # fmt: skip
 @limit_option
 @device_option
 @out_folder("The folder of the run. [default: runs/RECIPE-…-seedN]")
@@ -138,7 +140,7 @@ def train(
     made = embedded_name(task, given["data"])
     recipe = Path(given["recipe"] or usual_recipe(task, given["data"])).stem
     named = f"{made}-embedded" if made and not given["recipe"] else recipe
-    flags = [name for name in ("boost", "shuffled") if given[name]]
+    flags = [name for name in ("boost", "shuffled") if given[name]] + ["tuned"] * bool(given["start"])
     parts = [named, attention, *flags, f"seed{given['seed']}"]
     options = read_settings(
         attention or recipe, typed, _variant_options({"task": task, "attention": attention, **given})

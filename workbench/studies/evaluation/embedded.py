@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
 
-from workbench.studies.evaluation.images import PHOTO_CUTS
+from workbench.core.null_distributions import derived_seed
+from workbench.models.checkpoints import restore
+from workbench.studies.evaluation.images import BATCH, PHOTO_CUTS
 from workbench.studies.evaluation.running import evaluate
+from workbench.studies.evaluation.texts import swap_words
+from workbench.studies.training.feeding import pad_together
+from workbench.studies.training.tasks import load_task
+from workbench.studies.training.tasks.passages import decoded, encoded
 
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
 INPUTS_OF_TASK = {"images": PHOTO_CUTS}
@@ -20,6 +29,8 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
 
     Corruptions are the mean over types and severities.
     """
+    if task == "passages":
+        return swapped(checkpoint)
     rows: list[dict[str, Any]] = []
     for protocol in PROTOCOLS_OF_TASK.get(task, ()):
         found = evaluate(f"file:{checkpoint}", protocol, INPUTS_OF_TASK.get(task), n="all")
@@ -29,3 +40,33 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
             budget = "" if pd.isna(row["epsilon"]) else f" {row['epsilon']:g}"
             rows.append({"split": protocol + budget, "metric": row["metric"], "value": row["value"]})
     return pd.DataFrame(rows, columns=["split", "metric", "value"])
+
+
+@torch.no_grad()
+def swapped(checkpoint: Path, shares: Sequence[float] = (0.0, 0.05, 0.1, 0.2)) -> pd.DataFrame:
+    """Accuracy of a classifier of passages on its test set, a share of the words replaced (teo2024 App. A.4)."""
+    module, about = restore(checkpoint)
+    characters, context = about["preprocessing"]["characters"], about["preprocessing"]["context"]
+    task = load_task(
+        "passages", 1, data=about["data"]["source"], architecture=about["architecture"], characters=characters
+    )
+    texts = [decoded(ids, characters) for ids in task.test.sequences]  # ty: ignore[missing-attribute] - `Sequences`
+    rows = []
+    for share in shares:
+        examples = []
+        for number, (text, (_, target)) in enumerate(zip(texts, task.test, strict=True)):  # ty: ignore[invalid-argument-type]
+            changed = swap_words(text, share, np.random.default_rng(derived_seed(0, str(number)))).text
+            ids = torch.from_numpy(encoded(changed, characters, context).astype(np.int64))
+            examples.append((ids, target))
+        right = []
+        for start in range(0, len(examples), BATCH):
+            batch, targets = pad_together(examples[start : start + BATCH], "input_ids")
+            right.append(module.eval()(**batch).argmax(1) == targets)
+        rows.append(
+            {
+                "split": f"word-swap {share:g}",
+                "metric": "accuracy",
+                "value": float(torch.cat(right).double().mean()),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -121,7 +121,22 @@ _FAN = (
     Planned("rpc-sym", "rpc-sym"),
 )
 """teo2024 Tables 9 and 10, whose FAN has queries and keys of its own."""
-_OF_TASK = {"images": _FAN, "series": (*_COMPARED, *_GRID), "segmentation": _SCENES, "rl": _AGENTS}
+_TUNED = (
+    Planned("softmax", seeds=SEEDS),
+    Planned("softmax-shuffled", shuffled=True),
+    Planned("softmax-sym", "softmax-sym", seeds=SEEDS),
+    Planned("rpc-sym", "rpc-sym", seeds=SEEDS),
+)
+"""teo2024 Tables 11 and 12: each is pre-trained on prose with the same attention and seed."""
+PRETRAINED = {"passages": ("prose", "prose-mixture")}
+"""Task → task and recipe of the run that its own begin with."""
+_OF_TASK = {
+    "passages": _TUNED,
+    "images": _FAN,
+    "series": (*_COMPARED, *_GRID),
+    "segmentation": _SCENES,
+    "rl": _AGENTS,
+}
 PLAN: dict[str, tuple[Planned, ...]] = {
     name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items()
 }
@@ -144,6 +159,19 @@ def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | Non
             "boost": planned.boost,
         }
     try:
+        if EMBEDDED[name].task in PRETRAINED:
+            before, named = PRETRAINED[EMBEDDED[name].task]
+            asked["start"] = train(
+                before,
+                out.with_name(f"{out.name}-before"),
+                attention=planned.attention,
+                recipe=named,
+                seed=seed,
+                epochs=epochs,
+                limit=limit,
+                device="cpu",
+                progress=False,
+            ).checkpoints[-1]
         train(
             EMBEDDED[name].task,
             out,
@@ -199,7 +227,9 @@ def collect(
 
     ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``.
     """
-    task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name)
+    about = json.loads((next(iter(runs.values())) / MODEL_FILE).read_text(encoding="utf-8"))
+    known = about["preprocessing"].get("characters", "")  # those of the model that a run began with
+    task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name, characters=known)
     headline = "test_normalised_return" if task.acting else f"test_{task.objective.headline}"
     scores = task.trivial(task) if task.trivial else trivial(*map(_targets, (task.train, task.test)))
     frames = [
@@ -226,7 +256,9 @@ def collect(
             metrics[kept & ~metrics["metric"].isin(["seconds", "peak_memory"])].assign(variant=variant)
         )
         last = about["checkpoints"][-1]
-        if undergone is not None and not (found := undergone(folder / last["file"], task.name)).empty:
+        # the control is of shuffled inputs, and these would not be
+        asked = undergone is not None and not about["data"].get("shuffled")
+        if asked and not (found := undergone(folder / last["file"], task.name)).empty:
             frames.append(
                 found.assign(variant=variant, attention="", seed=seed, epoch=last["epoch"], unit="")
             )

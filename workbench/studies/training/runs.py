@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from workbench.studies.training.measuring import peak_memory
 from workbench.studies.training.monitoring import monitor
 from workbench.studies.training.progress import Report
 from workbench.studies.training.recipes import Recipe, load_recipe
+from workbench.studies.training.starting import read_start
 from workbench.studies.training.tasks import Task, check_data, find_task, load_task, usual_recipe
 from workbench.studies.training.tasks.embedded import embedded_name
 
@@ -39,6 +41,7 @@ def train(
     data: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
     shuffled: bool = False,
+    start: str | Path | None = None,
     progress: bool = True,
 ) -> TrainResult:
     """Train a task's model from its recipe into the folder `out`.
@@ -52,7 +55,8 @@ def train(
     `layers` and with `options` where the recipe's own table of that variant is not to hold; `boost` gives
     every layer a boosted residual. `epochs` overrides the recipe's, `limit` keeps only that many training
     examples, `data` is the folder or file of tasks that need one or "embedded:NAME", `recipe` is another recipe
-    (its name, its file, or the object), `shuffled` draws the order of every sequence's tokens at random,
+    (its name, its file, or the object), `shuffled` draws the order of every sequence's tokens at random, `start` is a
+    checkpoint whose weights the run begins with, all but the head's (the architectures must agree),
     `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate finds).
 
     Raises UnknownName for an unknown task, variant or option, InputError for values that cannot be and for a
@@ -68,12 +72,22 @@ def train(
     if recipe is None and made is not None:
         recipe = usual_recipe(task, data)
     chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
+    begun = None if start is None else read_start(start)
     loaded = load_task(
-        task, limit, data=data, architecture=chosen.architecture, images=chosen.images, shuffled=shuffled
+        task,
+        limit,
+        data=data,
+        architecture=chosen.architecture,
+        images=chosen.images,
+        shuffled=shuffled,
+        characters=begun.characters if begun else "",
     )
+    if begun:
+        loaded = dataclasses.replace(loaded, data=loaded.data | {"start": begun.identity()})
     chosen = chosen.completed(loaded.architecture)
     flags = _flags(attention, layers, options, boost, recipe, data, limit)
     flags |= {"shuffled": True} if shuffled else {}
+    flags |= {"start": start} if begun else {}
     if isinstance(recipe, Recipe):
         command = (
             f"workbench.studies.training.train({task!r}, OUT, seed={seed}, limit={limit}, recipe=RECIPE)"
@@ -90,6 +104,8 @@ def train(
             return finished
         with reproducible():
             trainer = Trainer(run.task, run.recipe, seed, device)
+            if begun:
+                begun.put_into(trainer.module)
             report = Report(run.recipe.epochs, progress and trainer.is_main, loaded.objective.headline)
             return _train(run, trainer, report)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.recipes import Images, load_recipe, recipe_names
-from workbench.studies.training.tasks import images, offline, segmentation, sequences, texts
+from workbench.studies.training.tasks import images, offline, passages, segmentation, sequences, texts
 from workbench.studies.training.tasks.base import Asked, Task
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, embedded_name, written
 
@@ -46,6 +46,11 @@ TASKS: dict[str, TaskEntry] = {
         offline.offline,
         "actions of an agent from episodes on record, as in D4RL",
         "FOLDER with one ENVIRONMENT-NAME.npz (observations, actions, rewards, terminals, timeouts)",
+    ),
+    "passages": TaskEntry(
+        passages.passages,
+        "classes of passages, character by character, for a language model that is fine-tuned",
+        "FOLDER with train/CLASS/*.txt and test/CLASS/*.txt, or with train.tsv and dev.tsv (sentence, label)",
     ),
     "prose": TaskEntry(texts.prose, "characters of the bundled prose, three of its files held out"),
     "text": TaskEntry(
@@ -125,13 +130,15 @@ def load_task(
     architecture: Mapping[str, Any] | None = None,
     images: Images | None = None,
     shuffled: bool = False,
+    characters: str = "",
 ) -> Task:
     """A task by name; ``limit`` keeps only that many training examples, for trying things out.
 
     ``data`` is a folder or file, or "embedded:NAME" for data that are made here; a task that has such takes its first
     unless ``data`` says otherwise. ``architecture`` and ``images`` are those of a recipe, which cut the data to its
     size: unless given, those of the recipe with the task's name. With ``shuffled`` the tokens of every sequence stand
-    in an order drawn at random, the same in every epoch: a control that keeps everything but the order.
+    in an order drawn at random, the same in every epoch: a control that keeps everything but the order. ``characters``
+    are those of a model that is fine-tuned, for tasks of characters and classes.
 
     Raises UnknownName for a task that does not exist, InputError for a limit below 1 and for data that are
     not there, not asked for or not what the task takes.
@@ -144,7 +151,7 @@ def load_task(
         usual = load_recipe(recipe) if recipe in recipe_names() else None
         architecture = architecture or (usual.architecture if usual else {})
         images = images or (usual.images if usual else Images())
-    asked = Asked(limit, path, dict(architecture), images)
+    asked = Asked(limit, path, dict(architecture), images, characters)
     made = embedded_name(name, data)
     if made is None:
         task = entry.load(asked)

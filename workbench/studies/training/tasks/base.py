@@ -69,6 +69,8 @@ class Asked:
     """Of the recipe: the size of images, the length of texts."""
     images: Any = None
     """Of the recipe: how the images of a folder are read."""
+    characters: str = ""
+    """Of the model that the training starts with."""
 
     def number(self, name: str) -> int:
         """A whole number of the architecture; InputError where the recipe does not say it."""

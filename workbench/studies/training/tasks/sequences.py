@@ -139,7 +139,7 @@ def _shortest(found: Any) -> int:
     return min(map(len, found)) if isinstance(found, tuple) else len(found)
 
 
-def _task(
+def sequence_task(
     name: str,
     argument: str,
     train: Any,
@@ -191,7 +191,7 @@ def series(asked: Asked) -> Task:
         split: Sequences([standardised(one, mean, std) for one in part.sequences], part.targets)
         for split, part in raw.items()
     }
-    return _task(
+    return sequence_task(
         "series",
         "values",
         **sets,
@@ -256,19 +256,19 @@ def text_bytes(asked: Asked) -> Task:
             f"{root} holds {inside or 'no folders'}; task bytes takes a folder with train/CLASS/*.txt and "
             "test/CLASS/*.txt, such as aclImdb/"
         )
-    files = {split: _text_files(root / split) for split in ("train", "test")}
+    files = {split: text_files(root / split) for split in ("train", "test")}
     classes = tuple(sorted({path.parent.name for path in files["train"]}))
     check_classes(str(root / "test"), [path.parent.name for path in files["test"]], set(classes))
     files["train"] = [files["train"][number] for number in spread(len(files["train"]), asked.limit)]
     sets: dict[str, Any] = {}
     data: dict[str, Any] = {"source": "texts in a folder"}
     for split, paths in files.items():
-        texts = [_content(path) for path in paths]
+        texts = [content_of(path) for path in paths]
         ids = [_byte_ids(text, context) for text in texts]
         sets[split] = Sequences(ids, [classes.index(path.parent.name) for path in paths])
         cut = sum(len(text) > context for text in texts)
         data[split] = sets[split].identity() | {"cut": cut}
-    return _task(
+    return sequence_task(
         "bytes",
         "input_ids",
         **sets,
@@ -283,7 +283,7 @@ def _byte_ids(text: bytes, context: int) -> np.ndarray:
     return np.frombuffer(text[:context], np.uint8).astype(np.uint16) + len(SPECIAL)
 
 
-def _text_files(folder: Path) -> list[Path]:
+def text_files(folder: Path) -> list[Path]:
     """The texts in the class folders of a split; ``unsup``, IMDB's texts without a class, is no class."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
     for path in classes:
@@ -294,7 +294,8 @@ def _text_files(folder: Path) -> list[Path]:
     return [file for path in classes for file in sorted(path.glob("*.txt"))]
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """The bytes of a file that has some."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -319,7 +320,7 @@ def retrieval(asked: Asked) -> Task:
         texts = [text for _, *both in chosen for text in both]
         sets[split] = Pairs([_byte_ids(text, context) for text in texts], [label for label, *_ in chosen])
         data[split] = sets[split].identity() | {"cut": sum(len(text) > context for text in texts)}
-    return _task(
+    return sequence_task(
         "retrieval",
         "input_ids",
         **sets,
@@ -385,7 +386,7 @@ def listops(asked: Asked) -> Task:
         sets[split] = Sequences(
             [sequences[number] for number in numbers], [classes.index(labels[number]) for number in numbers]
         )
-    return _task(
+    return sequence_task(
         "listops",
         "input_ids",
         **sets,
@@ -433,7 +434,7 @@ def pixels(asked: Asked) -> Task:
     grey = partial(_grey_levels, side=side)
     train, test = open_splits("pixels", asked.data, grey, grey)
     seen: Any = Subset(train, spread(len(train), asked.limit))
-    return _task(
+    return sequence_task(
         "pixels",
         "input_ids",
         seen,

@@ -72,6 +72,14 @@ EMBEDDED: dict[str, Embedded] = {
         "images", "cuts of the bundled photographs in colour, 32×32: which photograph", images.write_cuts, 1944, 648,
         "fan-embedded", "ImageNet-1K (FAN)", usual=False,
     ),
+    "genres": Embedded(
+        "passages", "passages of the bundled prose: essay, story or report; files held out", prose.write_genres, 2400,
+        333, "passages-embedded", "SST-2, IMDB",
+    ),
+    "five-files": Embedded(
+        "passages", "passages of five files of the bundled prose: from which; the last fifth of each held out",
+        prose.write_five, 800, 100, "passages-embedded", "SST-5",
+    ),
     "pathfinder": Embedded(
         "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 5000, 1000,
         "pathfinder-embedded", f"{_ARENA} Pathfinder",

@@ -21,6 +21,8 @@ GENRES = {
 """Genre → files, by number: what explains, what tells with people who speak, letters, lives, journeys and diaries."""
 HELD_OUT = ("07", "17", "08", "16", "11", "18")
 """Files of the test set: two of each genre."""
+FIVE = ("02", "05", "09", "13", "18")
+"""Files of the five-way task."""
 LENGTH = 256
 """Bytes of a passage."""
 STRIDE = {"train": 64, "test": 256}
@@ -29,36 +31,54 @@ STRIDE = {"train": 64, "test": 256}
 
 def passages(split: str) -> dict[str, list[str]]:
     """Number of a file → its passages, without headings, from the beginning to the end."""
-    folder = paths.data_dir() / "prose"
     found = {}
     for number in sorted(number for numbers in GENRES.values() for number in numbers):
         if (number in HELD_OUT) != (split == "test"):
             continue
-        file = next(iter(folder.glob(f"{number}-*.txt")), None)
-        if file is None:
-            raise MissingResource(f"the bundled prose is not in {folder}; install the package again")
-        lines = file.read_text(encoding="utf-8").splitlines()
-        text = " ".join(line for line in lines if line and not line.startswith("= "))
-        found[number] = [
-            text[start : start + LENGTH] for start in range(0, len(text) - LENGTH + 1, STRIDE[split])
-        ]
+        found[number] = _cut(_running_text(number), STRIDE[split])
     return found
+
+
+def _running_text(number: str) -> str:
+    """A file without its headings, in one line."""
+    folder = paths.data_dir() / "prose"
+    file = next(iter(folder.glob(f"{number}-*.txt")), None)
+    if file is None:
+        raise MissingResource(f"the bundled prose is not in {folder}; install the package again")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return " ".join(line for line in lines if line and not line.startswith("= "))
+
+
+def _cut(text: str, stride: int) -> list[str]:
+    return [text[start : start + LENGTH] for start in range(0, len(text) - LENGTH + 1, stride)]
 
 
 def write_genres(folder: Path, sizes: dict[str, int], seed: int) -> None:
     """``train/GENRE/*.txt`` and ``test/GENRE/*.txt``; nothing is drawn at random."""
     genre = {number: name for name, numbers in GENRES.items() for number in numbers}
     for split, count in sizes.items():
-        listed = [
-            (number, place, text)
-            for number, texts in passages(split).items()
-            for place, text in enumerate(texts)
-        ]
-        for chosen in spread(len(listed), count):
-            number, place, text = listed[chosen]
-            target = folder / split / genre[number]
-            target.mkdir(parents=True, exist_ok=True)
-            (target / f"{number}_{place:03d}.txt").write_text(text, encoding="utf-8")
+        _write(folder / split, passages(split), genre, count)
+
+
+def write_five(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``train/FILE/*.txt`` and ``test/FILE/*.txt`` of `FIVE`, tests from the last fifth; nothing is drawn at random."""
+    texts = {number: _running_text(number) for number in FIVE}
+    for split, count in sizes.items():
+        parts = {
+            number: text[: len(text) * 4 // 5] if split == "train" else text[len(text) * 4 // 5 :]
+            for number, text in texts.items()
+        }
+        cut = {number: _cut(text, STRIDE["train"]) for number, text in parts.items()}
+        _write(folder / split, cut, {number: number for number in FIVE}, count)
+
+
+def _write(folder: Path, texts: dict[str, list[str]], label: dict[str, str], count: int) -> None:
+    listed = [(number, place, text) for number, own in texts.items() for place, text in enumerate(own)]
+    for chosen in spread(len(listed), count):
+        number, place, text = listed[chosen]
+        target = folder / label[number]
+        target.mkdir(parents=True, exist_ok=True)
+        (target / f"{number}_{place:03d}.txt").write_text(text, encoding="utf-8")
 
 
 def write_pairs(folder: Path, sizes: dict[str, int], seed: int) -> None:
