@@ -530,6 +530,14 @@ def test_a_causal_mask_of_long_texts_is_not_written_out(name, lengths, monkeypat
     assert not written
 
 
+@pytest.mark.parametrize("name", ["gram-spectrum", "token-similarity", "coding-rate"])
+def test_a_causal_mask_is_not_written_out_for_who_reads_none(name, monkeypatch):
+    written = []
+    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
+    assert len(workbench.analyze(name, model=grouped_llama(), inputs=padded_texts((9,))))
+    assert not written
+
+
 def test_a_causal_mask_is_written_out_when_it_is_read():
     model = grouped_llama()
     inputs = {"input_ids": torch.randint(1, 6, (1, 9), generator=torch.manual_seed(2))}

@@ -77,11 +77,13 @@ class Source:
 def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> Source:
     """The model over its inputs with all that the analysis reads."""
     perturb = analysis.perturb
+    sites = (*analysis.reads(options), *analysis.also)
     return model_source(
         settings,
-        (*analysis.reads(options), *analysis.also),
+        sites,
         keep_nonfinite=analysis.counts_nonfinite,
-        map_limit=getattr(options, "map_limit", None),
+        # without the site attn no map is formed, and a causal mask need not be written out either
+        map_limit=getattr(options, "map_limit", None if "attn" in sites else 0),
         perturb=None if perturb is None else lambda given: perturb(given, options, settings.seed),
     )
 
