@@ -1,5 +1,7 @@
 """method="tiled" gives the frames of method="dense", "auto" chooses by size, and what has no tiles says so."""
 
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -422,6 +424,24 @@ def test_both_ways_agree_where_numbers_are_hard(name, kind, small_tiles):
     right = 3e-8 * both["value"].max() if name == "attention-spectrum" else 1e-12
     relative = 1e-5 if kind == "keys × 100" and name.startswith("attention-") else 1e-6
     np.testing.assert_allclose(both["value_tiled"], both["value"], rtol=relative, atol=right)
+
+
+@pytest.mark.parametrize("site", ["q", "k", "v"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", IN_TILES)
+def test_numbers_that_are_none_are_named_by_where_they_stand(name, bad, site):
+    given, more = one_head(37), OPTIONS.get(name, {})
+    getattr(given[0], site)[0, 0, 11, 2] = bad
+    try:
+        said = " ".join(workbench.analyze(name, qkv=given, method="tiled", **more).attrs["notes"])
+    except InputError as error:
+        said = str(error)
+    read = "qk" if "attn" in (sites := registry.ANALYSES[name].sites) else sites
+    if site not in read and (name, site) != ("attention-spectrum", "v"):
+        return
+    assert re.search(
+        r"layer 0.*(token 11|input 0, head 0, (queries 11 to 11|queries \d+ to 36, keys 11 to 11))", said
+    )
 
 
 @pytest.mark.parametrize("tokens", [61, 601])

@@ -39,7 +39,7 @@ from workbench.analyses.tiled_spectra import attention_leading
 from workbench.analyses.tiles import Operands, count_tiled, reduce_tiles, tiled_operands
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, check_finite, checked, map_heads, stack_heads
+from workbench.core.operands import TOKENS, check_axes, check_finite, checked, map_heads, stack_heads
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -271,6 +271,8 @@ def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Grou
     heads, tokens = len(layer.heads), operands.q.shape[-2]
     shared = heads // operands.k.shape[1]
     v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
+    if v is not None:
+        check_finite("v", v, TOKENS)
     output = None if record.head_out is None else group.cut(record.head_out[:, layer.heads]).double()
     width = (
         v.shape[-1] if output is None and v is not None else (output.shape[-1] if output is not None else 0)
@@ -374,6 +376,8 @@ def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group:
     )
     record = layer.record
     v = None if record.v is None else cut(layer.of_queries(record.v, layer.total_heads)).double()
+    if v is not None:
+        check_finite("v", v, TOKENS)
     if record.head_out is not None:
         output = cut(record.head_out[:, layer.heads]).double()
     elif v is not None:
