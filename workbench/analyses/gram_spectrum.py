@@ -287,7 +287,7 @@ def check_psd_eigenvalues(
 
 
 def gram_rounding(tokens: int, log_factor: Tensor) -> Tensor:
-    """How far rounding may move an eigenvalue of K̃ over exp(log_factor).
+    """How far rounding may move an eigenvalue of K̃ (teo2024 eq. 11) over exp(log_factor).
 
     The largest entry of K_φ is 1 there, and its logarithm was a difference of numbers as large as ``log_factor``.
     """
