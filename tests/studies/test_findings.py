@@ -61,6 +61,7 @@ def test_corruptions_and_verdicts_are_counted():
     )
     claims = pd.DataFrame(
         {"model": ["x", "x", "x", "x", "y"], "verdict": [HOLDS, HOLDS, HOLDS, HOLDS, UNDECIDED], "primary": True,
+         "comparison": ">=",
          "kind": ["", "", "identity", "", ""], "scale": ["", "", "", "embedded", ""], "scope": "seeds"}
     )  # fmt: skip
     assert count_verdicts(claims) == [

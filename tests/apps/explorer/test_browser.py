@@ -206,9 +206,17 @@ def test_figure_notebooks_draw_every_trace(lab):
                 except PlaywrightTimeout:
                     continue
             page.locator(shown).first.wait_for(timeout=1000)
-            page.get_by_role("menuitem", name="Run", exact=True).click()
-            page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-            page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)")
+            for seconds in (20, 20, 60):  # cells that are run before the kernel is there stay as they are
+                page.get_by_role("menuitem", name="Run", exact=True).click()
+                page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+                try:
+                    page.wait_for_function(
+                        f"() => ({DRAWN})().some(([known]) => known > 0)", timeout=seconds * 1000
+                    )
+                    break
+                except PlaywrightTimeout:
+                    continue
+            page.wait_for_function(f"() => ({DRAWN})().some(([known]) => known > 0)", timeout=1000)
             page.wait_for_function(f"() => ({DRAWN})().every(([known, drawn]) => known === drawn)")
 
 

@@ -282,9 +282,9 @@ def analyses_of(notebook: Notebook) -> list[str]:
     for node in _nodes(notebook.path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in ANALYSES:
             found[node.value] = None
-        elif isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) == (
-            "workbench",
-            "claims",
+        elif getattr(node, "id", "") == "measured_claims" or (
+            isinstance(node, ast.Attribute)
+            and (getattr(node.value, "id", ""), node.attr) == ("workbench", "claims")
         ):
             found |= {name: None for name in stated_claims()["analysis"] if name in ANALYSES}
     return [*found]
