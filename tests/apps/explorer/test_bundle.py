@@ -5,12 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import workbench
+from workbench.analyses.reductions import Pooled
+from workbench.analyses.tiles import Mask, reduce_tiles
 from workbench.apps.explorer.bundle import (
     POOLED,
     SCHEMA,
     Bundle,
+    _Input,
+    _layer,
     _pooled,
     make_bundle,
     read_bundle,
@@ -18,6 +23,7 @@ from workbench.apps.explorer.bundle import (
 )
 from workbench.apps.explorer.evidence import SPECTRA, joint_plane
 from workbench.apps.explorer.measures import NUMBERS
+from workbench.captures import TokenInfo, capture
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError
 
@@ -260,6 +266,30 @@ def test_long_inputs_are_pooled_by_bins_of_tokens():
         cell = attn[1][np.ix_(owner == query, owner == key)]
         assert kept["attn_mean"][1, query, key] == pytest.approx(cell.mean())
         assert kept["attn_max"][1, query, key] == cell.max()
+
+
+def test_a_text_of_4096_tokens_is_kept_as_the_coarse_map_of_tiles():
+    """Of a language model with rotary positions: 8 × 8 tokens a cell, and no operands of single tokens."""
+    count = 8 * POOLED
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=8, max_position_embeddings=count, initializer_range=0.5,
+    )  # fmt: skip
+    model, ids = transformers.LlamaModel(config).eval(), torch.randint(50, (1, count))
+    seen = capture(model, {"input_ids": ids}, sites=("q", "k", "v", "attn"))
+    tokens = TokenInfo([[str(place) for place in range(count)]], [["word"] * count], None, ids > -1)
+    part = _Input(card=None, layers=[], arrays={}, max_error={}, sites=set(), notes=[])
+    card = _layer(seen[0], tokens, part, with_operands=True)
+    assert card.pooled
+    cells = reduce_tiles(seen[0].q, seen[0].k, Pooled(POOLED), mask=Mask(causal=True))["pooled"]
+    for name, wanted in {"attn_mean": cells.mean, "attn_max": cells.maximum}.items():
+        kept = part.arrays[f"layers.0.{name}"]
+        assert kept.shape == (2, POOLED, POOLED)
+        assert kept.dtype == np.float16
+        # halves have three digits, and nothing below 6e-8
+        np.testing.assert_allclose(kept, wanted[0].numpy(), rtol=1e-3, atol=6e-8)
+    assert not {"layers.0.q", "layers.0.k"} & {*part.arrays}
 
 
 def test_what_has_no_matrix_says_why():
