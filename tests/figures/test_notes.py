@@ -60,3 +60,10 @@ def test_a_caption_hears_what_the_runs_of_its_models_left_out_or_cut():
         {"model": {"spec": f"bundled:{name}"}, "notes": notes.get(name)} for name in ("a", "a", "b", "c")
     ]
     assert left_out_notes(frame) == ["a: 3 of 5 texts were longer than 8 tokens and were cut."]
+    assert (
+        left_out_notes(frame.assign(input="one")) == []
+    )  # which of the five is drawn, the note does not say
+    for run in frame.attrs["provenance"]:
+        run["notes"] = ["5 of 5 texts were longer than 8 tokens and were cut"]
+    assert left_out_notes(frame.assign(input="one")) == ["a, b: the text was cut at 8 tokens."]
+    assert left_out_notes(frame) == ["a, b: all 5 texts were longer than 8 tokens and were cut."]

@@ -196,7 +196,7 @@ def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last(
     fig = corruptions_figure(ratios(), {"Ours": ["rpc-sym"], "Nobody's": ["tssa"]}, printed)
     rows = ["<b>Type of corruption</b>", "fog", "pixelate", "<b>All 2 types</b>", "geometric mean"]
     assert list(fig.layout.yaxis.ticktext) == rows
-    assert [axis.title.text for axis in fig.select_xaxes()] == ["Ours<br>(↓ better)"]
+    assert [axis.title.text for axis in fig.select_xaxes()] == ["Ours<br>(← better)"]
     (dots,) = [trace for trace in fig.data if trace.error_x.array is not None]
     assert dots.marker.color == look_of("rpc-sym").colour
     assert list(dots.x) == [0.5, 2.0, 1.0]

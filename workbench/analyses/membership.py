@@ -310,13 +310,16 @@ def placed_share(rows: pd.DataFrame) -> float:
     return float(((patch - mean) ** 2).sum() / ((rows["value"] - mean) ** 2).sum())
 
 
+_WAYS = {"ours": "with logits from the value projections"}
+
+
 def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
     """How much of the memberships of patches is the same for every input."""
     patches = frame[frame["kind"] == "patch"]
     n = patches["input"].nunique()
     if n < 2 or patches["row"].isna().any():
         return []
-    ways = ", ".join(patches["convention"].unique())
+    ways = " and ".join(_WAYS.get(name, name.replace("_", " ")) for name in patches["convention"].unique())
     return [
         f"the place of a patch explains {placed_share(patches):.0%} of the variance of Π, computed {ways}, over "
         f"patches and {n} inputs ({1 / n:.0%} if places did not matter)"

@@ -53,7 +53,7 @@ def corruptions_figure(
     types, means = "Type of corruption", f"All {len(kinds) - 1} types"
     shown = shown.assign(part=shown["kind"].eq(ALL).map({True: means, False: types}))
     shown = shown.sort_values("kind", key=lambda column: column.map(kinds.index), kind="stable")
-    titles = {title: f"{title}<br>(↓ better)" for title in panels}
+    titles = {title: f"{title}<br>(← better)" for title in panels}
     names = {name: look_of(name).label for names in panels.values() for name in names}
     names |= {
         kind: kind.replace("-", " ").replace("gaussian", "Gaussian").replace("jpeg", "JPEG") for kind in kinds
@@ -101,7 +101,7 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
     known = rows[rows["kind"].isin([*_FOREIGN])].drop(columns=["low", "high"], errors="ignore")
     ends = [aupr_interval(value, n) for value, n in zip(known["value"], known["n"], strict=True)]
     shown = known.assign(panel="aupr", low=[one.low for one in ends], high=[one.high for one in ends])
-    titles = {"aupr": "AUPR of out-of-distribution images<br>(↑ better)"}
+    titles = {"aupr": "AUPR of out-of-distribution images<br>(→ better)"}
     forest = Forest(shown, y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN)
     words = Interval(columns=("value", "low", "high"), words=f"95 % CI over {images_of(known)} of each kind")
     return forest.scale(row=2.1).add(words, Rule(0.5, "chance")).figure("column")

@@ -63,7 +63,7 @@ def _lines(text: str, width: float, size: float) -> list[str]:
             lines.append(word)
         else:
             lines[-1] = longer
-    return [line.replace("\u00a0", " ") for line in lines]
+    return [line.replace("\u00a0", " ").strip(" ") for line in lines]
 
 
 def cut(text: str, width: float, size: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pandas as pd
@@ -11,6 +12,8 @@ from workbench.figures.frames import short_name
 from workbench.figures.measuring import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
 from workbench.frames.results import provenance_of
+
+_CUT = re.compile(r"(\d+) of (\d+) texts were longer than (\d+) tokens and were cut")
 
 
 def absent_notes(absent: Mapping[str, str]) -> list[str]:
@@ -25,15 +28,27 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
 
 
 def left_out_notes(frame: pd.DataFrame) -> list[str]:
-    """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds."""
+    """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds.
+
+    Cut texts are counted where more than one is drawn; of a single one it is said where every text of the run was cut.
+    """
     models: dict[str, list[str]] = {}
+    single = "input" in frame and frame["input"].nunique(dropna=False) == 1
     for run in provenance_of(frame):
         spec = (run.get("model") or {}).get("spec")
         if "model" not in frame or spec in set(frame["model"]):
             for note in run.get("notes") or ():
-                if " left out" in note or " were cut" in note:
+                if cut := _CUT.fullmatch(note):
+                    note = _cut_text(*map(int, cut.groups()), single)
+                if note and (cut or " left out" in note):
                     models.setdefault(note, []).append(short_name(spec))
     return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in models.items()]
+
+
+def _cut_text(cut: int, texts: int, tokens: int, single: bool) -> str:
+    if single or texts == 1:
+        return f"the text was cut at {tokens} tokens" if cut == texts else ""
+    return f"{'all' if cut == texts else f'{cut} of'} {texts} texts were longer than {tokens} tokens and were cut"
 
 
 def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:

@@ -206,7 +206,15 @@ def test_figure_notebooks_draw_every_trace(lab):
                 except PlaywrightTimeout:
                     continue
             page.locator(shown).first.wait_for(timeout=1000)
-            for seconds in (20, 20, 60):  # cells that are run before the kernel is there stay as they are
+            idle = page.locator(
+                ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status='idle']"
+            )
+            idle.wait_for(
+                state="attached"
+            )  # run before its kernel is there, Lab asks for one, or does nothing
+            for seconds in (20, 20, 60):
+                if (asked := page.locator(".jp-Dialog button.jp-mod-accept").first).is_visible():
+                    asked.click()
                 page.get_by_role("menuitem", name="Run", exact=True).click()
                 page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
                 try:
