@@ -110,10 +110,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier, and let what takes longest start first."""
+    """Mark every test with its tier, and let what takes longest start first.
+
+    Lab, Chromium and kernels are other people's programs, timed against each other on a busy machine: where one of
+    their tests fails it is run once more, and the summary lists it under RERUN. No other test has a second try.
+    """
     for item in items:
         if tier := _tier(item.path):
             item.add_marker(tier)
+        if tier == "e2e":
+            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=_order)
 
 

@@ -327,5 +327,6 @@ def test_the_page_asks_for_its_token_and_an_interrupt_ends_it(alone):
     assert server.stop() == 130
     left = [path.name for path in server.folder.iterdir() if path.name.startswith(("workbench-", "voila"))]
     assert left == []
-    # Of a refused request voila itself shows a traceback.
-    assert "KeyboardInterrupt" not in "".join(server.said)
+    # Of a refused request voila itself shows a traceback. A kernel that is shut down is interrupted first, of which
+    # ipykernel logs a line where it was idle; a traceback would end with the name at the beginning of a line.
+    assert not [line for line in "".join(server.said).splitlines() if line.startswith("KeyboardInterrupt")]
