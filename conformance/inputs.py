@@ -1,4 +1,4 @@
-"""Inputs for models of transformers, told by what their forward takes: two texts, images, sounds, series, or several.
+"""Inputs for models of transformers, by what their forward takes: two texts, images, sounds, series, or several.
 
 An argument of a name that is known here gets a tensor; where layouts differ between models under one name, several are
 tried in turn. How many tokens stand for an image, a model says itself when it is given too few.

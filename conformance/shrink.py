@@ -1,6 +1,6 @@
 """Configurations of transformers made small: the same architecture, few layers, narrow, with a small vocabulary.
 
-Nothing here knows a model. Fields are told by their names, a tree of configurations is walked as a whole, and several
+Nothing here knows a model. Fields are known by their names, a tree of configurations is walked as a whole, and several
 ways of shrinking are tried in turn until one gives a model that runs: what suits nearly all models is that every width
 is the same; others want their widths in proportion, or more layers.
 """

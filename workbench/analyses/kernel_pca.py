@@ -113,7 +113,7 @@ def _axes(
     near: Tensor,
     found: Tensor,
 ) -> PrincipalAxes:
-    """Axes whose largest entry is positive; ``near`` are those that cannot be told from the one after."""
+    """Axes whose largest entry is positive; ``near`` are those that cannot be separated from the one after."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return PrincipalAxes(
         vectors=vectors * largest.sign(),

@@ -298,7 +298,7 @@ class CoarseMaps(NamedTuple):
 
 @dataclass
 class Pooled(Reduction):
-    """A coarse picture of every map: ``size`` cells on a side at most, equal but for the last."""
+    """A coarse map of every map: ``size`` cells on a side at most, equal but for the last."""
 
     name = "pooled"
     size: int = 512

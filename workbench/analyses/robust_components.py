@@ -145,7 +145,7 @@ def marked_share(
 
 
 def measure(layer: Layer, options: OfHeads) -> Iterator[Measurement]:
-    """Sparsity, size and evenness of S, and the gap between K and L + S, of every head."""
+    """Sparsity, size and participation ratio of S, and the gap between K and L + S, of every head."""
     return split_of_layer(layer, {})
 
 

@@ -341,7 +341,7 @@ def identity_of(model: Any, module: nn.Module) -> Any:
 
 @contextmanager
 def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Generator[None]:
-    """Have the recorder told of every pass of its model by every route; ``cached`` leaves the model its cache."""
+    """Have the recorder follow every pass of its model by every route; ``cached`` leaves the model its cache."""
     children = list(recorder.modules.values())
     with ExitStack() as stack:
         # Inference tensors could not be used later in place or with gradients.

@@ -663,7 +663,7 @@ class _Generation:
         return replace(tokens, streams={"encoder": _tokens_at(read, rows, read.count)})
 
     def prompt_mask(self, seen: Tensor | None, sequences: Tensor) -> Tensor | None:
-        """Which tokens of the prompts are real: as the model was told it, else as the batch has it."""
+        """Which tokens of the prompts are real: as the model was given it, else as the batch has it."""
         mask = self.arguments.get("attention_mask") if seen is None else seen
         if self.encodes or not isinstance(mask, Tensor) or mask.ndim != 2:
             return None

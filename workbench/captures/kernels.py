@@ -1,6 +1,6 @@
 """Attention kernels that modules call by their name: ``flex_attention``, FlashAttention's functions, ``varlen_attn``.
 
-They are Python functions of which nobody is told, so they are replaced where the model's classes look them up, under
+They are Python functions that nothing reports, so they are replaced where the model's classes look them up, under
 whatever name (in their modules, in attributes, in a function that a class was defined in), and in the packages that
 they come from. The function itself is called with the same arguments.
 """

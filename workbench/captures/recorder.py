@@ -333,8 +333,7 @@ class Recorder:
 
     def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
         available: dict[str, Any] = {
-            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale,
-            "mask": None if record.causal else call.mask, "attn": attn, "head_out": call.head_out,
+            "q": call.q, "k": call.k, "v": call.v, "scale": call.scale, "attn": attn, "head_out": call.head_out,
         }  # fmt: skip
         if "input" in self.sites:
             available["input"] = _first_tensor((visit.args, visit.kwargs))
@@ -343,6 +342,8 @@ class Recorder:
         sites = self.sites
         if "attn" in sites and self.too_large(call):
             sites = tuple(dict.fromkeys((*sites, "q", "k", "scale", "mask")))
+        if "mask" in sites and not record.causal:
+            available["mask"] = call.mask  # is written out, where it is causal, by being read
         asked = {site: available[site] for site in sites if available.get(site) is not None}
         tensors = {site: value for site, value in asked.items() if isinstance(value, Tensor)}
         asked |= self.keeper.keep(tensors | {f"extra.{name}": value for name, value in record.extra.items()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -76,10 +77,8 @@ class Call:
     # (rebuilt, module's own) pairs that an adapter wants compared as well.
     reproduced: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    @property
-    def causal(self) -> bool:
-        """Whether the mask is causal and was not written out yet."""
-        return False
+    causal: ClassVar[bool] = False
+    """Whether the mask is causal and was not written out yet."""
 
 
 @dataclass
@@ -142,10 +141,8 @@ class LayerRecord:
     origin: WindowOrigin | None = None
     mixer: str = ""
 
-    @property
-    def causal(self) -> bool:
-        """Whether keys no later than the query are seen and no others, without a mask that was written out."""
-        return False
+    causal: ClassVar[bool] = False
+    """Whether keys no later than the query are seen and no others, without a mask that was written out."""
 
     def __getattr__(self, name: str) -> Tensor:
         """A family's own sites are attributes as well: ``record.membership``."""
@@ -232,14 +229,14 @@ class _CausalMask:
         raise NotImplementedError
 
 
-class CausalCall(_CausalMask, Call):
+class CausalCall(_CausalMask, Call):  # ty: ignore[incompatible-property-override] - only ever read
     """A call whose mask is that of `causal_mask`."""
 
     def _written_out(self) -> Tensor:
         return causal_mask(self.q.shape[2], self.k.shape[2], self.q.device)
 
 
-class CausalRecord(_CausalMask, LayerRecord):
+class CausalRecord(_CausalMask, LayerRecord):  # ty: ignore[incompatible-property-override] - only ever read
     """A layer with too many queries and keys for a map, whose mask is causal."""
 
     def _written_out(self) -> Tensor | None:

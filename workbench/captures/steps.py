@@ -81,7 +81,7 @@ def capture_steps(
     chosen = parse_numbers("step", steps)
     if chosen is not None and min(chosen) < 0:
         raise InputError(
-            f"steps are counted from 0 as they come, and step {min(chosen)} cannot be told before the end"
+            f"steps are counted from 0 as they come, and step {min(chosen)} cannot be known before the end"
         )
     sites, kept = tuple([sites] if isinstance(sites, str) else sites), Steps()
     signature = inspect.signature(type(model).forward)

@@ -94,8 +94,8 @@ def head_grid_figure(
     font = theme_of("column").font
     inner = min(max(24 * shape[0], 112), 420)
     bar = _bar_ticks(low, high, by_log, nulls, inner, font) if middle is None else {}
-    told = bar or scale.ticks(inner, font)
-    room = widest(told["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(words, inner, font)))
+    labels = bar or scale.ticks(inner, font)
+    room = widest(labels["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(words, inner, font)))
     marker = {"symbol": "square-open", "color": CHOSEN, "size": 8, "line": {"width": 2}}
     key = []
     if panel.shapes and chosen is not None:

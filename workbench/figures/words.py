@@ -1,4 +1,4 @@
-"""The words of a legend for the names of the code: captions say what the picture says."""
+"""The words of a legend for the names of the code: captions say what the figure says."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Moments:
         return array if self.ranked else array[..., None]
 
     def merge(self, other: Moments) -> None:
-        """Take what another gathered from other inputs."""
+        """Add what another has of other inputs."""
         self._merge(other._sums, other._sketches)
         self.left_out += other.left_out
 

@@ -71,7 +71,7 @@ def analyze(
     does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
-    should know (layers left out, dead heads); what the result says is told by `workbench.findings`.
+    should know (layers left out, dead heads); `workbench.findings` puts the result in sentences.
 
     Raises `UnknownName` for an unknown analysis, option, model or layer, `InputError` for values that do not
     fit and rows that the analysis does not have, and what `load`, `inputs` and `capture` raise.

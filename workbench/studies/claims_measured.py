@@ -46,7 +46,7 @@ QUESTIONS = (
     Question("chen2023", "bundled:digits-primal", "bundled:digits", 25),
     Question("abdullaev2025", "bundled:digits-bilateral-boost", "bundled:digits", 25),
 )
-"""What is on record: what the notebook `claims` asks for unless it is told otherwise."""
+"""What is on record: what the notebook `claims` asks for by default."""
 
 
 def measured_claims(

@@ -445,7 +445,7 @@ def make_bundle(
     ``left_out`` names those that are missing for the size of the file. The metrics and spectra are those of
     `workbench.analyze` on the same capture: nothing is computed twice. ``ablations`` runs the model again without each
     head in turn (None: where that is a matter of seconds); ``with_operands`` keeps q and k of every token, too.
-    ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` is told the share
+    ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` gets the share
     that is done, and may end the work by raising. ``steps`` are those of inputs that the model has continued, as
     `workbench.apps.explorer.generation.continued` gives both. Without ``measured`` only attention, q and k and
     the prediction are kept, which a person sees first.

@@ -33,7 +33,7 @@ class Explorer:
 
     In a notebook it shows the page (`page`). What is done there can be called: `move` changes what is looked at
     (``explorer.layer = 3`` does, too), `observe` hears what the page is moved to, `figure` draws a view, `save`, `code`
-    and `command` take it away, and `address` is a small dict that opens the same view again: ``Explorer.at(saved)``.
+    and `command` export it, and `address` is a small dict that opens the same view again: ``Explorer.at(saved)``.
     """
 
     def __init__(

@@ -235,7 +235,7 @@ def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, 
     if how not in ablation.ON_REQUEST:
         raise UnknownName("way to switch a head off", how, ablation.ON_REQUEST)
     if bundle.header.inputs[0].prediction is None:
-        raise InputError(f"{place.model} predicts nothing here: {bundle.header.without_ablations}")
+        raise InputError(f"{place.model} makes no predictions here: {bundle.header.without_ablations}")
     loaded = material.model(place)
     one = material.continued(place, generate)[0] if generate else material.one(place)
     known = {card.index: card.heads for card in bundle.header.layers if card.heads}

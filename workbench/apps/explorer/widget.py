@@ -316,7 +316,7 @@ class PageWidget(anywidget.AnyWidget):
         """What the page asks for: a model, inputs, a text, an image with its bytes; numbers; a figure; or to stop."""
         if not isinstance(message, Mapping):
             return
-        if "shown" in message:  # a page came up: what it was told before it could hear is told again
+        if "shown" in message:  # a page came up: what was sent before it could hear is sent again
             if message["shown"] != [len(self.content), self.busy, self.trouble]:
                 self.send_state()
             return

@@ -53,19 +53,19 @@ export class Compare {
     if (!pinned) return null;
     const here = { input: state.input, layer: state.layer, head: state.head, one: state.one, card: state.card, tokens: state.asked, bundle: state.bundle };
     const pairs = matched(pinned.one, here.one);
-    const foreign = pinned.bundle !== here.bundle;
-    const words = pinned.one === here.one || (foreign && pinned.one.id === here.one.id && pairs && pinned.one.count === here.one.count);
-    const linked = words && (foreign || pinned.layer !== here.layer || pinned.head !== here.head);
+    const twoModels = pinned.bundle !== here.bundle;
+    const words = pinned.one === here.one || (twoModels && pinned.one.id === here.one.id && pairs && pinned.one.count === here.one.count);
+    const linked = words && (twoModels || pinned.layer !== here.layer || pinned.head !== here.head);
     if (linked) pinned.tokens = here.tokens;
     const [a, b] = [pinned, here].map((view) => state.values(view.layer, view.head, view.tokens, view.one));
     const alike = a && b && pairs && pairs.every(([i, j]) => i < a.length && j < b.length);
-    return { pinned, here, linked, foreign, pairs, a, b, alike };
+    return { pinned, here, linked, twoModels, pairs, a, b, alike };
   }
 
   /** One sentence: how much attention is elsewhere, and how much that is in other heads. */
   words(found, whom) {
-    const { pinned, here, linked, foreign, pairs, a, b, alike } = found;
-    const named = (view) => `layer ${view.layer}, head ${view.head}${foreign ? ` of ${modelName(view)}` : ""}`;
+    const { pinned, here, linked, twoModels, pairs, a, b, alike } = found;
+    const named = (view) => `layer ${view.layer}, head ${view.head}${twoModels ? ` of ${modelName(view)}` : ""}`;
     const [mine, other] = [here, pinned].map(named);
     const names = mine === other ? `L${mine.slice(1)}, twice` : `L${mine.slice(1)} beside ${other}`;
     if (!a || !b) return `${names}: no attention matrix in one of them.`;
@@ -73,11 +73,11 @@ export class Compare {
     const usual = percent(this.usual(found));
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const whose = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
-    const level = foreign ? `a random head of each: ${usual}` : linked ? `two random heads: ${usual}` : `in other heads ${usual}`;
+    const level = twoModels ? `a random head of each: ${usual}` : linked ? `two random heads: ${usual}` : `in other heads ${usual}`;
     return `${names}, ${whose}: ${percent(apart(a, b, pairs))} of attention elsewhere; ${level} (median).`;
   }
 
-  usual({ pinned, here, linked, foreign, pairs }) {
+  usual({ pinned, here, linked, twoModels, pairs }) {
     const { state } = this;
     const key = [state.against, viewKey(here), state.direction].join();
     if (this.known?.key === key) return this.known.value;
@@ -85,12 +85,12 @@ export class Compare {
     const values = (view, [layer, head]) => state.values(layer, head, view.tokens, view.one);
     const whole = (view) => headsOf(view).map((head) => values(view, head)).filter((row) => row && row.length === view.one.count);
     const found = [];
-    if (linked || foreign) {
+    if (linked || twoModels) {
       const rows = whole(here);
-      const others = foreign ? whole(pinned) : rows;
+      const others = twoModels ? whole(pinned) : rows;
       for (let i = 0; i < PAIRS && rows.length && others.length; i++) {
         const [x, y] = [(i * 7919) % others.length, (i * 104729 + 1 + Math.floor(i / rows.length)) % rows.length]; // the same pairs every time
-        if (foreign || x !== y) found.push(apart(others[x], rows[y], pairs));
+        if (twoModels || x !== y) found.push(apart(others[x], rows[y], pairs));
       }
     } else {
       for (const head of headsOf(here)) {
@@ -105,14 +105,14 @@ export class Compare {
   /** Draw all panes; returns the value at which both views have full colour. */
   draw(found, width, height) {
     const { state } = this;
-    const { pinned, here, foreign, pairs, a, b, alike } = found;
+    const { pinned, here, twoModels, pairs, a, b, alike } = found;
     const limit = Math.max(...[a, b].filter(Boolean).flatMap((row) => [...row]), 1e-9);
     const change = alike ? new Float32Array(b.length) : null;
     if (change) for (const [i, j] of pairs) change[j] = b[j] - a[i];
     const most = change ? change.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9) : 1;
     const side = state.scale === "log" ? "sqrt" : state.scale; // a difference goes through 0
     const sets = [
-      { view: pinned, values: a, limit, title: `Pinned: ${foreign ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
+      { view: pinned, values: a, limit, title: `Pinned: ${twoModels ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
       { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
       { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: not as many tokens" },
     ];

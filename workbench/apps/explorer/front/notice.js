@@ -1,4 +1,4 @@
-// What is told in place and stays: work under way with its cancel, what went wrong, what has been done.
+// What is shown in place and stays: work under way with its cancel, what went wrong, what has been done.
 
 import { button, make } from "./state.js";
 

@@ -192,7 +192,7 @@ function topBar(state, help, taken, other, options) {
   const facts = make("span", "aw-facts");
   const badge = make("span", "aw-badge", "random weights");
   badge.hidden = !model.random_weights;
-  badge.title = "This model was not trained: what its heads do is chance and architecture";
+  badge.title = "This model was not trained: what its heads do is random weights and architecture";
   const chosen = options.chosen ?? (() => state.input);
   const choose = options.choose ?? ((input) => state.set({ input, hover: null }));
   const input = inputChoice(state, options.choices?.length > 1 ? options.choices : inputs.map((one) => one.id), choose);

@@ -265,9 +265,9 @@ export function refill(box, heading, items) {
       box.append(row);
     }
     row.act = act;
-    const told = [name, where, value, title, share.toFixed(4), colour, tick, pressed].join("\n");
-    if (row.told === told) return;
-    row.told = told;
+    const drawn = [name, where, value, title, share.toFixed(4), colour, tick, pressed].join("\n");
+    if (row.drawn === drawn) return;
+    row.drawn = drawn;
     const [first, second, bar, last] = row.children;
     [first.textContent, second.textContent, last.textContent, row.title] = [name, where, value, title];
     bar.firstChild.style.width = `${share * 100}%`;

@@ -50,7 +50,7 @@ function render({ model, el }) {
     // what the page has put right is not what a person set
     for (const name of SET) if (news.includes(name) || !same(before[name], page.state[name])) agreed[name] = page.state[name];
   };
-  /** What was set in the page and not told yet: that waits for the next frame. */
+  /** What was set in the page and not sent yet: that waits for the next frame. */
   const untold = ({ state }) => {
     const names = Object.keys(agreed).filter((name) => state && !same(state[name], agreed[name]) && same(model.get(name), agreed[name]));
     return Object.fromEntries(names.map((name) => [name, state[name]]));
@@ -151,7 +151,7 @@ function render({ model, el }) {
     if (model.get("said")) page.say(model.get("said"), true);
   };
   const embedded = () => page.state?.set({ embedding: model.get("embedding"), plane: "umap" });
-  const told = (message, buffers) => {
+  const received = (message, buffers) => {
     if (!message.part || !page.state) return;
     const { buffer, byteOffset, byteLength } = buffers[0];
     page.state.set({ part: { ...message.part, bits: new Uint16Array(buffer.slice(byteOffset, byteOffset + byteLength)) } });
@@ -162,10 +162,10 @@ function render({ model, el }) {
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
     ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
-    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["msg:custom", told], ["change:talk", size], ["change:height", size],
+    ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["msg:custom", received], ["change:talk", size], ["change:height", size],
   );
   for (const [event, act] of heard) model.on(event, act);
-  // A host drops what it is told between its first question and this script: the kernel hears what is known here.
+  // A host drops what it is sent between its first question and this script: the kernel hears what is known here.
   model.send({ shown: [model.get("content").byteLength, model.get("busy"), model.get("trouble")] }, undefined, []);
   return () => {
     for (const [event, act] of heard) model.off(event, act);
