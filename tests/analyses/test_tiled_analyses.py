@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from workbench.analyses.reductions import ChosenColumns, ChosenRows
 from workbench.analyses.tiled_spectra import GramTiles
 from workbench.captures import Capture, LayerRecord, attention_weights, capture, records
 from workbench.captures.implicit_masks import causal_mask
+from workbench.core import memory
 from workbench.core.errors import InputError
 from workbench.studies.training.measuring import Allocations
 
@@ -82,6 +84,43 @@ def test_a_file_of_q_k_v_with_an_output_of_its_own_heads_is_measured_either_way(
         )
         assert set(tiled["metric"]) == set(dense["metric"]) >= {"head_output_norm"}
         np.testing.assert_allclose(tiled["value"], dense["value"], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "instead"),
+    [
+        ("filter-kernels", {}, "4 such at once would take 1,024.0 GiB.*fewer tokens, or images at a lower"),
+        ("position-logits", {}, "8 such at once would take 2,048.0 GiB.*contexts are of a few thousand"),
+        (
+            "attention-map",
+            {"method": "dense"},
+            "2 such at once would take 512.0 GiB.*leave method='dense' out",
+        ),
+        ("attention-patterns", {"method": "dense"}, "2 such at once would take 512.0 GiB"),
+    ],
+)
+def test_whole_maps_of_32768_tokens_are_refused_before_one_is_formed(name, options, instead):
+    tokens, heads = 32_768, 32
+    q = torch.zeros(1, heads, 1, 2).expand(-1, -1, tokens, -1)
+    x = torch.zeros(1, 1, 4).expand(-1, tokens, -1)
+    record = LayerRecord(7, "", q=q, k=q[:, :8], input=x, scale=0.5, extra={"position": x})
+    said = r"layer 7: attention of 1 × 32 × 32,768 × 32,768 numbers \(batch, head, query, key\) in float64, "
+    with pytest.raises(InputError, match=said + instead):
+        workbench.analyze(name, qkv=Capture([record], ("input", "q", "k", "scale")), **options)
+
+
+def test_a_map_that_the_free_memory_cannot_hold_is_refused_with_its_layer(monkeypatch):
+    model, inputs = narrow_vit(), images(1)
+    attn = capture(model, inputs, sites=["attn"])[1].attn
+    free = SimpleNamespace(available=attn.numel() * attn.itemsize - 1)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    assert capture(model, inputs, sites=["attn"])[1].attn is not None  # what is small is taken without asking
+    monkeypatch.setattr(memory, "_SMALL", 0)
+    with pytest.raises(InputError, match=r"layer 0 \(blocks.0.attn\): attention of 1 × .*method='tiled'"):
+        capture(model, inputs, sites=["attn"])
+    assert capture(model, inputs, sites=["attn"], map_limit=0)[1].q is not None
+    free.available += 1
+    assert capture(model, inputs, sites=["attn"])[1].attn is not None
 
 
 def test_auto_forms_maps_up_to_a_size_and_captures_no_larger_one(monkeypatch):

@@ -410,7 +410,7 @@ def test_random_weights_that_the_free_memory_cannot_hold_are_refused_before_they
     bert, tmp_path, kind, monkeypatch
 ):
     free = SimpleNamespace(available=2**14)
-    monkeypatch.setattr("workbench.models.source.psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     about = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {}}
     text = (bert / "config.json").read_text() if kind == "hf" else json.dumps(about)
     (tmp_path / "config.json").write_text(text)

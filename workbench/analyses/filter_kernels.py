@@ -18,8 +18,15 @@ from jaxtyping import Bool, Float
 from scipy.optimize import minimize
 from torch import Tensor
 
-from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
-from workbench.analyses.registry import Analysis, OfHeads, Single
+from workbench.analyses.layer import (
+    Layer,
+    NotApplicable,
+    need_room_for_maps,
+    need_token_attention,
+    token_attention,
+    visible_of,
+)
+from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
@@ -39,6 +46,11 @@ _STARTS = (-3.0, -1.0, 0.5, 2.0, 4.0)
 _ENDS = (-12.0, 12.0)
 _EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
 CONTENTS = ("tokens", "heads")
+_WHOLE = (
+    "every fit evaluates its kernel at all pairs of tokens some hundred times; take fewer tokens, or images at a lower "
+    "resolution"
+)
+_MAPS = 4  # of attention, of the distances of contents, of the kernel and of what it misses
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,11 @@ class Options(OfHeads):
         "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
     ] = 4
     single: Single = False
+
+    @property
+    def map_limit(self) -> int | None:
+        """The largest maps, in entries per input, that are captured beside what they are made of."""
+        return FromMaps().map_limit
 
 
 FILTER_SHARE = Metric(
@@ -286,7 +303,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     Tokens without a place (class, register) and padding are left out, and rows scaled to sum to 1 over the rest.
     """
     need_token_attention(layer)
-    attn = layer.choose_heads(layer.site("attn"))
+    need_room_for_maps(layer, _MAPS, _WHOLE)
+    attn = layer.choose_heads(token_attention(layer.record))
     count = attn.shape[-1]
     if attn.shape[-2] != count:
         raise NotApplicable("has queries that are not its keys, so that no filter runs over its tokens")
@@ -421,6 +439,5 @@ ANALYSIS = Analysis(
     (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
     Options,
     findings=findings,
-    whole="every fit evaluates its kernel at all pairs of tokens some hundred times; take fewer "
-    "tokens, or images at a lower resolution",
+    whole=_WHOLE,
 )

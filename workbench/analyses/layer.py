@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
 from workbench.captures.records import SITES
+from workbench.captures.weights import check_room_for_maps
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
@@ -314,6 +315,13 @@ def token_attention(record: LayerRecord) -> Tensor:
         raise InputError(f"layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from")
     scale = record.scale if record.scale is not None else record.q.shape[-1] ** -0.5
     return attention_weights(record.q.double(), record.k.double(), scale, record.mask)
+
+
+def need_room_for_maps(layer: Layer, copies: int, instead: str) -> None:
+    """Raise `InputError` where so many maps of the chosen heads in float64 are larger than the memory that is free."""
+    q, k = layer.record.q, layer.record.k
+    if q is not None and k is not None:
+        check_room_for_maps(layer.choose_heads(q), k, copies, torch.float64, instead)
 
 
 def need_token_attention(layer: Layer) -> None:

@@ -16,7 +16,13 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses.layer import Layer, NotApplicable, need_token_attention, visible_of
+from workbench.analyses.layer import (
+    Layer,
+    NotApplicable,
+    need_room_for_maps,
+    need_token_attention,
+    visible_of,
+)
 from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError
@@ -30,6 +36,10 @@ TERMS = ("token-token", "token-position", "position-token", "position-position")
 """Query, then key: "token-position" is the content of the query with the position of the key."""
 OWN, CROSS = (0, 3), (1, 2)
 _AXES = ("query", "key")
+_WHOLE = (
+    "it forms the four terms of the logits, of models that add positions to their tokens, whose contexts are of a few "
+    "thousand tokens at most"
+)
 CORRELATED = ("token-position", "position-token", "cross")
 
 
@@ -232,6 +242,7 @@ def terms_of_layer(
     Raises `NotApplicable` where queries and keys are not projections of what the attention receives.
     """
     need_token_attention(layer)
+    need_room_for_maps(layer, 2 * len(TERMS), _WHOLE)
     x, p = layer.site("input"), layer.site("position")
     if x.shape != p.shape:
         raise NotApplicable(
@@ -354,8 +365,7 @@ ANALYSIS = Analysis(
     (LOGIT_SHARE, LOGIT_CORRELATION),
     Options,
     findings=findings,
-    whole="it forms the four terms of the logits, of models that add positions to their tokens, whose contexts are "
-    "of a few thousand tokens at most",
+    whole=_WHOLE,
     finer=(
         Analysis(
             "position-logits",

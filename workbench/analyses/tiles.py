@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, NotApplicable
+from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, NotApplicable, need_room_for_maps
 from workbench.analyses.registry import FromMaps
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError, UnknownName
@@ -569,6 +569,7 @@ def tiled_operands(layer: Layer, options: FromMaps) -> Operands | None:
     """
     record, known = layer.record, layer.record.q is not None and layer.record.k is not None
     if options.method == "dense" or (options.method == "auto" and (record.attn is not None or not known)):
+        need_room_for_maps(layer, 2, "leave method='dense' out, or take fewer tokens or heads")
         return None
     if not known:
         raise NotApplicable("holds no queries and keys that make its attention: take method='dense'")

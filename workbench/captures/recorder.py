@@ -270,7 +270,10 @@ class Recorder:
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
         with self.apart():
             formed = "attn" in self.sites and not self.too_large(call)
-            attn = call_weights(call) if formed else None
+            try:
+                attn = call_weights(call) if formed else None
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from None
             if attn is not None:
                 attn = attn.to(torch.promote_types(attn.dtype, torch.float32))
             if self.check:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workbench.captures.records import Call
 from workbench.core.errors import IncompleteCapture, InputError
+from workbench.core.memory import check_room
 
 # Largest |recomputed - captured| / largest |captured| that counts as the same numbers. Half precision kernels
 # round the attention weights themselves to 8 or 11 bits before multiplying them with v.
@@ -21,6 +22,10 @@ _MOST_ROUNDED = 1e-2
 ROWS_CHECKED = 4
 _CACHED_SCORES = 2**18
 _LARGE_PAGE = 2**21
+_INSTEAD = (
+    "what is a sum over queries or keys comes without it: method='tiled' of an analysis, or capture q and k and leave "
+    "the site attn out; else take fewer tokens"
+)
 
 
 def attention_weights(
@@ -39,6 +44,7 @@ def attention_weights(
     q, k = q.to(dtype), k.to(dtype)
     if kind == "channel":
         return torch.softmax((q.mT @ k) * scale, dim=-1)
+    check_room_for_maps(q, k)
     # On a CPU a few inputs at a time, whose scores stay in its cache: the maps are a capture's largest tensors.
     batch, heads, queries, _ = q.shape
     parts = _parts(q, heads * queries * k.shape[2])
@@ -49,6 +55,25 @@ def attention_weights(
         part_mask = mask[part] if mask is not None and mask.ndim == 4 and mask.shape[0] == batch else mask
         _softmax_scores(q[part], k[part], scale, part_mask, out=attn[part])
     return attn
+
+
+def check_room_for_maps(
+    q: Tensor, k: Tensor, copies: int = 1, dtype: torch.dtype | None = None, instead: str = _INSTEAD
+) -> None:
+    """Raise `InputError` where so many maps of these queries and keys at once are larger than the memory that is free.
+
+    On a CPU: an accelerator says so itself.
+    """
+    if q.device.type != "cpu":
+        return
+    dtype = q.dtype if dtype is None else dtype
+    sizes = *q.shape[:-1], k.shape[-2]
+    each = " × ".join(f"{size:,}" for size in sizes)
+    kind = str(dtype).removeprefix("torch.")
+    what = f"attention of {each} numbers (batch, head, query, key) in {kind}" + f", {copies} such at once" * (
+        copies > 1
+    )
+    check_room(copies * math.prod(sizes) * dtype.itemsize, what, instead)
 
 
 def _parts(x: Tensor, scores: int) -> list[slice]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from safetensors import SafetensorError
 from torch.overrides import TorchFunctionMode
 
 from workbench.core.errors import InputError
+from workbench.core.memory import free_memory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -218,7 +218,7 @@ def bounded_by_weights(folder: str | Path, what: str) -> Bounded:
 
 def bounded_by_memory(what: str) -> Bounded:
     """Building a model with random weights, which may be as large as the memory that is free."""
-    free = psutil.virtual_memory().available
+    free = free_memory()
     why = f"{free / 2**30:.1f} GiB of memory are free, and a number takes 4 bytes; take a smaller model"
     return Bounded(what, free // 4, why)
 

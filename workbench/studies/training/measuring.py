@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from workbench.core import memory
 
 
 def in_turns(
@@ -147,7 +148,7 @@ def free_memory(device: str = "cpu") -> int:
     """Bytes that can be had without others having to give any."""
     if device != "cpu":
         return torch.cuda.mem_get_info()[0]
-    return psutil.virtual_memory().available
+    return memory.free_memory()
 
 
 def _give_back_memory() -> None:
