@@ -1,8 +1,12 @@
-"""Every analysis that forms no matrix of tokens × tokens, on one layer at 32 768 tokens: CPU seconds and memory."""
+"""Every analysis that forms no matrix of tokens × tokens, on one layer at 32 768 tokens: CPU seconds and memory.
+
+Two are of images alone: theirs is of 181 × 181 pixels, a patch each, which with the class token is 32 762 tokens.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,10 +18,13 @@ import torch
 
 import workbench
 from workbench.analyses.registry import ANALYSES as ANALYSES_BY_NAME
+from workbench.captures import TokenInfo
 from workbench.core.children import python
+from workbench.data.batches import Inputs
+from workbench.models.architectures.vit import build_vit
 from workbench.studies.training.measuring import memory_growth
 
-TOKENS = 32_768
+TOKENS, SIDE = 32_768, 181
 HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64
 ANALYSES: dict[str, dict[str, Any]] = {
     "attention-map": {"null_samples": 0},
@@ -33,20 +40,27 @@ ANALYSES: dict[str, dict[str, Any]] = {
     "coding-rate": {},
     "membership": {},
     "subspaces": {},
+    "snr": {},
+    "robust-components": {},
 }
-"""What is measured of a language model with random weights, with which options."""
+"""What is measured of a model with random weights, with which options."""
+IMAGES = {"snr": "softmax", "robust-components": "rpc-sym"}
+"""What is measured of a vision transformer, and its attention; everything else of a language model."""
 SEVERAL = ("coding-rate", "membership")  # compare the heads of the values
 
 
 def measure(name: str, tokens: int = TOKENS) -> dict[str, Any]:
     """Seconds, memory above the model and its bare pass, and what the frame says, in this process with one thread."""
     torch.set_num_threads(1)
-    model, text = _layer(tokens, HEADS if name in SEVERAL else KV_HEADS)
-    with torch.no_grad():
-        model(**text)  # what the pass itself needs is there before
+    if name in IMAGES:
+        model, inputs = _vit(IMAGES[name], SIDE if tokens == TOKENS else math.isqrt(tokens))
+    else:
+        model, inputs = _layer(tokens, HEADS if name in SEVERAL else KV_HEADS)
+    with torch.no_grad():  # what the pass itself needs is there before
+        model(inputs.batch) if isinstance(inputs, Inputs) else model(**inputs)
     made: list[Any] = []
     started, wall = time.process_time(), time.perf_counter()
-    rise = memory_growth(lambda: made.append(_frame(name, model, text)))
+    rise = memory_growth(lambda: made.append(_frame(name, model, inputs)))
     return {
         "cpu": time.process_time() - started,
         "wall": time.perf_counter() - wall,
@@ -56,9 +70,25 @@ def measure(name: str, tokens: int = TOKENS) -> dict[str, Any]:
     }
 
 
-def _frame(name: str, model: torch.nn.Module, text: dict[str, torch.Tensor]) -> Any:
-    inputs = text if ANALYSES_BY_NAME[name].sites else None  # else of weights
-    return workbench.analyze(name, model=model, inputs=inputs, **ANALYSES[name])
+def _frame(name: str, model: torch.nn.Module, inputs: Any) -> Any:
+    given = inputs if ANALYSES_BY_NAME[name].sites else None  # else of weights
+    return workbench.analyze(name, model=model, inputs=given, **ANALYSES[name])
+
+
+def _vit(attention: str, side: int) -> tuple[torch.nn.Module, Inputs]:
+    """A vision transformer of one layer whose patches are single pixels, and a random image of as many."""
+    torch.manual_seed(0)
+    model = build_vit(
+        img_size=side, patch_size=1, embed_dim=HEADS * HEAD_DIM, depth=1, num_heads=HEADS, mlp_ratio=1,
+        attention=attention,
+    ).eval()  # fmt: skip
+    kinds = ["class", *["patch"] * side**2]
+    tokens = TokenInfo([kinds], [kinds], (side, side), torch.ones(1, len(kinds), dtype=torch.bool))
+    image = torch.rand(1, 1, side, side, generator=torch.manual_seed(0))
+    given = Inputs(
+        "random", 1, 0, "none", ["random/0"], image, tokens, normalization=((0.0,), (1.0,)), digests=[b""]
+    )
+    return model, given
 
 
 def _layer(tokens: int, kv_heads: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
@@ -81,12 +111,18 @@ def _row(name: str) -> dict[str, Any]:
     command = python("-m", "benchmarks.bench_long", name)
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
     return {
-        "benchmark": f"{name} at {TOKENS} tokens",
+        "benchmark": f"{name} at {SIDE**2 + 1 if name in IMAGES else TOKENS} tokens",
         "ratio": f"{found['cpu']:.0f} s, {found['memory'] / 1e6:.0f} MB",
         "aim": "≤ 1500 MB",
-        "detail": f"{HEADS} heads, {KV_HEADS} of keys, width {HEAD_DIM}, causal, float32; CPU seconds of one thread "
-        f"({found['wall']:.0f} s), memory above model and text; {found['rows']} rows; {' '.join(found['notes'])}",
+        "detail": f"{_heads(name)}, width {HEAD_DIM}, float32; CPU seconds of one thread ({found['wall']:.0f} s), "
+        f"memory above model and input; {found['rows']} rows; {' '.join(found['notes'])}",
     }
+
+
+def _heads(name: str) -> str:
+    if name in IMAGES:
+        return f"{HEADS} heads of {IMAGES[name]} attention"
+    return f"{HEADS} heads, {HEADS if name in SEVERAL else KV_HEADS} of keys, causal"
 
 
 ROWS = {name: partial(_row, name) for name in ANALYSES}
