@@ -122,12 +122,13 @@ def test_every_reduction_is_what_a_loop_computes(name):
         assert (found["top"].keys[~held] == -1).all()
         group = HEADS // KV_HEADS
         same(found["output"], attn @ v.repeat_interleave(group, 1))
+        assert found["pooled"].mean.shape[-2:] == (4, 4)
+        owner, owner_of_key = (torch.arange(count) * 4 // count for count in (QUERIES, KEYS))
         for row in range(4):
             for column in range(4):
-                cell = attn[..., 2 * row : 2 * row + 2, 3 * column : 3 * column + 3]
-                if cell.numel():
-                    same(found["pooled"].mean[..., row, column], cell.mean((-1, -2)))
-                    same(found["pooled"].maximum[..., row, column], cell.amax((-1, -2)))
+                cell = attn[:, :, owner == row][..., owner_of_key == column]
+                same(found["pooled"].mean[..., row, column], cell.mean((-1, -2)))
+                same(found["pooled"].maximum[..., row, column], cell.amax((-1, -2)))
         same(found["rows"], attn[:, :, [5, 2]])
         same(found["columns"], attn[..., [10, 0]])
         roots = attn.sqrt().transpose(1, 2)
@@ -139,6 +140,24 @@ def test_every_reduction_is_what_a_loop_computes(name):
             found["diversity"][whole], joint[whole] / math.log(HEADS), rtol=1e-9, atol=1e-12
         )
         assert found["diversity"][~whole].isnan().all()
+
+
+def test_a_coarse_map_of_some_keys_is_that_of_these_columns():
+    q, k = operands()
+    attn = naive(q, k, MASKS["none"][1])
+    for memory in (1, 10**6):
+        found = reduce_tiles(q, k, taken.Pooled(3, range(4, 9)), scale=SCALE, memory=memory)["pooled"]
+        few = reduce_tiles(q, k, taken.Pooled(99, range(4, 9)), scale=SCALE, memory=memory)["pooled"]
+        owner = torch.arange(5) * 3 // 5
+        for column in range(3):
+            cell = attn[..., 4:9][..., owner == column]
+            torch.testing.assert_close(
+                found.mean[:, :, 0, column], cell[:, :, : -(-QUERIES // 3)].mean((-1, -2)), **EXACT
+            )
+        torch.testing.assert_close(few.mean, attn[..., 4:9], **EXACT)  # a cell of each pair
+        torch.testing.assert_close(few.maximum, few.mean, **EXACT)
+    with pytest.raises(InputError, match=f"no key 11: numbers are 0 to {KEYS - 1}"):
+        reduce_tiles(q, k, taken.Pooled(3, range(4, 12)), scale=SCALE)
 
 
 def test_padding_that_a_mask_does_not_hide_counts_as_nothing():

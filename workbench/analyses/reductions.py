@@ -7,6 +7,7 @@ as an object. Numbers of rows are (batch, head, query), float64, 0 for queries t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -296,17 +297,34 @@ class CoarseMaps(NamedTuple):
     maximum: Float[Tensor, "batch head row column"]
 
 
+def bin_edges(count: int, bins: int) -> list[int]:
+    """Where each of so many bins begins, and the last one ends: place i is in bin ⌊i · bins / count⌋."""
+    return [-(-place * count // bins) for place in range(bins + 1)]
+
+
 @dataclass
 class Pooled(Reduction):
-    """A coarse map of every map: ``size`` cells on a side at most, equal but for the last."""
+    """A coarse map of every map: ``size`` cells on a side, or as many as there are queries or keys.
+
+    Cells differ by one query or key at most (`bin_edges`). With ``keys`` it is that of these keys alone.
+    """
 
     name = "pooled"
     size: int = 512
+    keys: range | None = None
 
     def start(self, shape: Shape) -> None:
-        self.step = [-(-count // self.size) for count in (shape.queries, shape.keys)]
-        self.sizes = shape.queries, shape.keys
-        cells = [-(-count // step) for count, step in zip(self.sizes, self.step, strict=True)]
+        keys = range(shape.keys) if self.keys is None else self.keys
+        _check_places("key", [*keys[:1], *keys[-1:]], shape.keys)
+        self.edges = [
+            [first + edge for edge in bin_edges(count, min(self.size, count))]
+            for first, count in ((0, shape.queries), (keys.start, len(keys)))
+        ]
+        cells = [len(edges) - 1 for edges in self.edges]
+        starts = torch.tensor(self.edges[1], device=shape.device)
+        widest = int(starts.diff().max())
+        self.places = starts[:-1, None] + torch.arange(widest, device=shape.device)
+        self.inside = self.places < starts[1:, None]
         self.sum, self.top = (
             torch.zeros(
                 shape.batch, shape.heads, *cells, dtype=torch.float64 if first else shape.dtype,
@@ -316,28 +334,27 @@ class Pooled(Reduction):
         )  # fmt: skip
 
     def add(self, tile: Tile) -> None:
-        height, width = self.step
-        first = tile.columns.start // width
-        whole = tile.weights.new_zeros(
-            *tile.weights.shape[:2], (-(-tile.columns.stop // width) - first) * width
-        )
-        start = tile.columns.start - first * width
-        whole[..., start : start + tile.weights.shape[-1]] = tile.weights
-        cells = whole.unflatten(-1, (-1, width))
-        columns = slice(first, first + cells.shape[-2])
+        rows, columns = self.edges
+        first = bisect_right(columns, tile.columns.start) - 1
+        held = slice(
+            max(first, 0), bisect_left(columns, tile.columns.stop)
+        )  # the cells that the tile reaches into
+        places, width = self.places[held] - tile.columns.start, tile.weights.shape[-1]
+        if not places.numel() or not width:
+            return
+        there = self.inside[held] & (places >= 0) & (places < width)
+        # weights are never negative, so that a 0 beside them changes neither sum nor maximum
+        cells = torch.where(there, tile.weights[..., places.clamp(0, width - 1)], 0)
         sums, tops = cells.sum(-1).double(), cells.amax(-1)
-        of_sum, of_top = (part[tile.batch, tile.heads, :, columns] for part in (self.sum, self.top))
-        for cell in range(tile.rows.start // height, (tile.rows.stop - 1) // height + 1):
-            rows = slice(max(0, cell * height - tile.rows.start), (cell + 1) * height - tile.rows.start)
-            of_sum[:, cell] += sums[:, rows].sum(1)
-            of_top[:, cell] = torch.maximum(of_top[:, cell], tops[:, rows].amax(1))
+        of_sum, of_top = (part[tile.batch, tile.heads, :, held] for part in (self.sum, self.top))
+        for cell in range(bisect_right(rows, tile.rows.start) - 1, bisect_left(rows, tile.rows.stop)):
+            own = slice(max(0, rows[cell] - tile.rows.start), rows[cell + 1] - tile.rows.start)
+            of_sum[:, cell] += sums[:, own].sum(1)
+            of_top[:, cell] = torch.maximum(of_top[:, cell], tops[:, own].amax(1))
 
     def result(self) -> CoarseMaps:
-        held = [
-            torch.tensor([min(step, count - start) for start in range(0, count, step)]).to(self.sum)
-            for count, step in zip(self.sizes, self.step, strict=True)
-        ]
-        return CoarseMaps(self.sum / (held[0][:, None] * held[1]), self.top)
+        sizes = [torch.tensor(edges).diff().to(self.sum) for edges in self.edges]
+        return CoarseMaps(self.sum / (sizes[0][:, None] * sizes[1]), self.top)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,8 @@ def cut_layer(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
         )
     changed: dict[str, Any] = {}
     for site in SITES:
+        if site == "mask" and record.causal:  # it is not written out for this
+            continue
         value = getattr(record, site)
         if site == "scale" or not isinstance(value, Tensor):
             continue
@@ -46,7 +49,10 @@ def cut_layer(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
         elif site != "mask" or (value.ndim == 4 and len(value) == batch):
             changed[site] = value[chosen]
     changed["extra"] = {name: value[chosen] for name, value in record.extra.items()}
-    return replace(record, origin=origin, **changed)
+    part = copy(record)  # `replace` would read the mask
+    for name, value in (changed | {"origin": origin}).items():
+        setattr(part, name, value)
+    return part
 
 
 def join_captures(parts: Sequence[Capture]) -> Capture:

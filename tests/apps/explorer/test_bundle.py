@@ -8,11 +8,12 @@ import torch
 import transformers
 
 import workbench
-from workbench.analyses.reductions import Pooled
-from workbench.analyses.tiles import Mask, reduce_tiles
+from workbench.apps.explorer import bundle as bundles
+from workbench.apps.explorer import evidence
 from workbench.apps.explorer.bundle import (
     POOLED,
     SCHEMA,
+    SITES,
     Bundle,
     _Input,
     _layer,
@@ -23,9 +24,10 @@ from workbench.apps.explorer.bundle import (
 )
 from workbench.apps.explorer.evidence import SPECTRA, joint_plane
 from workbench.apps.explorer.measures import NUMBERS
-from workbench.captures import TokenInfo, capture
+from workbench.captures import TokenInfo, capture, recorder
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError
+from workbench.studies.training.measuring import Allocations
 
 
 @pytest.fixture(scope="module")
@@ -268,28 +270,87 @@ def test_long_inputs_are_pooled_by_bins_of_tokens():
         assert kept["attn_max"][1, query, key] == cell.max()
 
 
-def test_a_text_of_4096_tokens_is_kept_as_the_coarse_map_of_tiles():
-    """Of a language model with rotary positions: 8 × 8 tokens a cell, and no operands of single tokens."""
-    count = 8 * POOLED
+def long_text(count):
+    """A language model with rotary positions and grouped queries, and a text of so many tokens with their labels."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
         intermediate_size=8, max_position_embeddings=count, initializer_range=0.5,
     )  # fmt: skip
     model, ids = transformers.LlamaModel(config).eval(), torch.randint(50, (1, count))
-    seen = capture(model, {"input_ids": ids}, sites=("q", "k", "v", "attn"))
     tokens = TokenInfo([[str(place) for place in range(count)]], [["word"] * count], None, ids > -1)
+    return model, {"input_ids": ids}, tokens
+
+
+def kept_of(record, tokens):
+    """The card and arrays of a layer."""
     part = _Input(card=None, layers=[], arrays={}, max_error={}, sites=set(), notes=[])
-    card = _layer(seen[0], tokens, part, with_operands=True)
-    assert card.pooled
-    cells = reduce_tiles(seen[0].q, seen[0].k, Pooled(POOLED), mask=Mask(causal=True))["pooled"]
-    for name, wanted in {"attn_mean": cells.mean, "attn_max": cells.maximum}.items():
-        kept = part.arrays[f"layers.0.{name}"]
-        assert kept.shape == (2, POOLED, POOLED)
-        assert kept.dtype == np.float16
-        # halves have three digits, and nothing below 6e-8
-        np.testing.assert_allclose(kept, wanted[0].numpy(), rtol=1e-3, atol=6e-8)
-    assert not {"layers.0.q", "layers.0.k"} & {*part.arrays}
+    return _layer(record, tokens, part, with_operands=True), part.arrays
+
+
+def test_a_long_text_is_pooled_in_tiles_as_its_whole_map_would_be():
+    """Of cells that differ in size, and no operands of single tokens."""
+    model, text, tokens = long_text(2 * POOLED + 77)
+    whole = capture(model, text, sites=SITES)[0]
+    tiled = capture(model, text, sites=SITES, map_limit=0)[0]
+    assert tiled.attn is None
+    assert tiled.causal
+    wanted = _pooled(whole.attn[0].double().numpy())
+    for record in (whole, tiled):
+        card, kept = kept_of(record, tokens)
+        assert card.pooled
+        assert (card.heads, card.without) == (2, "")
+        for name, values in wanted.items():
+            assert kept[f"layers.0.{name}"].shape == (2, POOLED, POOLED)
+            assert kept[f"layers.0.{name}"].dtype == np.float16
+            # halves have three digits, and nothing below 6e-8
+            np.testing.assert_allclose(kept[f"layers.0.{name}"], values, rtol=1e-3, atol=6e-8)
+        assert not {"layers.0.q", "layers.0.k"} & {*kept}
+    assert tiled.causal  # its mask was not written out for this
+
+
+def test_memory_of_a_long_text_grows_with_its_tokens_and_not_with_their_pairs():
+    most = []
+    for count in (4 * POOLED, 8 * POOLED):
+        model, text, tokens = long_text(count)
+        record = capture(model, text, sites=SITES, map_limit=0)[0]
+        with Allocations() as allocated:
+            kept_of(record, tokens)
+        most.append(allocated.peak)
+    pairs = (8 * POOLED) ** 2 * 2 * 4
+    assert most[1] < pairs  # one map of the two heads in single precision
+    assert most[1] < 2.2 * most[0]
+
+
+@pytest.mark.parametrize("modes", [None, True])
+def test_a_bundle_of_a_long_text_forms_no_map_and_says_the_same(modes, monkeypatch):
+    """With the size from which texts are pooled so small that a short text is long."""
+    prose = workbench.load("bundled:prose-softmax")
+    text = workbench.inputs("bundled:prose", prose, n=1, max_length=24)
+    whole = make_bundle(prose, text, ablations=modes)
+    monkeypatch.setattr(bundles, "POOLED", 16)
+    monkeypatch.setattr(evidence, "MOST_TOKENS", 0)
+    monkeypatch.setattr(recorder, "call_weights", lambda call: pytest.fail("a map was formed"))
+    found = make_bundle(prose, text, ablations=modes)
+    owner = np.arange(24) * 16 // 24
+    cells = np.ix_(owner == 9, owner == 4)
+    for card in found.header.layers:
+        assert card.pooled
+        own = whole.attention(card.index).astype(float)
+        assert found.attention(card.index)[1, 9, 4] == pytest.approx(own[1][cells].mean(), rel=2e-3)
+    assert {*whole.arrays} - {*found.arrays} == {
+        name for name in whole.arrays
+        if name.endswith(".attn") or ".spectra." in name or ".plane." in name or ".removal." in name
+        or (name.endswith((".q", ".k", ".scale", ".membership")) and ".norms." not in name)
+    }  # fmt: skip
+    assert [one.prediction for one in found.header.inputs] == [one.prediction for one in whole.header.inputs]
+    for name in whole.arrays:
+        if any(f".{what}." in name for what in ("metrics", "by_layer", "prediction", "ablations", "norms")):
+            np.testing.assert_allclose(
+                found.arrays[name], whole.arrays[name], rtol=2e-3, atol=2e-6, err_msg=name
+            )
+    if modes:
+        assert any(".ablations.uniform." in name for name in found.arrays)
 
 
 def test_what_has_no_matrix_says_why():

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from workbench.analyses.layer import visible_keys
+from workbench.analyses.reductions import HeadOutput
+from workbench.analyses.tiles import Mask, reduce_tiles
 from workbench.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,12 +121,28 @@ def at_outcome(probability: Tensor, outcome: Tensor) -> Tensor:
 
 def _causal(seen: Capture) -> bool:
     """Whether no query attends to a later key in any layer."""
-    square = [
-        layer.attn
-        for layer in seen
-        if layer.attn is not None and layer.attn.shape[-1] == layer.attn.shape[-2]
-    ]
-    return bool(square) and not any(attn[0].triu(1).any() for attn in square)
+    known = [causal for layer in seen if (causal := _looks_back(layer)) is not None]
+    return bool(known) and all(known)
+
+
+def _looks_back(layer: LayerRecord) -> bool | None:
+    """Whether no query attends to a later key; None where queries are not keys, or there is no attention."""
+    if layer.attn is not None:
+        queries, keys = layer.attn.shape[-2:]
+        return None if queries != keys else not layer.attn[0].triu(1).any()
+    if layer.q is None or layer.k is None or layer.q.shape[2] != layer.k.shape[2]:
+        return None
+    visible = None if layer.causal else _visible(layer)
+    return layer.causal if visible is None else not visible[0].triu(1).any()
+
+
+def _visible(layer: LayerRecord) -> Bool[Tensor, "batch head query key"] | None:
+    """The keys that queries see by the mask, alike for all heads where it is one of all; None where they see all."""
+    mask = layer.mask
+    if mask is None or layer.q is None or layer.k is None:
+        return None
+    mask = mask[(None,) * (4 - mask.ndim)]
+    return visible_keys(mask, mask.expand(*mask.shape[:2], layer.q.shape[2], layer.k.shape[2]))
 
 
 def _class_names(model: LoadedModel) -> Any:
@@ -311,6 +330,20 @@ def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: 
         hook.remove()
 
 
+def _uniform(layer: LayerRecord, v: Tensor, heads: int) -> Float[Tensor, "head token feature"] | None:
+    """What heads put out that attend alike to all keys that they see; None without attention."""
+    if layer.attn is not None:
+        visible = layer.attn[0] > 0
+        share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        values = v[0].repeat_interleave(heads // v.shape[1], 0)
+        return share.to(values.dtype) @ values
+    if layer.q is None or layer.k is None:
+        return None
+    mask = Mask(causal=True) if layer.causal else Mask(_visible(layer))
+    even = torch.zeros_like(layer.q)  # equal scores
+    return reduce_tiles(even, layer.k, HeadOutput(v), mask=mask)["output"][0]
+
+
 def _replaced(
     layer: LayerRecord, real: Tensor, off: Sequence[int], modes: Sequence[str], mean: Tensor | None
 ) -> dict[str, Float[Tensor, "head token feature"]]:
@@ -324,12 +357,9 @@ def _replaced(
         "zero": torch.zeros_like(out[0]),
         "mean": out[0][:, asking].mean(1, keepdim=True).expand_as(out[0]),
     }
-    if layer.attn is not None and layer.v is not None and layer.kind == "token" and layer.v.ndim == 4:
-        visible = layer.attn[0] > 0
-        share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
-        values = layer.v[0].repeat_interleave(out.shape[1] // layer.v.shape[1], 0)
-        uniform = share.to(values.dtype) @ values
-        if uniform.shape == out[0].shape:
+    if "uniform" in modes and layer.v is not None and layer.kind == "token" and layer.v.ndim == 4:
+        uniform = _uniform(layer, layer.v, out.shape[1])
+        if uniform is not None and uniform.shape == out[0].shape:
             instead["uniform"] = uniform.to(out.dtype)
     if mean is not None:
         instead[BATCH] = mean.to(out)[:, None].expand_as(out[0])

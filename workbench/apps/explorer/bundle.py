@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+    from workbench.analyses.tiles import Operands
     from workbench.apps.explorer.ablation import Ablation, Prediction
     from workbench.captures import Capture, LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
@@ -465,7 +466,9 @@ def make_bundle(
     report = progress or (lambda share: None)
     for place, one in enumerate(ones):
         report(place / len(ones))
-        seen = capture(model, one, layers=None if layers is None else list(layers), sites=SITES)
+        seen = capture(
+            model, one, layers=None if layers is None else list(layers), sites=SITES, map_limit=map_limit(one)
+        )
         own = steps[place] if steps else None
         if own is not None:
             put_steps(seen, own)
@@ -492,6 +495,11 @@ def make_bundle(
         given = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
         bundle = bundle.with_measured(name, [given(inputs=one) for one in ones])
     return bundle
+
+
+def map_limit(one: Inputs) -> int | None:
+    """`workbench.capture`'s: matrices that are pooled are not formed, where they follow from queries and keys."""
+    return 0 if one.tokens.count > POOLED else None
 
 
 def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
@@ -664,9 +672,7 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     heads = 0 if record.mixer or held is None else int(held.shape[1])
     pooled = not without and count > POOLED
     if not without:
-        assert record.attn is not None
-        attn = record.attn[0].detach().double().cpu().numpy()
-        kept = _pooled(attn) if pooled else {"attn": attn}
+        kept = _matrices(record, tokens, pooled)
         for name, values in kept.items():
             part.round(f"{place}.{name}", values)
         part.sites.add("attn")
@@ -685,6 +691,32 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     return LayerCard(index=record.index, path=record.path, heads=heads, without=without, pooled=pooled)
 
 
+def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:
+    """Attention (head, query, key), or coarse maps of it, which need no matrix where queries and keys are known."""
+    if record.attn is None:
+        from workbench.analyses.reductions import Pooled
+
+        coarse = operands_of(record, tokens).reduced(Pooled(POOLED))["pooled"]
+        return {
+            "attn_mean": coarse.mean[0].cpu().numpy(),
+            "attn_max": coarse.maximum[0].double().cpu().numpy(),
+        }
+    attn = record.attn[0].detach().double().cpu().numpy()
+    return _pooled(attn) if pooled else {"attn": attn}
+
+
+def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None) -> Operands:
+    """What the attention of one input is made of tile by tile, of all heads or of one."""
+    from workbench.analyses.layer import Layer
+    from workbench.analyses.registry import FromMaps
+    from workbench.analyses.tiles import tiled_operands
+
+    layer = Layer(record, ["0"], tokens, 0, None if head is None else [head])
+    operands = tiled_operands(layer, FromMaps("tiled"))
+    assert operands is not None  # tiles are asked for
+    return operands
+
+
 def why_without(record: LayerRecord, count: int) -> str:
     """Why a layer has no attention matrix over the ``count`` tokens of the input; empty where it has one."""
     if record.mixer:
@@ -693,14 +725,25 @@ def why_without(record: LayerRecord, count: int) -> str:
         return "attends within windows: there is no matrix over all tokens"
     if record.kind == "channel":
         return "attends from channel to channel, not from token to token"
-    if record.kind != "token" or record.attn is None:
+    sizes = map_size(record)
+    if record.kind != "token" or sizes is None:
         return "mixes tokens without a matrix from token to token"
-    queries, keys = record.attn.shape[-2:]
+    queries, keys = sizes
     if record.source == "cross":
         return f"attends from {queries} tokens to {keys} others (cross attention)"
     if keys != count or queries not in (1, keys) or (keys > POOLED and queries == 1):
         return f"attends from {queries} tokens to {keys}, which are not the {count} of the input"
     return ""
+
+
+def map_size(record: LayerRecord) -> tuple[int, int] | None:
+    """How many queries and keys attention has, formed or not; None where it has none."""
+    if record.attn is not None:
+        queries, keys = record.attn.shape[-2:]
+        return queries, keys
+    if record.q is None or record.k is None:
+        return None
+    return record.q.shape[2], record.k.shape[2]
 
 
 def _pooled(attn: np.ndarray) -> dict[str, np.ndarray]:
@@ -718,10 +761,26 @@ def bin_means(attn: np.ndarray) -> np.ndarray:
     return sums / (sizes[:, None] * sizes)
 
 
+def coarse_part(operands: Operands, top: int, left: int, count: int) -> np.ndarray:
+    """What `bin_means` gives of a part of a head's attention: ``count`` queries from ``top``, and keys from ``left``.
+
+    Without forming more than a tile.
+    """
+    import torch
+
+    from workbench.analyses.reductions import Pooled
+
+    rows = operands.of_queries(torch.arange(top, top + count, device=operands.q.device))
+    coarse = rows.reduced(Pooled(POOLED, range(left, left + count)))["pooled"]
+    return coarse.mean[0, 0].cpu().numpy()
+
+
 def _bins(count: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """The first token of every bin, and how many it has."""
-    edges = -(-np.arange(bins) * count // bins)
-    return edges, np.diff(np.append(edges, count))
+    from workbench.analyses.reductions import bin_edges
+
+    edges = np.array(bin_edges(count, bins))
+    return edges[:-1], np.diff(edges)
 
 
 def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> Bundle:

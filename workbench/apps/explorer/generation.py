@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 256
 """Tokens that are written at once, at most."""
+LONG = "the text is long: what tokens that were written attend to is of one pass over all of it, not of each step"
 _SITES = ("attn",)
 
 
@@ -64,13 +65,18 @@ def _with_last(name: str, value: Tensor, ids: Tensor) -> Tensor:
 
 
 def put_steps(whole: Capture, steps: Capture) -> None:
-    """Put the rows of the steps into the matrices of the whole text: those that the tokens were chosen by."""
+    """Put the rows of the steps into the matrices of the whole text: those that the tokens were chosen by.
+
+    Where no matrix was formed, since the text is long, its rows stay those of one pass over all of it: a note says so.
+    """
     written = steps.generated
     assert written is not None
     rows = slice(written.prompt_tokens - 1, written.sequences.shape[1] - 1)
     for record in whole:
         own = next((each.attn for each in steps if each.index == record.index), None)
         attn = record.attn
+        if own is not None and attn is None and record.q is not None and LONG not in whole.notes:
+            whole.notes.append(LONG)
         if own is None or attn is None or own.shape[-2:] != attn[:, :, rows, :-1].shape[-2:]:
             continue
         record.attn = attn.clone()  # what was captured is a tensor of inference

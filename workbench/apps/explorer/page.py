@@ -16,13 +16,24 @@ from urllib.parse import urlencode
 import numpy as np
 
 from workbench._version import __version__
-from workbench.apps.explorer.bundle import POOLED, Bundle, bin_means, make_bundle, why_without
+from workbench.apps.explorer.bundle import (
+    POOLED,
+    Bundle,
+    bin_means,
+    coarse_part,
+    make_bundle,
+    map_limit,
+    map_size,
+    operands_of,
+    why_without,
+)
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_place
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
+    from workbench.captures import LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
@@ -247,7 +258,9 @@ def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, 
     if heads:
         layers = sorted({layer for layer, _ in heads})
         with material.alone(f"switching off {len(heads)} heads"):
-            seen = capture(loaded, one, layers=layers, sites=("v", "attn", "head_out"))
+            seen = capture(
+                loaded, one, layers=layers, sites=("v", "attn", "head_out"), map_limit=map_limit(one)
+            )
             prediction = ablation.predict(loaded, one, seen)
             assert prediction is not None  # the bundle has it
             means = (
@@ -271,25 +284,32 @@ def matrix_part(
 ) -> np.ndarray:
     """Attention of the address' head between ``count`` queries from ``top`` and as many keys from ``left``, as float16.
 
-    Of more than `POOLED` tokens their means, as `bin_means` gives them: a page of a long input shows it where the whole
-    is too coarse. Raises `InputError` where there is no such part.
+    Of more than `POOLED` tokens the means of cells, as `bin_means` gives them: a page of a long input shows it where
+    the whole is too coarse. Raises `InputError` where there is no such part.
     """
     from workbench.captures import capture
 
-    def make() -> np.ndarray:
+    def make() -> tuple[LayerRecord, TokenInfo]:
         one = material.continued(place, generate)[0] if generate else material.one(place)
-        with material.alone(f"looking closer at layer {place.layer}, head {place.head}"):
-            (record,) = capture(material.model(place), one, layers=[place.layer], sites=("attn",))
-        if why := why_without(record, len(one.tokens.labels[0])):
+        with material.alone(f"looking closer at layer {place.layer}"):
+            seen = capture(
+                material.model(place), one, layers=[place.layer], sites=("attn",), map_limit=map_limit(one)
+            )
+        record, tokens = seen[place.layer], seen.tokens
+        assert tokens is not None  # inputs always come with their tokens
+        if why := why_without(record, len(tokens.labels[0])):
             raise InputError(f"layer {place.layer} {why}")
-        assert record.attn is not None
-        return record.attn[0, place.head].detach().cpu().numpy().astype(np.float16)
+        return record, tokens
 
-    whole = material.keep(place, ("matrix", place.layer, place.head, generate), make)
-    if not (count > 0 and 0 <= top <= whole.shape[0] - count and 0 <= left <= whole.shape[1] - count):
-        raise InputError(f"there is no part of {count} tokens from {top} and {left} in {whole.shape}")
-    part = whole[top : top + count, left : left + count].astype(np.float32)
-    return bin_means(part).astype(np.float16)
+    record, tokens = material.keep(place, ("matrix", place.layer, generate), make)
+    sizes = map_size(record)
+    assert sizes is not None  # else there is a reason why not
+    if not (count > 0 and 0 <= top <= sizes[0] - count and 0 <= left <= sizes[1] - count):
+        raise InputError(f"there is no part of {count} tokens from {top} and {left} in {sizes}")
+    if record.attn is None:
+        return coarse_part(operands_of(record, tokens, place.head), top, left, count).astype(np.float16)
+    part = record.attn[0, place.head, top : top + count, left : left + count]
+    return bin_means(part.detach().float().cpu().numpy()).astype(np.float16)
 
 
 def _whole(model: LoadedModel, one: Inputs) -> int:
