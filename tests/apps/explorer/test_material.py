@@ -1,5 +1,6 @@
 """Material: made once, kept within bounds, of the layers looked at alone."""
 
+import shutil
 import threading
 
 import pytest
@@ -9,12 +10,13 @@ from torch import nn
 from workbench.apps.explorer import Address
 from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
-from workbench.apps.explorer.material import Material
+from workbench.apps.explorer.material import Material, models_to_choose
 from workbench.apps.explorer.measures import MEASURES, measure
 from workbench.apps.explorer.views import without_attention
 from workbench.captures import capture, capturing, register_mixer
 from workbench.captures.registry import MIXERS, mixer_of
 from workbench.core.errors import InputError
+from workbench.core.paths import data_dir
 from workbench.models.loading import load
 
 PLACE = Address(n=3, layer=2, head=1)
@@ -160,3 +162,21 @@ def test_memberships_of_a_tost_are_by_its_own_formula():
 def test_a_measure_that_a_model_does_not_have_is_said():
     with pytest.raises(InputError):
         measure("attention_distance").frame(Address("bundled:digits-tost", n=2), Material())
+
+
+def test_runs_of_training_in_this_folder_are_models_to_choose(tmp_path, monkeypatch):
+    """Each by its last checkpoint, which opens; a folder without one is none."""
+    trained, run = data_dir() / "models" / "digits-xcit", tmp_path / "runs" / "mine" / "seed-3"
+    run.mkdir(parents=True)
+    (tmp_path / "runs" / "begun").mkdir()
+    (tmp_path / "runs" / "begun" / "model.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert "checkpoint" not in {one["group"] for one in models_to_choose()}
+    shutil.copy(trained / "model.json", run)
+    last = next(trained.glob("*.safetensors"))
+    for epoch in (2, 10):
+        shutil.copy(last, run / f"epoch-{epoch:03}.safetensors")
+    (found,) = [one for one in models_to_choose() if one["group"] == "checkpoint"]
+    assert found["name"] == "file:runs/mine/seed-3/epoch-010.safetensors"
+    assert found["note"] == "the last of 2"
+    assert load(found["name"]).family == load("bundled:digits-xcit").family

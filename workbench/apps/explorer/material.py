@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -322,7 +323,10 @@ def _bytes(value: Any) -> int:
 
 
 def models_to_choose() -> list[dict[str, str]]:
-    """Models by name, with where their weights are: ``here``, ``random`` (none are published), or ``hub``."""
+    """Models by name, with where their weights are: ``here``, ``random`` (none are published), ``hub``, ``checkpoint``.
+
+    Checkpoints are the last ones of the runs below ``runs/`` in the current folder, as ``study train`` writes them.
+    """
     from workbench.models.loading import list_models
 
     groups = {"random": "random", "hub": "hub"}
@@ -334,7 +338,22 @@ def models_to_choose() -> list[dict[str, str]]:
             "note": row["note"] or row["spec"],
         }
         for row in list_models()
+    ] + [
+        {
+            "name": f"file:{last.as_posix()}",
+            "group": "checkpoint",
+            "modality": "",
+            "note": f"the last of {count}",
+        }
+        for last, count in _last_checkpoints(Path("runs"))
     ]
+
+
+def _last_checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The last checkpoint of every run of training below a folder, and how many there are."""
+    for about in sorted(folder.rglob("model.json")):
+        if found := sorted(about.parent.glob("epoch-*.safetensors")):
+            yield found[-1], len(found)
 
 
 def where(place: Address, material: Material) -> str:

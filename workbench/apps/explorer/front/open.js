@@ -2,7 +2,7 @@
 
 import { button, make, onEnter } from "./state.js";
 
-const GROUPS = { here: "On this machine", random: "Random weights", hub: "From the hub" };
+const GROUPS = { here: "On this machine", checkpoint: "Checkpoints in runs/", random: "Random weights", hub: "From the hub" };
 
 /** The box in which a person chooses; `ask` hands it to the kernel. */
 export class Open {
