@@ -50,12 +50,12 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
     assert ordered == [headings[0], "token statistics", headings[1], "RPC, 5 iterations in layer 1"]
 
 
-def test_what_papers_print_stands_below_the_dots_filled_where_it_is_of_training():
+def test_what_papers_print_stands_below_the_dots_as_diamonds_of_training_and_triangles_of_inference():
     also = pd.DataFrame([row("rpc-sym num_iter=[5]", 1.1, condition="test", baseline="softmax-sym")])
     fig = cost_figure(pd.concat([FRAME, also]))
     training, inference = (named(fig, name)[0] for name in ("training", "inference"))
     (published,) = [
-        trace for trace in fig.data if trace.marker.symbol == "diamond" and trace.x[0] is not None
+        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
     ]
     assert list(published.x) == [1.05]  # primal was not measured: it has no row
     assert training.y[-1] < inference.y[-1] < published.y[0]

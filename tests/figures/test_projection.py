@@ -50,11 +50,11 @@ def test_every_formula_is_a_line_over_layers():
     assert [axis.title.text for axis in fig.select_xaxes()] == ["Layer"] * 3
 
 
-def test_an_open_marker_says_where_the_difference_of_the_norms_is_negative():
+def test_another_marker_says_where_the_difference_of_the_norms_is_negative():
     fig = projection_error_figure(errors())
     (line,) = named(fig, "mean |")
-    assert all(symbol.endswith("-open") for symbol in line.marker.symbol)
-    assert not any(symbol.endswith("-open") for symbol in named(fig, "exact J")[0].marker.symbol)
+    assert set(line.marker.symbol) == {"triangle-down"}
+    assert set(named(fig, "exact J")[0].marker.symbol) == {"circle"}
     assert any(word.startswith("negative") for word in key(fig))
     frame = errors()
     frame.loc[frame["convention"] == "teo2024_as_published", "value"] *= -1
@@ -135,7 +135,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))  # the median of 1.5 and 2.5 is 2
     np.testing.assert_allclose(test.y, np.array(train.y) * 2)
     assert (train.line.dash, test.line.dash) == ("solid", "dash")
-    assert test.marker.symbol.endswith("-open")
+    assert (train.marker.symbol, test.marker.symbol) == ("square", "x")
     for share in (trace for trace in lines(fig) if trace.xaxis == "x4" and trace.name.startswith("J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [

@@ -149,5 +149,5 @@ def test_what_was_measured_apart_stands_in_the_colour_of_its_operator():
     now = frame[frame["operator"].isin(["softmax", "tssa"]) & frame["value"].notna()]
     fig = scaling_figure(frame, ["tokens"], now=now)
     lines = {trace.name: trace.line.color for trace in fig.data if trace.mode == "lines+markers"}
-    rings = [trace for trace in fig.data if trace.marker.symbol == "circle-open" and trace.hovertemplate]
-    assert [ring.marker.color for ring in rings] == [lines["softmax"], lines["token statistics"]] * 2
+    signs = [trace for trace in fig.data if trace.marker.symbol == "cross-thin-open" and trace.hovertemplate]
+    assert [sign.marker.color for sign in signs] == [lines["softmax"], lines["token statistics"]] * 2

@@ -10,6 +10,7 @@ from tests.figures.study import named
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures import snr_depth_figure, snr_gain_figure, snr_share_figure
+from workbench.figures.variants import LOOKS
 
 NOISES, SEVERITIES, LAYERS = ("gaussian-noise", "defocus-blur"), (1, 3, 5), 3
 
@@ -79,6 +80,12 @@ def test_depth_starts_at_one_and_takes_a_block_in_two_steps():
     (line, _) = named(fig, "one")
     assert list(line.x) == [0, 0.5, 1, 1.5, 2, 2.5, 3]
     assert list(line.y) == pytest.approx([1 / (1 + step) for step in range(7)])
+
+
+def test_models_of_the_records_look_as_their_attention_does_in_every_figure():
+    known = {"bundled:digits-vit": "softmax", "bundled:digits-bilateral-boost": "bilateral+boost"}
+    drawn = {trace.name: trace.line.color for trace in lines(snr_depth_figure(frame(tuple(known)))) if trace.name}
+    assert drawn == {"softmax ViT": LOOKS["softmax"].colour, "bilateral + boost": LOOKS["bilateral+boost"].colour}
 
 
 def test_depth_has_its_interval_over_inputs_each_relative_to_its_own_beginning():

@@ -20,6 +20,7 @@ from workbench.figures.words import DEFINED, in_words, with_definitions
             "Thresholds of no paper are ours, as is Π (from value projections)",
         ),
         ("3.61e+03 [−1.05e+03, 5.92e+03]", "3610 [−1050, 5920]"),
+        ("63% of 95 % [57.2%, 66%]", "63 % of 95 % [57.2 %, 66 %]"),
         ("−3.05e−07 and 2e+10, 1.2345e+02", "−3.05·10⁻⁷ and 2·10¹⁰, 123.45"),
         (
             "prose/03-everyday-things:17 and digits/test/1647",

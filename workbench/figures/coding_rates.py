@@ -32,7 +32,7 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
 
     Args:
         frames: batch (training, validation, …) to the result of ``coding-rate``, of one or several models; the first
-            is drawn with solid lines and filled markers, the second dashed and open.
+            is drawn with solid lines, the second dashed and with crosses.
 
     Raises:
         InputError: a frame holds no coding rates.

@@ -17,6 +17,7 @@ _TITLES = {
     "peak_memory": "Memory<br>(×, log)",
 }  # fmt: skip
 _CONDITIONS = {"training": "training", "test": "inference"}
+_DIAMONDS = ("diamond-open", "triangle-up-open")
 _BOTH = {"": "parameters, alike in both"}
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
 # RPC-Attention in the words of teo2024's Table 13.
@@ -77,7 +78,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             )
             own = own.drop(columns="condition")
             diamonds.append(
-                Published(own, beside=True, filled="training" in kinds, words=f": {words}, {papers}")
+                Published(own, beside=True, symbol=_DIAMONDS[len(diamonds)], words=f": {words}, {papers}")
             )
     words = Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds")
     return forest.add(words, *diamonds, Rule(1, "baseline")).figure()

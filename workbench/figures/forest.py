@@ -308,10 +308,8 @@ class _Drawing:
         style = series_style(self.colours.index(colour))
         if self.forest.color == "attention" and colour in LOOKS:
             style = look_of(colour).style
-        marker: dict[str, Any] = {**style["marker"], "size": 5.5}
-        if self.interval.hollow is not None:  # open means something else
-            marker |= {"symbol": marker["symbol"].removesuffix("-open"), "line": {"width": 0}}
-        return {"marker": marker, "line": {**style["line"], "dash": "solid", "width": 1.2}}
+        line = {**style["line"], "dash": "solid", "width": 1.2}
+        return {"marker": {**style["marker"], "size": 5.5}, "line": line}
 
     def _panel(self, name: str) -> Panel:
         traces = [trace for number in range(len(self.colours)) for trace in self._dots(name, number)]
@@ -437,11 +435,8 @@ class _Drawing:
         marker, colour = look["marker"], look["line"]["color"]
         if self.interval.hollow is not None:
             opened = table[self.interval.hollow[0]].fillna(False).astype(bool).tolist()
-            plain = marker["symbol"].removesuffix("-open")
-            marker = {
-                **marker, "symbol": plain, "color": ["white" if one else colour for one in opened],
-                "line": {"color": colour, "width": 1.3},
-            }  # fmt: skip
+            filled = ["white" if one else colour for one in opened]
+            marker = {**marker, "color": filled, "line": {"color": colour, "width": 1.3}}
         return go.Scatter(
             x=value, y=[place + shifts[place][colour_of] for place in places], mode="markers", marker=marker, name=name,
             error_x={
@@ -515,7 +510,7 @@ class _Drawing:
             several = mark.ranges and len(own) > 1
             middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
-            trace.marker.symbol = trace.marker.symbol.removesuffix("-open" * mark.filled)
+            trace.marker.symbol = mark.symbol
             trace.marker.size = (
                 5.5 if len(self._printed(name)) > 1 else trace.marker.size
             )  # of several kinds in a row
@@ -570,10 +565,9 @@ class _Drawing:
                 if papers:
                     said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
-                    symbol = str(PUBLISHED["symbol"]).removesuffix("-open" * mark.filled)
                     yield key_entry(
                         in_words(f"published{named}"), mode="lines+markers" if bars else "markers",
-                        marker=PUBLISHED | {"symbol": symbol}, line={"color": RED, "width": 1.2},
+                        marker=PUBLISHED | {"symbol": mark.symbol}, line={"color": RED, "width": 1.2},
                     )  # fmt: skip
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})

@@ -7,7 +7,8 @@ estimator, its unit of sampling and their number, the kind of null. Label, unit,
     Plot(frame, color="model").metric("attention_entropy").add(Line("mean"), Band(ci=95, over="input"), Null()).figure()
 
 Every `Plot` is a value: adding to one gives another (as in seaborn.objects, Waskom 2021). A null distribution is always
-grey, published numbers are always open diamonds (or a line across) of one colour, and everything else an estimate.
+grey, published numbers are always open diamonds (or a line across) of one colour, and everything else an estimate. A
+marker is open where a difference is not significant, and for nothing else.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
+from workbench.figures.words import attention_of
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.results import RANDOM_WEIGHTS
 
@@ -63,7 +65,7 @@ class Plot:
         color: the column whose values have a colour each; by default "series": the models, with their checkpoint where
             a model has several, and if asked for by this name with what was standardised.
         panel: the column whose values have a panel each.
-        dash: the column whose values have a dash each, and filled or open markers.
+        dash: the column whose values have a dash and a marker each.
         names: what the key and the titles say of a value or a metric, and in this order: {"resid_post": "after the
             block"}.
     """
@@ -217,14 +219,10 @@ class _Drawing:
                 for value, shade in zip(self.colours, shades, strict=True)
             }
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
-        if self.plot.dash or any(isinstance(mark, Line) and mark.hollow for mark in self.plot.marks):
-            # open markers, and dashes, mean something else
-            dashes = {} if self.plot.dash else {"line": None}
-            styles = {
-                value: _dashed(style, 0) | {name: style[name] for name in dashes}
-                for value, style in styles.items()
-            }
-        return styles
+        known = [attention_of(str(value)) for value in self.colours]
+        if all(known) and len(set(known)) == len(known) > 1:  # models of the records look alike in all figures
+            styles = {value: look_of(name).style for value, name in zip(self.colours, known, strict=True)}
+        return {value: _dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
 
     def series(self, metric: str, panel: Any) -> list[Series]:
         """The series of one panel, in the order of their colours."""
@@ -417,13 +415,11 @@ def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
 
 
 def _dashed(style: dict[str, Any], number: int) -> dict[str, Any]:
-    """A colour's style for one of several dashes: markers are filled and open in turn."""
-    symbol = style["marker"]["symbol"].removesuffix("-open")
-    opened = {"symbol": f"{symbol}-open", "line": {"width": 1.2, "color": style["line"]["color"]}}
-    marker = {**style["marker"], "symbol": symbol, "line": {"width": 0}} | (opened if number % 2 else {})
+    """A colour's style for one of several dashes: of the first its own marker, of others one for all colours."""
+    symbol = (style["marker"]["symbol"], "x", "star")[number % 3]
     return {
         "line": {**style["line"], "dash": ("solid", "dash", "dot")[number % 3]},
-        "marker": {**marker, "size": 5},
+        "marker": {**style["marker"], "symbol": symbol, "size": 5},
     }
 
 

@@ -111,9 +111,10 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     if bars.array is not None:
         up = np.asarray(bars.array, dtype=float)
         down = up if bars.arrayminus is None else np.asarray(bars.arrayminus, dtype=float)
-    if letter == "x" and trace.fill not in (None, "none"):  # a null beside an estimate, which has the arrow
+    filled = trace.fill not in (None, "none")
+    if letter == "x" and filled:  # a null beside an estimate, which has the arrow
         return [trace.update(x=[None if np.isnan(value) else min(max(value, low), high) for value in values])]
-    inside, line = np.clip(values, low, high), bars.array is None and trace.fill in (None, "none")
+    inside, line = np.clip(values, low, high), bars.array is None and not filled
     drawn, found = inside.copy(), []
     for end, reach, symbol in ((low, values - down, _ARROWS), (high, values + up, _OTHER_END)):
         beyond = reach < end - _SLACK * abs(end) if end == low else reach > end + _SLACK * abs(end)
@@ -123,7 +124,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
                 edge = run[0] if line else far
                 drawn[run[1:-1] if run[-1] < len(values) - 1 else run[1:]] = np.nan if line else end
                 at = f" at {trace[other][far]:g}" if edge != far else ""
-                words = "" if values[far] == inside[far] else f"to {_short(reach[far])}{at}"
+                words = "" if values[far] == inside[far] else f"{'band ' * filled}to {_short(reach[far])}{at}"
                 single = run if bars.array is not None else [edge]
                 found += [(trace[other][one], end, symbol[letter], words) for one in single]
     if not found:
@@ -135,7 +136,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     colour = next(
         (c for c in (bars.color, trace.line.color, trace.marker.color) if isinstance(c, str)), "black"
     )
-    if trace.fill not in (None, "none"):
+    if filled:
         colour = _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
     letters = readable(colour) if colour.startswith(("#", "rgb(")) else colour
     places, at, symbols, words = zip(*found, strict=True)
@@ -151,8 +152,8 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
 
 
 def _short(value: float) -> str:
-    """A value to two digits."""
+    """A value to two digits, of many as a power of ten."""
     digits, _, power = f"{value:.1e}".partition("e")
-    if -4 < int(power) < 5:
+    if -4 < int(power) < 4:
         return f"{float(f'{value:.2g}'):g}"
     return f"{float(digits):g}·10<sup>{int(power)}</sup>".replace("-", "−")

@@ -108,14 +108,14 @@ class Mark:
 class Line(Mark):
     """The estimate against x: ``mean`` or ``median`` of all values at each place.
 
-    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``hollow`` names a
-    column whose true values have an open marker, and says what that means: ("negative", "negative: its size").
+    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``flag`` names a
+    column whose true values have another marker, and says what that means: ("negative", "negative: its size").
     """
 
     estimator: Literal["mean", "median"] = "mean"
     markers: bool = True
     words: str | None = ""
-    hollow: tuple[str, str] | None = None
+    flag: tuple[str, str] | None = None
     of: str = ""
     """Whose estimate it is, for the key of a figure of one model that stands beside others'."""
     depth: ClassVar[int] = 3
@@ -126,13 +126,9 @@ class Line(Mark):
             mode = "lines+markers" if self.markers and not series.many else "lines"
             words = self._words(series)
             marker = series.style["marker"]
-            if self.hollow is not None:
-                opened = series.rows.groupby(series.x)[self.hollow[0]].any().reindex(level[series.x]).tolist()
-                plain = marker["symbol"].removesuffix("-open")
-                marker = {
-                    **marker, "symbol": [f"{plain}-open" if one else plain for one in opened],
-                    "line": {"width": [1.2 if one else 0 for one in opened], "color": series.colour},
-                }  # fmt: skip
+            if self.flag is not None:
+                found = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
+                marker = {**marker, "symbol": [_FLAG if one else marker["symbol"] for one in found]}
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
@@ -151,9 +147,8 @@ class Line(Mark):
         words = _common([self._words(series) for series in drawn])
         bare = not self.markers or all(series.many for series in drawn)
         yield key_entry(words, mode="lines" if bare else "lines+markers", **style)
-        if self.hollow is not None and any(series.rows[self.hollow[0]].any() for series in drawn):
-            marker = {"symbol": "circle-open", "color": NEUTRAL, "line": {"width": 1.2, "color": NEUTRAL}}
-            yield key_entry(self.hollow[1], mode="markers", marker=marker)
+        if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
+            yield key_entry(self.flag[1], mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL})
 
 
 @dataclass(frozen=True)
@@ -202,17 +197,12 @@ class Band(Mark):
     def _drawn(self, series: Series) -> Iterator[go.Scatter]:
         ends = self.ends(series)
         if self.bars and len(ends):
-            x = [place for at in ends[series.x] + series.aside for place in (at, at, None)]
-            y = [
-                end for low, high in zip(ends["low"], ends["high"], strict=True) for end in (low, high, None)
-            ]
-            yield go.Scatter(x=x, y=y, mode="lines", line=self._bar(series.colour), hoverinfo="skip")
+            bar = {"color": series.colour, "width": 1, "dash": "solid"}
+            yield _bars(ends[series.x] + series.aside, ends["low"], ends["high"], bar)
         elif (ends["high"] > ends["low"]).any():
-            yield band(ends[series.x], ends["low"], ends["high"], translucent(series.colour, self.alpha))
-
-    @staticmethod
-    def _bar(colour: str) -> dict[str, Any]:
-        return {"color": colour, "width": 1, "dash": "solid"}
+            edge = {"width": 0.6, "color": translucent(series.colour, 0.5), "dash": "solid"}
+            fill = translucent(series.colour, self.alpha)
+            yield band(ends[series.x], ends["low"], ends["high"], fill).update(line=edge)
 
     def says(self, series: Series) -> str:
         """What the band is, in words."""
@@ -317,14 +307,8 @@ class Null(Mark):
         for series in panel:
             level = series.null(kind)
             if {"null_low", "null_high"} <= set(level):
-                x = [place for at in level[series.x] + series.aside for place in (at, at, None)]
-                y = [
-                    end
-                    for low, high in zip(level["null_low"], level["null_high"], strict=True)
-                    for end in (low, high, None)
-                ]
-                line = {"color": NULL_BAND, "width": 7, "dash": "solid"}
-                yield go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
+                box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
+                yield _bars(level[series.x] + series.aside, level["null_low"], level["null_high"], box)
 
     def name(self, kind: str | None) -> str:
         """What the key calls it."""
@@ -397,14 +381,14 @@ class Published(Mark):
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one row of a forest are drawn as their
     median, with a line from the least to the largest; ``words`` take the place of the papers in the key; ``beside``
-    sets them beneath the estimates of a forest, not upon them; ``filled`` diamonds are those of a second kind.
+    sets them beneath the estimates of a forest, not upon them; a second kind has another ``symbol``.
     """
 
     rows: pd.DataFrame | None = None
     ranges: bool = False
     beside: bool = False
     words: str = ""
-    filled: bool = False
+    symbol: str = "diamond-open"
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
@@ -541,6 +525,7 @@ class At(Mark):
 
 
 NOISE = "Gaussian noise for V"  # a null of the values
+_FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
 PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
@@ -580,6 +565,13 @@ def key_swatch(name: str, colour: str, **look: Any) -> go.Scatter:
     return key_entry(
         name, mode="lines", fill="toself", fillcolor=colour, line={"width": 0, "color": colour}, **look
     )
+
+
+def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, Any]) -> go.Scatter:
+    """An upright line at each place."""
+    x = [place for at in places for place in (at, at, None)]
+    y = [end for pair in zip(low, high, strict=True) for end in (*pair, None)]
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
 
 
 def _dot(colour: str) -> dict[str, Any]:

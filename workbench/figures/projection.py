@@ -30,7 +30,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """Projection error by layer: exact and by norms on a log axis, over the zero predictor's, and as teo2024 codes it.
 
     Where teo2024's eq. 13, the difference of the norms without its absolute value, is negative, that of saritas2025 has
-    an open marker. The middle panel shows the exact error over that of the zero predictor: of the outputs, of the true
+    another marker. The middle panel shows the exact error over that of the zero predictor: of the outputs, of the true
     projections, which is the least there can be, and of the null distribution; 1 explains nothing. Models stand side by
     side, in the first row each on a scale of its own.
 
@@ -64,7 +64,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     own = ["projection_error", SHARE]  # of one model all may lie at 1
     plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=own)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
-    line = Line(words=f"mean over {many} and heads", hollow=("negative", _SIGN))
+    line = Line(words=f"mean over {many} and heads", flag=("negative", _SIGN))
     return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(
         "page", height=112 * len(present) + 90
     )

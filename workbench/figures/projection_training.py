@@ -39,7 +39,7 @@ def projection_training_figure(
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
-            first is drawn with solid lines and filled markers, the second dashed and open.
+            first is drawn with solid lines, the second dashed and with crosses.
         epochs: checkpoint to epoch; by default ``frame.attrs["epochs"]``.
         unit: what those are, as the axis says it: of a watched training steps.
 

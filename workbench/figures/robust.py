@@ -53,14 +53,14 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     for line, (name, images) in enumerate(shown.items()):
         for number, image in enumerate(images):
             label, shapes = f"{name}, {maps.ids[number]}", [_outline(marked[number])]
-            titles = ("", "") if line else ("image", "‖S<sub>j</sub>‖")
+            titles = (("image", "‖S<sub>j</sub>‖"), ("", ""), ("|difference|", "‖ΔS<sub>j</sub>‖"))[line]
             side = "" if number else name
             panels.append(image_panel(image, grid, label, titles[0], side, shapes=shapes))
             panels.append(map_panel(values[line, number], label, titles[1], shapes=shapes))
     headings: dict[tuple[int, ...], str] = {
         (2 * number, 2 * number + 1): str(maps.ids[number]) for number in range(values.shape[1])
     }
-    scale = Scale.of([values], "‖S<sub>j</sub>‖ over all heads")
+    scale = Scale.of([values], "‖S<sub>j</sub>‖ or ‖ΔS<sub>j</sub>‖, all heads")
     return compose_maps(panels, 2 * values.shape[1], scale, headings=headings)
 
 
@@ -136,7 +136,7 @@ def recovery_figure(frame: pd.DataFrame) -> go.Figure:
         x_log=2, x_title="Steps", y_log=True, y_cut=True, y_range=(0.01, 1.5 * over["max"].max())
     )
     return plot.add(
-        Band(columns=("min", "max"), words=f"PAP, medians with λ = {said}"),
+        Band(columns=("min", "max"), words=f"PAP: from least to largest median over λ = {said}"),
         Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "finding nothing"),
         At(_PAPERS_STEPS, f"the paper's {_PAPERS_STEPS} steps"),
     ).figure("page")  # fmt: skip

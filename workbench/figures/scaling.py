@@ -38,7 +38,7 @@ def scaling_figure(
         sweeps: those to draw, a column of panels each.
         condition: "forward", or "forward + backward".
         without: operators that are left out, since they lie on another's line.
-        now: points measured apart from these, circles in the panels of their sweeps.
+        now: points measured apart from these, plus signs in the panels of their sweeps.
 
     Raises:
         InputError: no measured point of a sweep.
@@ -70,16 +70,19 @@ def scaling_figure(
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
     names = {sweep: f"{_heading(sweep)}, {condition}" for sweep in sweeps}
     titles = {sweep: _AXES[SWEEPS[sweep].axis] for sweep in sweeps}
-    times = rows[rows["metric"] == "seconds_per_sample"]
+    times = pd.concat([own[own["metric"] == "seconds_per_sample"] for own in (rows, again) if len(own)])
     spread = ((times["high"] - times["low"]) / times["value"]).max()
     spread = f" (times: IQR at most {100 * spread:.0f} % of it)" if pd.notna(spread) else ""
+    passes = sorted(times["passes"].dropna().astype(int).unique()) if "passes" in times else []
+    many = f"{passes[0]} to {passes[-1]} " if len(passes) > 1 else f"{passes[0]} " * len(passes)
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
     return plot.add(
-        Line(words=f"median over passes{spread}"),
+        Line(words=f"median over {many}passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
         Points(
-            again, "measured in this run, on this machine", by=("metric", "sweep"), symbol="circle-open", of="attention"
+            again, "measured in this run, on this machine", by=("metric", "sweep"), symbol="cross-thin-open",
+            of="attention",
         ),
     ).figure("page", labels="key")  # fmt: skip
 

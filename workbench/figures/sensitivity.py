@@ -15,7 +15,7 @@ from workbench.figures.marks import Band, Line, Null, Points, Rule
 from workbench.figures.overlays import need_columns
 
 CONSTANT = 0.5  # the Lipschitz constant of softmax
-_BOUND = "1/2, the constant of softmax"
+_BOUND = "1/2: Lipschitz constant of softmax"
 _SPREAD = "logits of SD "
 _SAMPLED = ("metric", "candidate", "tokens", "spread", "value", "low", "high")
 _LIPSCHITZ, _MOVED = "softmax_lipschitz", "softmax_perturbation"
@@ -41,7 +41,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
         InputError: a column is missing, or there are no rows.
     """
     need_columns(sampled, _SAMPLED, "workbench.analyses.softmax_sensitivity.sampled_sensitivity")
-    curve = "fit, linear in 1/√N"
+    curve = "fit a/√N + b to these slopes"
     paired = sampled["candidate"] == "pairs"
     rows = sampled[~paired].assign(quantity=_SPREAD + sampled["spread"].map("{:g}".format), candidate=pd.NA)
     fitted = pd.DataFrame([*fit], columns=["tokens", "value"]).assign(metric=_LIPSCHITZ, quantity=curve)
@@ -51,7 +51,6 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     pairs = Points(
         sampled[paired & (sampled["spread"] == first)],
         f"largest slope between two of the vectors, {_SPREAD}{first:g}",
-        symbol="circle-open",
     )
     plot = Plot(rows, x="tokens", color="quantity", names={_LIPSCHITZ: "Lipschitz constant, largest"})
     plot = plot.metric(_LIPSCHITZ, _MOVED).scale(

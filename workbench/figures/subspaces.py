@@ -139,10 +139,10 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         y_title={
             COHERENCE[0]: "Mean |cos|,<br>one head",
             COHERENCE[1]: "Mean |cos|,<br>two heads",
-            ANGLE: "Angle − random (°)",
+            ANGLE: "Principal angle less<br>random mean (°)",
         },
         y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),
     )
-    band = Band(quantiles=(25, 75), words="angles: IQR over layers and pairs of heads", bars=True)
-    mean = Line(words="mean over pairs of directions, or of heads")
-    return plot.add(Null(), band, mean).figure("page", columns=len(present))
+    band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
+    mean = Line(words="mean over pairs of directions (c: pairs of heads and layers)")
+    return plot.add(Null(words="random directions (c: one pair of heads)"), band, mean).figure("page", columns=len(present))

@@ -49,7 +49,8 @@ STROKES = {
     "longdashdot": (9, 2.5, 1.5, 2.5),
 }  # fmt: skip
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square-open", "triangle-up", "pentagon-open", "cross", "triangle-down")
+# All filled: an open marker says that a difference is not significant, and in red that a paper prints the number.
+SYMBOLS = ("circle", "square", "triangle-up", "pentagon", "cross", "triangle-down")
 GREY = "#666666"
 NULL_BAND = "rgba(120,120,120,0.22)"
 ALLOWED = "rgba(119,170,221,0.28)"  # where a claim holds
@@ -125,12 +126,7 @@ def _template(
     lines = [
         go.Scatter(
             line={"dash": dash, "width": line},
-            # A filled marker's outline would be grey; an open one is nothing but outline.
-            marker={
-                "symbol": symbol,
-                "size": marker,
-                "line": {"width": thin if symbol.endswith("-open") else 0},
-            },
+            marker={"symbol": symbol, "size": marker, "line": {"width": 0}},  # an outline would be grey
         )
         for dash, symbol in zip(DASHES, SYMBOLS, strict=True)
     ]
@@ -339,10 +335,9 @@ def series_style(index: int) -> dict:
     slot = index % len(COLOURS)
     # A second round pairs every colour with another dash, so that 12 series are still distinguishable.
     dash = DASHES[(slot + index // len(COLOURS) * 2) % len(DASHES)]
-    outline = 1 if SYMBOLS[slot].endswith("-open") else 0
     return {
         "line": {"color": COLOURS[slot], "dash": dash},
-        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot], "line": {"width": outline}},
+        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot], "line": {"width": 0}},
     }
 
 

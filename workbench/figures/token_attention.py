@@ -59,7 +59,7 @@ def token_attention_figure(
     if len(shown) < len(view.real):
         share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
-            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {share:.0%} of the attention"
+            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the attention"
             f" {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
     hidden = bool(causal(weights).any()) and place is not None

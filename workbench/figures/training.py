@@ -64,7 +64,7 @@ def training_curves_figure(
     for metric in metrics:
         words, factor, log = _AXES[metric]
         own = rows[rows["metric"] == metric].assign(value=lambda part, factor=factor: part["value"] * factor)
-        titles[metric] = f"{split.capitalize()} {words}" if words[0].islower() else words
+        titles[metric] = _title(split, words)
         logs[metric] = log and own["value"].max() > 10 * own["value"].min()
         parts.append(own)
     plot = Plot(pd.concat(parts), x="epoch", color="attention", names=names or {}).metric(*metrics)
@@ -103,10 +103,9 @@ def variant_curves_figure(
         own = rows[rows["attention"].isin([_BASELINE, name])]
         same = own["attention"].where(own["attention"] == _BASELINE, _OTHER)
         parts.append(own.assign(panel=look_of(name).label, attention=same))
-    title = f"{split.capitalize()} {words}" if words[0].islower() else words
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})
     plot = plot.metric(metric).scale(
-        y_title=title, y_log=log and medians.max() > 10 * medians.min(), y_cut=True
+        y_title=_title(split, words), y_log=log and medians.max() > 10 * medians.min(), y_cut=True
     )
     columns = len(others) if len(others) <= 5 else next((n for n in (3, 4, 5) if len(others) % n == 0), 4)
     plot = plot.add(Band(quantiles=(0, 100)), Line("median", markers=False))
@@ -162,6 +161,10 @@ def versus_baseline_figure(
     )
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
     return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
+
+
+def _title(split: str, words: str) -> str:
+    return f"{split.capitalize()} {words}" if words[0].islower() else words
 
 
 def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:

@@ -19,21 +19,14 @@ class Look:
 
     @property
     def style(self) -> dict:
-        """Line and marker as `go.Scatter` takes them; an open marker is nothing but its outline."""
-        outline = 1.2 if self.symbol.endswith("-open") else 0
-        return {
-            "line": {"color": self.colour, "dash": self.dash},
-            "marker": {
-                "color": self.colour,
-                "symbol": self.symbol,
-                "line": {"color": self.colour, "width": outline},
-            },
-        }
+        """Line and marker as `go.Scatter` takes them."""
+        line = {"color": self.colour, "dash": self.dash}
+        return {"line": line, "marker": {"color": self.colour, "symbol": self.symbol, "line": {"width": 0}}}
 
 
-def _boosted(look: Look, colour: str) -> Look:
-    """The look of the same attention with boosted residuals: its hue, darker, dotted, its marker open."""
-    return Look(f"{look.label} + boost", colour, "dot", f"{look.symbol}-open")
+def _boosted(look: Look, colour: str, symbol: str) -> Look:
+    """The look of the same attention with boosted residuals: its hue, darker, dotted, its marker a star."""
+    return Look(f"{look.label} + boost", colour, "dot", symbol)
 
 
 # Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
@@ -45,14 +38,14 @@ _BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
 
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
-    "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon-open"),
-    "softmax+boost": _boosted(_SOFTMAX, "#000000"),
+    "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon"),
+    "softmax+boost": _boosted(_SOFTMAX, "#000000", "star"),
     "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
     "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
     "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
     "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
     "bilateral": _BILATERAL,
-    "bilateral+boost": _boosted(_BILATERAL, "#5C3100"),
+    "bilateral+boost": _boosted(_BILATERAL, "#5C3100", "hexagram"),
     "mssa": Look("subspace (MSSA)", "#4477AA", "dot", "star-square"),
     "xca": Look("cross-covariance", "#AA44DD", "dashdot", "star-diamond"),
     "tssa": _TSSA,

@@ -37,6 +37,7 @@ DEFINED = {
 }
 """What labels of variants are short for, as a caption says it."""
 
+_TASKS = ("digits", "photos", "prose")
 _VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
              "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
@@ -50,17 +51,19 @@ _POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = re.compile(r"(?<![\w)\]-])-(?=\d)")
 _INDEX = re.compile(r"(?<![\w.])(\w)_([ijknre])\b")
+_PERCENT = re.compile(r"(?<=\d)%")
 _LOWERED = str.maketrans("ijknre", "ᵢⱼₖₙᵣₑ")
 
 
 def in_words(text: str) -> str:
     """A caption as a figure speaks: models by their short names, attentions, papers and conventions in words.
 
-    Numbers are written out where they are short enough: 3.61e+03 as 3610, −3.05e−07 as −3.05·10⁻⁷; U_k as Uₖ.
+    Numbers are written out where they are short enough: 3.61e+03 as 3610, −3.05e−07 as −3.05·10⁻⁷; 5% as 5 %, U_k as
+    Uₖ.
     """
     text = _MINUS.sub("−", _SPEC.sub("", text))
     text = _INDEX.sub(lambda found: found[1] + found[2].translate(_LOWERED), _NAME.sub(_said, text))
-    return _POWER.sub(_number, text)
+    return _PERCENT.sub(" %", _POWER.sub(_number, text))
 
 
 def with_definitions(caption: str, labels: str) -> str:
@@ -86,9 +89,16 @@ def variant_words(text: str) -> str:
     return _variant(text) or _MODEL.sub(lambda found: _variant(found[1]) or found[0], text)
 
 
+def attention_of(model: str) -> str:
+    """The attention of a model of the records as `LOOKS` names it; nothing for any other model."""
+    task, _, kind = model.rpartition(":")[2].partition("-")
+    kind = "softmax" if kind == "vit" else kind.replace("-boost", "+boost")
+    return kind if task in _TASKS and kind in LOOKS else ""
+
+
 def _variant(name: str) -> str:
     task, _, kind = name.partition("-")
-    kind = (kind if task in ("digits", "photos", "prose") else name).replace("-boost", "+boost")
+    kind = (kind if task in _TASKS else name).replace("-boost", "+boost")
     kind, _, boost = kind.partition("+")
     known = _VARIANTS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
     causal = "causal " * (name == kind and kind.endswith("-causal"))
