@@ -135,7 +135,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))  # the median of 1.5 and 2.5 is 2
     np.testing.assert_allclose(test.y, np.array(train.y) * 2)
     assert (train.line.dash, test.line.dash) == ("solid", "dash")
-    assert (train.marker.symbol, test.marker.symbol) == ("square", "x")
+    assert (train.marker.symbol, test.marker.symbol) == ("triangle-up", "x")
     for share in (trace for trace in lines(fig) if trace.xaxis == "x4" and trace.name.startswith("J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [

@@ -110,7 +110,7 @@ def test_the_band_reaches_from_the_best_weight_to_the_worst_at_each_number_of_st
     fig = recovery_figure(recovery())
     band = next(trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x")
     assert list(band.y) == pytest.approx([1, 1, 1, 1, 1.0, 0.75, 0.5, 0.25])
-    assert "PAP, medians with λ = 1, 4" in key(fig)
+    assert "PAP: from least to largest median over λ = 1, 4" in key(fig)
     assert list(named(fig, "PAP, λ = 4")[-1].y) == [1, 1, 1, 1]
     line, arrow = named(fig, "PCP")[:2]
     assert list(line.y)[:3] == pytest.approx([0.1, 0.01, 0.01])

@@ -84,8 +84,13 @@ def test_depth_starts_at_one_and_takes_a_block_in_two_steps():
 
 def test_models_of_the_records_look_as_their_attention_does_in_every_figure():
     known = {"bundled:digits-vit": "softmax", "bundled:digits-bilateral-boost": "bilateral+boost"}
-    drawn = {trace.name: trace.line.color for trace in lines(snr_depth_figure(frame(tuple(known)))) if trace.name}
-    assert drawn == {"softmax ViT": LOOKS["softmax"].colour, "bilateral + boost": LOOKS["bilateral+boost"].colour}
+    drawn = {
+        trace.name: trace.line.color for trace in lines(snr_depth_figure(frame(tuple(known)))) if trace.name
+    }
+    assert drawn == {
+        "softmax ViT": LOOKS["softmax"].colour,
+        "bilateral + boost": LOOKS["bilateral+boost"].colour,
+    }
 
 
 def test_depth_has_its_interval_over_inputs_each_relative_to_its_own_beginning():

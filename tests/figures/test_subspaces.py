@@ -81,8 +81,12 @@ def test_coherence_by_layer_and_angles_by_rank():
         assert (min(band.y), max(band.y)) == pytest.approx(((0.05 - less) * unit, (0.2 - less) * unit))
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
-    estimates = ["mean over pairs of directions, or of heads", "angles: IQR over layers and pairs of heads"]
-    assert key(fig) == ["a", "b", *estimates, "null: random directions (95 % range of one layer)"]
+    estimates = [
+        "mean over pairs of directions (angles: over pairs of heads and layers)",
+        "angles: IQR over layers and pairs of heads",
+    ]
+    null = "null: random directions, of angles one pair of heads (95 % range of one layer)"
+    assert key(fig) == ["a", "b", *estimates, null]
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]
     with pytest.raises(InputError, match="no values of coherence_inside"):

@@ -164,7 +164,9 @@ def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds(
     assert shown == list(range(first, last + 1))
     assert set(fig.data[0].y) == {0, 1}
     assert f"Tokens {first} to {last} of 50 are shown" in said(fig)
-    assert f"{attn[25, first : last + 1].sum():.0%} of the attention from “w25” (token 25)." in said(fig)
+    assert f"{100 * attn[25, first : last + 1].sum():.0f} % of the attention from “w25” (token 25)." in said(
+        fig
+    )
     again = token_attention_figure(attn, tokens, first, max_lines=2)
     assert list(again.data[0].customdata) == shown  # the part does not move with the token
 

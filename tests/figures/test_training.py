@@ -155,7 +155,7 @@ def test_one_seed_far_away_does_not_rule_the_axis_and_its_value_is_written():
     fig = variant_curves_figure(frame, "projection_error")
     assert fig.layout.yaxis.range[1] < 2
     (arrow,) = [trace for trace in fig.data if trace.mode == "markers+text"]
-    assert (arrow.xaxis, arrow.x, arrow.text) == ("x2", (2,), ("to 1.2·10<sup>6</sup>",))
+    assert (arrow.xaxis, arrow.x, arrow.text) == ("x2", (2,), ("band to 1.2·10<sup>6</sup>",))
     assert arrow.y[0] == pytest.approx(10 ** fig.layout.yaxis.range[1])
     drawn = [y for trace in fig.data if trace.xaxis == "x2" for y in trace.y if y is not None]
     assert max(drawn) == arrow.y[0]

@@ -123,6 +123,7 @@ class Stroke(Mark):
     name: str = "floor"
 
 
+_NULL_HALF = 0.45  # of a row: a null is seen above and below the marker on it
 _STROKE = {"symbol": "line-ns-open", "size": 10, "color": GREY, "line": {"color": GREY, "width": 1.5}}
 
 
@@ -474,12 +475,14 @@ class _Drawing:
                 y = self.places[key]
                 if pd.notna(low) and pd.notna(high):
                     yield _edged(
-                        as_null(band([low, high], [y - 0.34] * 2, [y + 0.34] * 2, NULL_BAND), number)
+                        as_null(
+                            band([low, high], [y - _NULL_HALF] * 2, [y + _NULL_HALF] * 2, NULL_BAND), number
+                        )
                     )
                 elif pd.notna(mean):
                     yield go.Scatter(
-                        x=[mean] * 2, y=[y - 0.34, y + 0.34], mode="lines", line=NULL_LINE, showlegend=False,
-                        hovertemplate=f"{mark.name(kind)}<br>%{{x:.4g}}<extra></extra>",
+                        x=[mean] * 2, y=[y - _NULL_HALF, y + _NULL_HALF], mode="lines", line=NULL_LINE,
+                        showlegend=False, hovertemplate=f"{mark.name(kind)}<br>%{{x:.4g}}<extra></extra>",
                     )  # fmt: skip
 
     def _found(self, name: str, mark: Published) -> dict[tuple[int, Any], list[dict[str, Any]]]:

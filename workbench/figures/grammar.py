@@ -220,7 +220,9 @@ class _Drawing:
             }
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
         known = [attention_of(str(value)) for value in self.colours]
-        if all(known) and len(set(known)) == len(known) > 1:  # models of the records look alike in all figures
+        if (
+            all(known) and len(set(known)) == len(known) > 1
+        ):  # models of the records look alike in all figures
             styles = {value: look_of(name).style for value, name in zip(self.colours, known, strict=True)}
         return {value: _dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
 

@@ -73,8 +73,8 @@ def scaling_figure(
     times = pd.concat([own[own["metric"] == "seconds_per_sample"] for own in (rows, again) if len(own)])
     spread = ((times["high"] - times["low"]) / times["value"]).max()
     spread = f" (times: IQR at most {100 * spread:.0f} % of it)" if pd.notna(spread) else ""
-    passes = sorted(times["passes"].dropna().astype(int).unique()) if "passes" in times else []
-    many = f"{passes[0]} to {passes[-1]} " if len(passes) > 1 else f"{passes[0]} " * len(passes)
+    passes = sorted(times["passes"].dropna().astype(int)) if "passes" in times else []
+    many = " to ".join(f"{end}" for end in dict.fromkeys([*passes[:1], *passes[-1:]])) + " " * bool(passes)
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
     return plot.add(

@@ -59,8 +59,8 @@ def token_attention_figure(
     if len(shown) < len(view.real):
         share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
-            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the attention"
-            f" {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
+            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the "
+            f"attention {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
     hidden = bool(causal(weights).any()) and place is not None
     notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
