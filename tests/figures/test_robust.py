@@ -118,6 +118,6 @@ def test_the_band_reaches_from_the_best_weight_to_the_worst_at_each_number_of_st
     assert (arrow.x, arrow.text) == ((3,), ("to 1·10<sup>−4</sup> at 4",))
     assert list(fig.layout.xaxis.tickvals) == [1, 2, 4]
     assert {shape.x0 for shape in fig.layout.shapes} == {4}
-    assert key(fig)[-1] == "finding nothing"
+    assert key(fig)[-1] == "zero predictor"
     with pytest.raises(InputError, match="λ = 4"):
         recovery_figure(recovery().query("weight != 4"))

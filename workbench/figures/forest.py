@@ -570,7 +570,7 @@ class _Drawing:
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
                     yield key_entry(
                         in_words(f"published{named}"), mode="lines+markers" if bars else "markers",
-                        marker=PUBLISHED | {"symbol": mark.symbol}, line={"color": RED, "width": 1.2},
+                        marker=PUBLISHED | {"symbol": mark.symbol}, line={"color": RED, "width": 1.2, "dash": "solid"},
                     )  # fmt: skip
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})

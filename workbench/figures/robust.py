@@ -137,6 +137,6 @@ def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     )
     return plot.add(
         Band(columns=("min", "max"), words=f"PAP: from least to largest median over λ = {said}"),
-        Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "finding nothing"),
+        Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "zero predictor"),
         At(_PAPERS_STEPS, f"the paper's {_PAPERS_STEPS} steps"),
     ).figure("page")  # fmt: skip

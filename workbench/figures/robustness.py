@@ -65,8 +65,8 @@ def robustness_figure(
     kinds = rows[rows["protocol"].isin(panels)].groupby("protocol")["kind"].first()
     words = {name: _NORMS.get(kind, "Budget ε") for name, kind in kinds.items()} | {_LAST: "Severity"}
     names = {name: ATTACKS.get(name, _CORRUPTIONS) for name in panels}
-    types = f" (corruptions: over {rows.loc[rows['severity'].notna(), 'kind'].nunique()} types)"
-    words_of_bars = f"95 % CI over {images_of(rows)}" + types * (_LAST in panels)
+    types = f"corruptions: over {rows.loc[rows['severity'].notna(), 'kind'].nunique()} types"
+    words_of_bars = f"95 % CI over {images_of(rows, types * (_LAST in panels))}"
     plot = Plot(curves.assign(metric="accuracy_top1"), "x", "attention", "protocol", names=names)
     title = {"y_title": "Difference in<br>accuracy (pp)"} if baseline else {}
     plot = plot.metric("accuracy_top1").scale(x_free=True, x_title=words, **title)
@@ -120,22 +120,25 @@ def robustness_models_figure(
     shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
     rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
     titles = {title: title for title in parts if (rows["panel"] == title).any()}
-    words = f"top-1 accuracy, 95 % CI over {images_of(rows)} of one training seed (clean: over seeds; "
-    words += f"corruptions: over {types['kind'].nunique()} types)"
+    others = f"clean: over seeds; corruptions: over {types['kind'].nunique()} types"
+    words = f"top-1 accuracy, one training seed, 95 % CI over {images_of(rows, others)}"
     ends = np.floor(10 * np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)) - 0.2) / 10, 1.02
     attacked = {title: ends for title in titles if title != clean_title}
     forest = Forest(rows, y="attention", x=titles, panel="panel").scale(range=attacked)
     return forest.add(Interval(columns=("value", "low", "high"), words=words)).figure()
 
 
-def images_of(rows: pd.DataFrame) -> str:
-    """Over how many images the accuracies of an evaluation are, attacks on fewer named: "445 images (PGD: 100)"."""
+def images_of(rows: pd.DataFrame, more: str = "") -> str:
+    """Over how many images the accuracies of an evaluation are, attacks on fewer named: "445 images (PGD: 100)".
+
+    ``more`` stands in the same brackets.
+    """
     if not {"n", "protocol"} <= set(rows) or rows["n"].isna().all():
-        return "images"
+        return "images" + f" ({more})" * bool(more)
     counts = rows.dropna(subset="n").groupby("protocol", sort=False)["n"].max().astype(int)
     usual = counts.max()
     fewer = {name: ", ".join(ATTACKS[one] for one in own) for name, own in _by_count(counts[counts < usual])}
-    said = "; ".join(f"{names}: {count}" for count, names in fewer.items())
+    said = "; ".join([*(f"{names}: {count}" for count, names in fewer.items()), *[more] * bool(more)])
     return f"{usual} images" + f" ({said})" * bool(said)
 
 

@@ -41,7 +41,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
         InputError: a column is missing, or there are no rows.
     """
     need_columns(sampled, _SAMPLED, "workbench.analyses.softmax_sensitivity.sampled_sensitivity")
-    curve = "fit a/√N + b to these slopes"
+    curve = "fit a/√N + b to the slopes"
     paired = sampled["candidate"] == "pairs"
     rows = sampled[~paired].assign(quantity=_SPREAD + sampled["spread"].map("{:g}".format), candidate=pd.NA)
     fitted = pd.DataFrame([*fit], columns=["tokens", "value"]).assign(metric=_LIPSCHITZ, quantity=curve)

@@ -120,7 +120,7 @@ def versus_baseline_figure(
     lines: Mapping[str, float] | None = None,
     side: Mapping[str, str] | None = None,
     side_title: str = "",
-    words: str = "median and range over seeds (where wider than the mark)",
+    words: str = "",
     same: Sequence[Sequence[str]] = (),
 ) -> go.Figure:
     """A row per variant, a panel per quantity: the value with its range, filled where it differs from the baseline's.
@@ -135,7 +135,7 @@ def versus_baseline_figure(
         log: the quantities with logarithmic axes.
         lines: quantity → where its line stands instead, e.g. at 1 for no change.
         side: attention → words at the right end of its row, under ``side_title``.
-        words: what value and range are, in the key.
+        words: what value and range are, in the key; by default median and range over seeds.
         same: lists of quantities with one axis.
 
     Raises:
@@ -153,6 +153,8 @@ def versus_baseline_figure(
     own = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
     levels = own.to_dict() | dict(lines or {})
     hollow = ("same", "not significant beside softmax")
+    seeds = f"{rows['n'].max():.0f} seeds" if "n" in rows and rows["n"].notna().any() else "seeds"
+    words = words or f"median and range over {seeds} (where wider than the mark)"
     forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log], same=same)
     forest = forest.add(
         Null(words=NOISE),
