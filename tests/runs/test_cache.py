@@ -20,6 +20,7 @@ from workbench.captures.registry import BLOCKS, Block, class_path
 from workbench.core.errors import InputError
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching
+from workbench.runs import unfinished
 from workbench.runs.cache import Store, Unhashable, content_sha256, module_content, size_limit
 from workbench.runs.loop import model_source
 from workbench.runs.settings import RunSettings
@@ -222,6 +223,75 @@ def test_a_damaged_file_is_computed_again(damage, folder):
     assert not path.exists()
     store.write(key_of(1), number_frame(1))
     assert set(store.read(key_of(1))["value"]) == {1.0}
+
+
+class Stopped(Exception):
+    """Ctrl-C, as a test has it."""
+
+
+def stopping_after(layers):
+    """Progress that stops a run after so many layers."""
+    told = []
+
+    def tell(share):
+        told.append(share)
+        if len(told) == layers:
+            raise Stopped
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gram-spectrum", {"method": "tiled", "max_rank": 4}),
+        ("value-similarity", {"null_samples": 3}),
+        ("attention-map", {"per_input": False}),
+        (NAME, {"null": "permutation", "null_samples": 3}),
+        ("class-attention", {}),
+    ],
+)
+def test_an_interrupted_run_goes_on_after_the_layers_it_has_measured(name, options, monkeypatch, folder):
+    arguments = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "n": 3, "batch_size": 2} | options
+    whole = workbench.analyze(name, **arguments)
+    monkeypatch.setattr(unfinished, "WORTH", 0.0)
+    real, measured = registry.Analysis.measured, []
+    monkeypatch.setattr(
+        registry.Analysis, "measured",
+        lambda self, layer, options: (measured.append((layer.index, len(layer.ids))), real(self, layer, options))[1],
+    )  # fmt: skip
+    with pytest.raises(Stopped):
+        workbench.analyze(name, **arguments, cache=True, progress=stopping_after(5))
+    kept = folder.with_name("results-unfinished")
+    assert measured == [(0, 2), (1, 2), (2, 2), (3, 2), (0, 1)]
+    assert len([*kept.glob("*/*.safetensors")]) == 5
+    damaged = min(kept.glob("*/*.safetensors"))
+    damaged.write_bytes(damaged.read_bytes()[:-3])  # one of the five is measured again
+    measured.clear()
+    found = workbench.analyze(name, **arguments, cache=True)
+    assert len(measured) == 4
+    assert {*measured} >= {(1, 1), (2, 1), (3, 1)}
+    same(found, whole)
+    assert not [*kept.glob("*")]
+    assert workbench.analyze(name, **arguments, cache=True).equals(whole)
+
+
+def test_layers_that_take_no_time_are_not_kept_and_old_ones_leave(monkeypatch, folder):
+    arguments = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "n": 1, "cache": True}
+    kept = folder.with_name("results-unfinished")
+    with pytest.raises(Stopped):
+        workbench.analyze(NAME, **arguments, progress=stopping_after(2))
+    assert not kept.exists()
+    (kept / "old").mkdir(parents=True)
+    (kept / "young").mkdir()
+    os.utime(kept / "old", (0, 0))
+    monkeypatch.setattr(unfinished, "WORTH", 0.0)
+    with pytest.raises(Stopped):
+        workbench.analyze(NAME, **arguments, progress=stopping_after(2))
+    assert {path.name for path in kept.glob("*")} > {"young"}
+    assert not (kept / "old").exists()
+    Store().clear()
+    assert not kept.exists()
 
 
 def test_what_was_not_used_for_longest_leaves_first():

@@ -68,7 +68,8 @@ def analyze(
     likes, which comes out here with the model as it was.
 
     ``cache`` keeps the result on disk by all that it depends on, and finds it there the next time (docs/cache.md); None
-    does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set.
+    does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set. With it a
+    run that is interrupted and asked for again goes on after the layers that took longer than five seconds.
 
     ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
     should know (layers left out, dead heads); `workbench.findings` puts the result in sentences.
@@ -96,7 +97,9 @@ def analyze(
         bar_of_fraction(analysis.title, source.size) if progress is True else nullcontext(progress or None)
     )
     with shown as tell:
-        accumulated = accumulate(analysis, options, source, settings, tell)
+        # rows finer than a metric are no measurements, and quickly made
+        unfinished = None if entry is None or analysis.per is not None else entry.unfinished
+        accumulated = accumulate(analysis, options, source, settings, tell, unfinished)
     frame = result_frame(analysis, options, source, settings, accumulated)
     return frame if entry is None else entry.keep(frame)
 

@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ from workbench.core.files import sha256_bytes
 from workbench.frames.provenance import versions
 from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, shared, write_frame
 from workbench.models.loading import tensor_bytes
+from workbench.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +72,11 @@ class CacheEntry:
         except Unhashable as error:
             self.reason = f"not cached: {error}"
 
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """Where layers are kept until the result is; None where nothing is."""
+        return None if self.key is None else Unfinished(self.store.layers, self.key)
+
     def find(self) -> pd.DataFrame | None:
         """The result as it was computed, or None."""
         return None if self.key is None else self.store.read(self.key)
@@ -78,6 +85,8 @@ class CacheEntry:
         """The same frame, kept for the next time."""
         if self.key is not None:
             self.reason = self.store.write(self.key, frame)
+        if self.unfinished is not None:
+            self.unfinished.done()
         if self.reason is not None:
             frame.attrs["notes"].append(self.reason)
         return frame
@@ -247,6 +256,11 @@ class Store:
         self.folder = paths.cache_dir() / "results" if folder is None else folder
         self.limit = size_limit() if limit is None else limit
 
+    @property
+    def layers(self) -> Path:
+        """The folder of what runs that are not finished have measured."""
+        return self.folder.with_name(f"{self.folder.name}-unfinished")
+
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.parquet"
 
@@ -304,7 +318,8 @@ class Store:
         }
 
     def clear(self) -> int:
-        """Remove all results; returns how many there were."""
+        """Remove all results, and layers of runs that are not finished; returns how many results there were."""
+        shutil.rmtree(self.layers, ignore_errors=True)
         files = self._stored()
         for one in files:
             one.path.unlink(missing_ok=True)

@@ -5,12 +5,13 @@ It runs over a model and its inputs batch by batch, a file of q, k, v cut into b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,7 @@ from workbench.core.options import parse_numbers
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs.settings import RunSettings
+from workbench.runs.unfinished import LayerResult, Unfinished
 
 Progress = Callable[[float], None]
 """A function of the fraction that is done; it may raise to stop the work."""
@@ -94,11 +96,13 @@ def accumulate(
     source: Source,
     settings: RunSettings,
     progress: Progress | None = None,
+    unfinished: Unfinished | None = None,
 ) -> Accumulator:
     """Measure every layer of every batch. ``options`` are what `find_analysis` gives.
 
     A layer is freed before the model runs the next, unless the analysis compares layers. ``progress`` is called after
-    every layer of every batch, lastly with 1.0.
+    every layer of every batch, lastly with 1.0. ``unfinished`` has layers that an interrupted run has measured, and
+    gets those that take long.
     """
     # analyses with the option say what they measure head by head; the others have no means to take
     aggregate = not getattr(options, "per_head", True)
@@ -108,12 +112,33 @@ def accumulate(
 
     read = analysis.reads(options)
 
+    def found_in(layer: Layer) -> Iterator[Measurement] | Iterator[pd.DataFrame]:
+        if unfinished is None:
+            yield from analysis.measured(layer, options)
+            return
+        found = unfinished.find(layer)
+        if found is None:
+            started, layer.counts = time.monotonic(), Counts()
+            try:
+                measurements = cast(
+                    "list[Measurement]", [*analysis.measured(layer, options)]
+                )  # of no finer rows
+            finally:
+                into.counts.merge(layer.counts)
+            yield from measurements
+            found = LayerResult(measurements, layer.counts.counts, layer.heads, layer.total_heads)
+            unfinished.keep(layer, found, time.monotonic() - started)
+            return
+        into.counts.merge(Counts(found.counts))
+        layer.heads, layer.total_heads = [*found.heads], found.total_heads
+        yield from found.measurements
+
     def measure(layer: Layer) -> None:
         into.sources[layer.index] = layer.record.source
         try:
             _need_attention(layer.record, read)
             layer = layer.seen_by(analysis.cross)
-            for measurement in analysis.measured(layer, options):
+            for measurement in found_in(layer):
                 if isinstance(measurement, pd.DataFrame):
                     if layer.step is not None:
                         measurement.insert(list(measurement.columns).index("layer") + 1, STEP, layer.step)
