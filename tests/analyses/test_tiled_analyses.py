@@ -115,7 +115,7 @@ def test_a_map_that_the_free_memory_cannot_hold_is_refused_with_its_layer(monkey
     free = SimpleNamespace(available=attn.numel() * attn.itemsize - 1)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     assert capture(model, inputs, sites=["attn"])[1].attn is not None  # what is small is taken without asking
-    monkeypatch.setattr(memory, "_SMALL", 0)
+    monkeypatch.setattr(memory, "SMALL", 0)
     with pytest.raises(InputError, match=r"layer 0 \(blocks.0.attn\): attention of 1 × .*method='tiled'"):
         capture(model, inputs, sites=["attn"])
     assert capture(model, inputs, sites=["attn"], map_limit=0)[1].q is not None

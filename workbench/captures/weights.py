@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.captures.records import Call
+from workbench.core import memory
 from workbench.core.errors import IncompleteCapture, InputError
-from workbench.core.memory import check_room
 
 # Largest |recomputed - captured| / largest |captured| that counts as the same numbers. Half precision kernels
 # round the attention weights themselves to 8 or 11 bits before multiplying them with v.
@@ -64,16 +64,17 @@ def check_room_for_maps(
 
     On a CPU: an accelerator says so itself.
     """
-    if q.device.type != "cpu":
-        return
     dtype = q.dtype if dtype is None else dtype
     sizes = *q.shape[:-1], k.shape[-2]
+    needed = copies * math.prod(sizes) * dtype.itemsize
+    if needed <= memory.SMALL or q.device.type != "cpu":
+        return
     each = " × ".join(f"{size:,}" for size in sizes)
     kind = str(dtype).removeprefix("torch.")
     what = f"attention of {each} numbers (batch, head, query, key) in {kind}" + f", {copies} such at once" * (
         copies > 1
     )
-    check_room(copies * math.prod(sizes) * dtype.itemsize, what, instead)
+    memory.check_room(needed, what, instead)
 
 
 def _parts(x: Tensor, scores: int) -> list[slice]:
@@ -91,10 +92,10 @@ def _in_large_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < 2 * _LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype, count=math.prod(shape)).view(shape)
 
 
 def _softmax_scores(

@@ -6,7 +6,7 @@ import psutil
 
 from workbench.core.errors import InputError
 
-_SMALL = 2**28  # bytes that are taken without asking
+SMALL = 2**28  # bytes that are taken without asking
 
 
 def free_memory() -> int:
@@ -16,7 +16,7 @@ def free_memory() -> int:
 
 def check_room(needed: int, what: str, instead: str) -> None:
     """Raise `InputError` where ``what`` takes more bytes than are free, saying what to do ``instead``."""
-    if needed > _SMALL and needed > (free := free_memory()):
+    if needed > SMALL and needed > (free := free_memory()):
         raise InputError(
             f"{what} would take {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB of memory are free; {instead}"
         )
