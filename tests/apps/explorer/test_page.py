@@ -256,11 +256,11 @@ def _a_long_text_is_coloured_where_it_is_seen(page, folder):
 
 
 def _a_pinned_view_stands_beside_another(page, bundle):
-    """A pin of head 1 of layer 2, then head 0 of layer 1: their difference, in the drawn colours too."""
+    """A pin of head 1 of layer 2, dropped on head 0 of layer 1: their difference, in the drawn colours too."""
     page.keyboard.press("m")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowLeft")
-    page.locator(".aw-pin").click()
+    page.locator(".aw-pin").drag_to(page.locator(".aw-centre"))
     a, b = (bundle.attention(layer)[head, 0].astype(float) for layer, head in ((2, 1), (1, 0)))
     moved = np.abs(a - b).sum() / (a.sum() + b.sum())
     page.wait_for_function(SAYS, arg=f"{moved * 100:.0f}\u00a0% of attention elsewhere")
