@@ -5,9 +5,10 @@ import pytest
 
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import claims_figure, shown_claims
+from workbench.figures import claims_caption, claims_figure, shown_claims
 from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
 from workbench.figures.theme import ALLOWED, PUBLISHED
+from workbench.figures.words import DATA
 
 NAN = float("nan")
 
@@ -188,6 +189,51 @@ def test_to_be_equivalent_supports_a_claim_of_equality_and_speaks_against_one_of
     assert colours == [VERDICTS["holds"][0], VERDICTS["fails"][0]]
 
 
+def test_the_margin_of_equivalence_is_a_bracket_where_it_is_not_what_is_allowed():
+    def brackets(fig):
+        black = [shape for shape in fig.layout.shapes if shape.line.color == "black" and shape.y0 == shape.y1]
+        return [shape for shape in black if shape.y0 > 30]
+
+    null = {"null": "gaussian", "null_mean": 0.2, "null_low": 0.19, "null_high": 0.21, "margin": "10%"}
+    fig = claims_figure(claims(comparison="<= null", threshold="", published=NAN, **null))
+    (shade,), (bracket,) = allowed(fig), brackets(fig)
+    assert bracket.x1 == shade.x1  # 0.2 + a tenth of the way to 1
+    assert bracket.x0 > shade.x0
+    assert "margin of equivalence" in titles(fig)
+    near = {"comparison": "equals", "threshold": "0.3", "margin": "10%"}
+    fig = claims_figure(claims(**near))
+    assert not brackets(fig)
+    assert "margin of equivalence" not in titles(fig)
+
+
+def test_a_claim_that_holds_by_a_threshold_that_its_null_meets_says_so():
+    null = {"null": "gaussian", "null_mean": 0.2, "null_low": 0.1, "null_high": 0.3}
+    beyond = claims_figure(claims(comparison=">", threshold="0.05", verdict="holds", **null))
+    assert "<b>holds‡</b>" in titles(beyond)
+    assert "‡ The null distribution meets this threshold as well." in " ".join(titles(beyond)).replace(
+        "<br>", " "
+    )
+    assert "<b>holds</b>" in titles(claims_figure(claims(comparison=">", verdict="holds", **null)))
+
+
+def test_the_number_of_null_samples_stands_in_the_key():
+    held = claims(null="gaussian", null_mean=0.2, null_low=0.1, null_high=0.3)
+    assert "null (Gaussian), 95 %" in titles(claims_figure(held))
+    held.attrs["provenance"] = [{"options": {"null_samples": count}} for count in (20, 0)]
+    assert "null (Gaussian): 95 % of 20 samples" in titles(claims_figure(held))
+
+
+def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
+    plain = claims_caption(claims())
+    assert "equivalent" not in plain
+    assert "rows marked" not in plain
+    trained = claims(options="model=digits-tssa, baseline=digits-vit", kind="count")
+    assert "rows marked exact count do not." in claims_caption(trained)
+    assert claims_caption(trained).endswith(f"{DATA['digits']}.")
+    assert "digits;</span>" in " ".join(titles(claims_figure(trained)))
+    assert "is equivalent where" in claims_caption(claims(verdict="equivalent within the margin"))
+
+
 def test_what_holm_undecides_is_marked_with_its_p():
     alone = claims(verdict="undecided", p=0.02, p_adjusted=0.09)
     text = titles(claims_figure(alone))
@@ -217,9 +263,14 @@ def test_an_axis_is_cut_where_the_allowed_range_would_be_a_line():
     fig = claims_figure(pd.concat([inside, far]))
     shade = allowed(fig)[0]
     assert shade.x1 - shade.x0 > 30
-    arrows = [trace for trace in fig.data if str(trace.marker.symbol).startswith("triangle")]
-    assert [trace.marker.symbol for trace in arrows] == ["triangle-right", "triangle-left"]
-    assert "Arrows point to what lies beyond an axis." in " ".join(titles(fig)).replace("<br>", " ")
+    arrows = [trace.marker for trace in fig.data if str(trace.marker.symbol).startswith("triangle")]
+    assert [arrow.symbol for arrow in arrows] == [
+        "triangle-right",
+        "triangle-right",
+        "triangle-left",
+    ]  # key first
+    assert arrows[1].size > arrows[2].size  # the estimate, and an end of its interval
+    assert "estimate beyond the axis; small: an end of its CI" in titles(fig)
 
 
 def test_a_null_is_not_drawn_on_a_logarithm_because_an_interval_ends_near_0():

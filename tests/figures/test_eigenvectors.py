@@ -121,7 +121,7 @@ def test_the_inconsistency_ends_near_its_largest_value_and_the_share_at_one():
     ]
     fig = eigenvector_span_figure(study(*rows))
     assert [round(axis.range[1], 2) for axis in fig.select_xaxes()] == [0.33, 1.02]
-    assert [list(trace.x) for trace in fig.data if trace.error_x.array is not None] == [[0.1], [0.7], [0.5]]
+    assert [list(trace.x) for trace in fig.data if trace.error_x.array is not None] == [[0.1], [0.5], [0.7]]
     assert len(bands(fig, NULL_BAND)) == 2
     with pytest.raises(InputError, match="span_share"):
         eigenvector_span_figure(eigen_frame())

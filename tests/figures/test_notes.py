@@ -67,3 +67,11 @@ def test_a_caption_hears_what_the_runs_of_its_models_left_out_or_cut():
         run["notes"] = ["5 of 5 texts were longer than 8 tokens and were cut"]
     assert left_out_notes(frame.assign(input="one")) == ["a, b: the text was cut at 8 tokens."]
     assert left_out_notes(frame) == ["a, b: all 5 texts were longer than 8 tokens and were cut."]
+
+
+def test_of_undefined_values_those_that_a_frame_holds_are_named():
+    frame = pd.DataFrame({"model": "bundled:a", "metric": ["share"], "value": [1.0]})
+    note = "3 of 4 values of width gaussian, share gaussian are undefined and left out"
+    frame.attrs["provenance"] = [{"model": {"spec": "bundled:a"}, "notes": [note]}]
+    assert left_out_notes(frame) == ["a: 3 of 4 values of share gaussian are undefined and left out."]
+    assert left_out_notes(frame.assign(metric="rank")) == []

@@ -2,6 +2,7 @@ from .ablation import ablation_figure as ablation_figure
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .attention_matrix import attention_matrix_figure as attention_matrix_figure
+from .claims import claims_caption as claims_caption
 from .claims import claims_figure as claims_figure
 from .claims import shown_claims as shown_claims
 from .class_attention import class_attention_figure as class_attention_figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from workbench.figures.attention_matrix import asked_and_seen, compose_matrices,
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.maps import compose_maps, map_panel
-from workbench.figures.marks import Band, Dots, Line, Null
+from workbench.figures.marks import Band, Dots, Line, Null, Rule
 from workbench.figures.scales import Scale
 from workbench.figures.theme import even_choice
 from workbench.figures.token_attention import head_weights
@@ -124,12 +124,15 @@ def _over_text(
 
 
 def attention_summary_figure(
-    frame: pd.DataFrame, metrics: Sequence[str] = ("attention_entropy", "attention_distance")
+    frame: pd.DataFrame,
+    metrics: Sequence[str] = ("attention_entropy", "attention_distance"),
+    even: Mapping[str, float] | None = None,
 ) -> go.Figure:
     """Entropy and mean distance of attention through depth, from 0: a row per metric, of several models a column each.
 
     The line is the mean over heads and inputs, each head is a dot (mean over inputs), a band the 95 % confidence
-    interval over inputs. The null distribution is drawn in grey where the frame carries a null.
+    interval over inputs. The null distribution is drawn in grey where the frame carries a null, and a line for even
+    attention: at an entropy share of 1, and at the distance that ``even`` has by model.
 
     Raises:
         InputError: the frame holds none of the metrics, or no layers.
@@ -137,9 +140,12 @@ def attention_summary_figure(
     rows = rows_of(frame, metrics, needs=("layer",))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
-    plot = Plot(frame, panel=SERIES if several else None).metric(*present)
+    of_distance = frame["model"].map(dict(even or {})).where(frame["metric"] == "attention_distance")
+    level = of_distance.mask(frame["metric"] == "attention_entropy_share", 1.0)
+    plot = Plot(frame.assign(even=level), panel=SERIES if several else None).metric(*present)
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
     apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
     plot = plot.scale(y_zero=True, x_free=several, y_free=apart or several)
-    plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
+    line, rule = Line(words="mean over inputs and heads"), Rule(name="even attention", column="even")
+    plot = plot.add(Null(), Band(over="input"), Dots(), line, rule)
     return plot.figure("page", height=118 * len(present) + 90 if several else None)

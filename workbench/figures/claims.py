@@ -15,11 +15,11 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, ticks, with_room
-from workbench.figures.estimates import NULLS
+from workbench.figures.estimates import NULLS, null_count
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
-from workbench.figures.words import PAPERS, variant_words
+from workbench.figures.words import DATA, PAPERS, variant_words
 from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import (
@@ -40,6 +40,7 @@ from workbench.papers.verdicts import (
     parse_measure,
     refuted_by_equality,
     region,
+    sameness,
 )
 
 AGAINST = "equivalent within the margin, against the claim"
@@ -53,7 +54,7 @@ VERDICTS = {
     PREMISE: (GREY, "line-ns-open"),
     NOT_TESTED: (GREY, "line-ew-open"),
 }
-PAGE_HEIGHT = 805  # px, 8.4 in: what a printed page has room for above a caption
+PAGE_HEIGHT = 720  # px, 7.5 in: what a printed page has room for above a caption
 _NEEDS = {
     "paper",
     "place",
@@ -74,8 +75,12 @@ _KEYS = ["paper", "place", "claim", "interpretation"]
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 580, PAGE - 2 * _MARGIN, 3
+_DOUBTS = {
+    "†": "decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = {}",
+    "‡": "the null distribution meets this threshold as well",
+}
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
-_AROUND = 170  # px of the key, the heads and the words beneath; the rest of a page is the rows'
+_AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _COMPARED = {
     "<": "< ",
     "<=": "≤ ",
@@ -83,7 +88,7 @@ _COMPARED = {
     ">=": "≥ ",
 }
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
-_NULL = "rgba(90,90,90,0.55)"
+_NULL, _SAME = "rgba(90,90,90,0.55)", "bracket"
 _KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
 # How an estimate and its interval were found, by the column `interval`, as the words under the chart say it.
 _WAYS = {
@@ -133,7 +138,6 @@ _SYMBOLS = [
     ("", "PGD", "PGD: projected gradient descent"),
     ("", "AUPR", "AUPR: area under the precision–recall curve"),
     ("", " pp", "pp: percentage points"),
-    ("", "RPC", "RPC: attention by robust principal components"),
     ("", "TSSA", "TSSA: token statistics self-attention"),
     ("", "ToST", "ToST: token statistics transformer"),
     ("", "ISTA", "ISTA: iterative shrinkage–thresholding"),
@@ -149,10 +153,12 @@ class _Lane(NamedTuple):
     ends: tuple[float, float, float]  # value and interval
     allowed: tuple[float, ...] | None
     null: tuple[float, float] | None
+    same: tuple[float, ...] | None  # what is equivalent, where that is not all that is allowed
     words: str
     why: str
     letter: str  # of how that was found, where it is not as usual
-    adjusted: float = math.nan  # Holm's p, where that undecides what the interval decides
+    doubts: str  # marks beside the verdict, of `_DOUBTS`
+    adjusted: float  # Holm's p
 
 
 class _Row(NamedTuple):
@@ -190,7 +196,9 @@ class _Scale:
     def of(cls, rows: Sequence[_Row]) -> _Scale:
         """An axis with everything that the rows show, and room for the range where a claim holds."""
         lanes = [lane for row in rows for lane in row.lanes]
-        parts = [part for lane in lanes for part in (lane.ends, lane.null or (), lane.allowed or ())]
+        parts = [
+            part for one in lanes for part in (one.ends, one.null or (), one.allowed or (), one.same or ())
+        ]
         parts += [tuple(row.published) for row in rows]
         parts = [[one for one in part if math.isfinite(one)] for part in parts]
         numbers = [one for part in parts for one in part]
@@ -235,7 +243,7 @@ class _Scale:
             powers = [10.0**power for power in range(20, math.floor(math.log10(self.unit)) - 1, -1)]
             taken: list[float] = []
             for one in (0.0, *(sign * power for power in powers for sign in (1, -1))):
-                if not self.beyond(one) and all(abs(self.at(one) - at) * wide > 3 * _FONT for at in taken):
+                if not self.beyond(one) and all(abs(self.at(one) - at) * wide > 1.6 * _FONT for at in taken):
                     taken.append(self.at(one))
                     yield taken[-1], _short(one)
             return
@@ -307,8 +315,32 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         for of, symbol, words in _SYMBOLS
         if symbol in plain and (not of or papers & {*of.split()})
     ]
-    null = _null_words(shown) if shown["null"].nunique() == 1 else ""
-    return _Chart(rows, null).figure(rows, " ".join(below))
+    null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
+    count = null_count(frame)
+    return _Chart(rows, null + (f": 95 % of {count} samples" if count else ", 95 %")).figure(
+        rows, " ".join(below)
+    )
+
+
+def claims_caption(frame: pd.DataFrame) -> str:
+    """How the figure of a table of claims is read: verdicts, why rows are no headlines, and data, of what it draws.
+
+    Args:
+        frame: what `claims_figure` takes.
+    """
+    shown = _tested(shown_claims(frame))
+    same = "is equivalent where it lies within the margin (the bracket, or the shaded range about a number), "
+    said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
+    said += same * (EQUIVALENT in {*shown["verdict"]})
+    said += "and is undecided elsewhere; headline claims of a paper are decided together (Holm, 5 %). "
+    said += "A headline is the one reading of a claim that counts"
+    said += "; rows marked {} do not".format(_listed(_aside(shown)).replace(" and ", " or ")) * bool(
+        _aside(shown)
+    )
+    said += (
+        ". Margins, and thresholds that a paper does not print, are set here, not by the paper; § names the "
+    )
+    return " ".join([f"{said}claim's place.", *(f"{DATA[name]}." for name in _data(shown))])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -331,17 +363,24 @@ def _tested(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _height(tested: pd.DataFrame) -> float:
     """Pixels of all rows."""
-    rows = _rows(tested)
-    return sum(row.height(last) for row, last in zip(rows, _lasts(rows), strict=True))
+    return sum(row.height(row is own[-1]) for own in _groups(_rows(tested)) for row in own)
 
 
-def _lasts(rows: Sequence[_Row]) -> list[bool]:
-    """Which rows are the last ones of their axis."""
-    following = [*rows[1:], None]
-    return [
-        after is None or not row.key or row.key != after.key
-        for row, after in zip(rows, following, strict=True)
-    ]
+def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """The rows of each axis."""
+    groups: list[list[_Row]] = []
+    for row in rows:
+        if groups and row.key and row.key == groups[-1][-1].key:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _cut(rows: Sequence[_Row]) -> bool:
+    """Whether an end of an interval lies beyond its axis."""
+    scales = [(_Scale.of(own), row) for own in _groups(rows) for row in own]
+    return any(scale.beyond(end) for scale, row in scales for lane in row.lanes for end in lane.ends)
 
 
 def _rows(frame: pd.DataFrame) -> list[_Row]:
@@ -377,9 +416,9 @@ def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls
     sampled = [one for name, one in every if one not in ("", usual.get(name))]
     counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
     tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]
-    kind = _KINDS.get(first["kind"] or "", "")
     tail += ["after warm-up"] * first["over"].endswith("warm-up")
-    tail += [kind or "secondary"] * (bool(kind) or not first["primary"])
+    tail += [name for name in _data(own) if name not in first["label"]]
+    tail += _aside(own)
     shown = "" if first["comparison"].endswith("null") or not several_nulls else _null_words(own)
     tail += [shown] * bool(shown)
     grey = [f"{part};" for part in tail[:-1]] + tail[-1:]
@@ -393,6 +432,18 @@ def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls
     for symbol in ("R_c", "J_proj", "1_N"):
         label = label.replace(symbol, symbol.replace("_", "<sub>") + "</sub>")
     return label
+
+
+def _aside(frame: pd.DataFrame) -> list[str]:
+    """Why rows are no headlines."""
+    kinds = frame["kind"].map(_KINDS).fillna("secondary")
+    return [*kinds[frame["kind"].isin([*_KINDS]) | ~frame["primary"].astype(bool)].unique()]
+
+
+def _data(frame: pd.DataFrame) -> list[str]:
+    """On what data the models of the records were trained."""
+    models = [claim_options(options).get("model", "") for options in frame["options"].fillna("").unique()]
+    return [name for name in DATA if any(model.startswith(f"{name}-") for model in models)]
 
 
 def _whole(words: str) -> str:
@@ -467,33 +518,47 @@ def _claimed(own: pd.DataFrame, factor: float, unit: str) -> str:
 
 
 def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) -> _Lane:
+    value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
     null = None
     if pd.notna(row["null_mean"]):
         null = NullBand("", *(float(row[name]) for name in ("null_mean", "null_low", "null_high")))
-    allowed = region(
-        row["comparison"], str(row["threshold"]), float(row["published"]), null, row["margin"], _bound(row)
+    comparison, threshold, margin = row["comparison"], str(row["threshold"]), row["margin"]
+    least, most = _bounds(row)
+    allowed = region(comparison, threshold, float(row["published"]), null, margin, most)
+    same = sameness(comparison, allowed, null, margin, most, threshold)
+    same = (max(same[0], least), same[1]) if same and same != allowed else None
+    same, allowed = (
+        # what is next to 0 is 0 here
+        None if ends is None else tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in ends)
+        for ends in (same, allowed)
     )
-    if allowed is not None:  # what is next to 0 is 0 here
-        allowed = tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in allowed)
-    value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
     options = claim_options(row["options"] or "")
     model = options.get("model") or options.get("operator")
     way, verdict = _way(row), row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
-    alone = verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"]
+    band = None if null is None else (factor * null.low, factor * null.high)
+    met = (
+        band
+        and allowed
+        and not comparison.endswith("null")
+        and allowed[0] <= band[0]
+        and band[1] <= allowed[1]
+    )
+    doubts = "†" * (verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"])
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
-        AGAINST if verdict == EQUIVALENT and refuted_by_equality(row["comparison"]) else verdict,
-        (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed,
-        None if null is None else (null.low, null.high), words, str(row.get("why") or ""),
-        chr(96 + ways.index(way)) if way in ways[1:] else "", row["p_adjusted"] if alone else math.nan,
+        AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
+        (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
+        words, str(row.get("why") or ""), chr(96 + ways.index(way)) if way in ways[1:] else "",
+        doubts + "‡" * bool(verdict == "holds" and met), row["p_adjusted"],
     )  # fmt: skip
 
 
-def _bound(row: Any) -> float:
-    """The most that the quantity of a claim can be."""
+def _bounds(row: Any) -> tuple[float, float]:
+    """The least and the most that the quantity of a claim can be."""
     metric = METRICS.get(parse_measure(row["measure"])[0].metric)
-    return 1.0 if metric is None or row["measure"].startswith("(") else metric.high
+    plain = metric is not None and not row["measure"].startswith("(")
+    return (metric.low, metric.high) if plain else (-math.inf, 1.0)
 
 
 def _way(row: Any) -> str:
@@ -524,23 +589,20 @@ def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
 
 
 def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
-    """What undecides claims that their own intervals decide, and what arrows mean."""
-    ps = [f"{lane.adjusted:.2g}" for row in rows for lane in row.lanes if lane.adjusted == lane.adjusted]
-    if ps:
-        yield (
-            f"† Decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = "
-            f"{', '.join(ps)}{' from the top' * (len(ps) > 1)}."
-        )
-    scales = [(_Scale.of([row]), lane) for row in rows for lane in row.lanes]
-    if any(scale.beyond(end) for scale, lane in scales for end in lane.ends):
-        yield "Arrows point to what lies beyond an axis."
+    """What the marks beside verdicts mean."""
+    lanes = [lane for row in rows for lane in row.lanes]
+    for mark, words in _DOUBTS.items():
+        ps = [f"{lane.adjusted:.2g}" for lane in lanes if mark in lane.doubts]
+        if ps:
+            words = words.format(", ".join(ps) + " from the top" * (len(ps) > 1))
+            yield f"{mark} {words[:1].upper()}{words[1:]}."
 
 
 def _margins(frame: pd.DataFrame) -> Iterator[str]:
     """Of what a margin about a null is a share, and which null it is."""
     rows = frame[frame["comparison"].str.endswith("null") & frame["null"].notna()]
     margins = {str(margin).replace("%", " %") for margin in rows["margin"] if str(margin).endswith("%")}
-    bounds = {math.isfinite(_bound(row)) for row in rows.to_dict("records")}
+    bounds = {math.isfinite(_bounds(row)[1]) for row in rows.to_dict("records")}
     shares = ["of the way from the null's mean to 1"] * (True in bounds)
     shares += ["of the null's mean" + " where nothing bounds it" * (True in bounds)] * (False in bounds)
     if margins:
@@ -609,11 +671,8 @@ class _Chart:
         for x, words in heads.items():
             self._write(f"<b>{words}</b>", x, top)
         top += _LINE + 6
-        first = 0
-        for number, last in enumerate(_lasts(rows), start=1):
-            if last:
-                top = self._group(rows[first:number], top)
-                first = number
+        for own in _groups(rows):
+            top = self._group(own, top)
         self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
         text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
         self._write(text, 0, top + 5, GREY)
@@ -632,7 +691,9 @@ class _Chart:
         entries = [(word, word) for word in VERDICTS if any(lane.verdict == word for lane in lanes)]
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
         entries.append(("where the claim holds", ALLOWED))
-        entries += [(f"{self.null or 'null'}, 95 %", _NULL)] * any(lane.null for lane in lanes)
+        entries += [("margin of equivalence", _SAME)] * any(lane.same for lane in lanes)
+        entries += [(self.null, _NULL)] * any(lane.null for lane in lanes)
+        entries += [("estimate beyond the axis; small: an end of its CI", _ARROWS[1])] * _cut(rows)
         said = [row.printed.split(" ")[0] for row in rows if row.published]
         words = "published, other models" if "published" in said else ""
         words += (", or theory" if words else "theory") if "theory" in said else ""
@@ -643,6 +704,10 @@ class _Chart:
             for words, look in (entries[place] for place in places):
                 if look in VERDICTS:
                     self._estimate((x + 10, x + 2, x + 18), y, look, words)
+                elif look == _SAME:
+                    self._bracket(x + 2, x + 18, y + 3)
+                elif look == _ARROWS[1]:
+                    self._mark([x + 10], y, {"symbol": look, "size": 9, "color": GREY})
                 elif look:
                     self._box(x + 1, x + 19, y - 4, y + 4, fillcolor=look)
                 else:
@@ -687,8 +752,9 @@ class _Chart:
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
             self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
-            doubt = "†" * (lane.adjusted == lane.adjusted)
-            self._write(f"<b>{lane.verdict.partition(' within')[0]}{doubt}</b>", _VERDICT, above, colour)
+            self._write(
+                f"<b>{lane.verdict.partition(' within')[0]}{lane.doubts}</b>", _VERDICT, above, colour
+            )
             x = tuple(self._at(scale, end) for end in lane.ends)
             away = scale.beyond(lane.ends[0])
             self._estimate(x, above + _LINE / 2, lane.verdict, lane.why, _ARROWS[away])
@@ -710,20 +776,27 @@ class _Chart:
             self._box(low, high, above, above + _LINE, fillcolor=ALLOWED)
             for x in (x for x, end in zip((low, high), lane.allowed, strict=True) if math.isfinite(end)):
                 self._box(x, x, above, above + _LINE, line={"color": "black", "width": 1})
+        if lane.same is not None:
+            self._bracket(*(self._at(scale, end) for end in lane.same), above + _LINE - 1)
         if lane.null is not None:
             low, high = (self._at(scale, end) for end in lane.null)
             room = max(0.0, _LEAST - (high - low)) / 2
             self._box(low - room, high + room, above + 1.5, above + _LINE - 1.5, fillcolor=_NULL)
 
+    def _bracket(self, low: float, high: float, y: float) -> None:
+        """A margin: a line between two ends that point up."""
+        for x0, x1, y0 in ((low, high, y), (low, low, y - 4), (high, high, y - 4)):
+            self._box(x0, x1, y0, y, line={"color": "black", "width": 0.8})
+
     def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str, arrow: str = "") -> None:
         """A value and its interval, already in pixels."""
         colour, symbol = VERDICTS[verdict]
-        symbol = arrow or symbol
+        symbol, size = (arrow, 9) if arrow else (symbol, 5.5)
         line = {"width": 1.3 if "open" in symbol else 0, "color": colour}
         self.traces.append(
             go.Scatter(
                 x=[x[0]], y=[y], mode="markers", customdata=[why], hovertemplate="%{customdata}<extra></extra>",
-                marker={"symbol": symbol, "size": 5.5, "color": colour, "line": line}, cliponaxis=False,
+                marker={"symbol": symbol, "size": size, "color": colour, "line": line}, cliponaxis=False,
                 error_x={"type": "data", "symmetric": False, "array": np.subtract(x[2:], x[0]), "width": 0,
                          "arrayminus": np.subtract(x[0], x[1:2]), "color": colour, "thickness": 1.4},
             )

@@ -17,7 +17,7 @@ from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import null_of_means
 from workbench.figures.maps import Maps, add_scale
-from workbench.figures.marks import Band, Line, Null, key_entry
+from workbench.figures.marks import Band, Line, Null, Rule, key_entry
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale, bar_room
 from workbench.figures.theme import COLOURS, GREY, theme_of
@@ -157,7 +157,8 @@ def class_attention_summary_figure(
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
-    Marks are means over heads and inputs; grey, the 95 % range of the same mean with the masks' patches permuted.
+    Marks are means over heads and inputs; grey, the 95 % range of the same mean with the masks' patches permuted; a
+    line, the level of even attention.
 
     Args:
         frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %
@@ -170,8 +171,10 @@ def class_attention_summary_figure(
     rows = frame[frame["candidate"].isna() | (frame["candidate"] == "head")]
     rows = null_of_means(rows_of(rows, metrics))
     present = [name for name in metrics if (rows["metric"] == name).any()]
+    rows = rows.assign(even=rows["metric"].isin(MEASURES[:2]).map({True: 1.0, False: np.nan}))
     apart = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if apart else None).metric(*present).scale(y_zero=True, x_free=apart)
-    return plot.add(Null(), Band(over="input", bars=True), Line(words="mean over heads and inputs")).figure(
+    line, even = Line(words="mean over heads and inputs"), Rule(name="even attention", column="even")
+    return plot.add(Null(), Band(over="input", bars=True), line, even).figure(
         "page" if apart or len(present) > 1 else "column"
     )

@@ -14,10 +14,10 @@ from workbench.figures.grammar import SERIES, Plot
 from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
 from workbench.figures.marks import NOISE, Band, Line, Null
 
-CANDIDATES = {
-    "true": "eigenvectors of K̃",
-    "perturbed": "perturbed eigenvectors",
+CANDIDATES = {  # the order of their colours
     "values": "recovered from V",
+    "perturbed": "perturbed eigenvectors",
+    "true": "eigenvectors of K̃",
 }
 _SIZE = {
     "gamma_size": "mean |γ| of the eigenvectors"
@@ -33,7 +33,7 @@ _NULL = "gaussian"  # the one that `workbench.findings` compares with
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
     """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
 
-    Each model has a column. Lines are means over inputs, layers and heads, bands the IQR of inputs' means. Among the
+    Each model has a column. Lines are medians, bands the IQR of inputs' means over layers and heads. Among the
     absolute differences stands mean |γ| of the true axes, which they are to be read against; those of the true axes are
     rounding alone, and the key says below which power of ten. The null distribution of the residual replaces V.
 
@@ -61,20 +61,16 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
     rows["quantity"] = rows["quantity"].mask(of_size, "gamma_size")
     rows["metric"] = rows["metric"].mask(of_size, "gamma_abs")
     rows = rows.assign(candidate=pd.NA, convention=pd.NA, statistic=pd.NA)
-    quantities = {name: CANDIDATES[name] for name in ("values", "perturbed")} | {
-        "true": f"{CANDIDATES['true']} (first row: below 10<sup>{power}</sup>)".replace("-", "−")
-    }
-    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=quantities | _SIZE | _PANELS).metric(
-        *_PANELS
-    )
+    true = f"{CANDIDATES['true']} (first row: below 10<sup>{power}</sup>)".replace("-", "−")
+    names = CANDIDATES | {"true": true} | _SIZE | _PANELS
+    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=names).metric(*_PANELS)
     plot = plot.scale(
         x_log=2, x_title="Rank of the eigenvector", x_free=True, y_log={"gamma_abs": True},
         y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),
     )  # fmt: skip
-    line = Line(markers=False, words="mean over inputs, layers and heads")
-    return plot.add(Null(words=NOISE), Band(quantiles=(25, 75), over="input"), line).figure(
-        "page", height=430
-    )
+    line = Line("median", markers=False, words="median over inputs")
+    band = Band(quantiles=(25, 75), over="input")
+    return plot.add(Null(words=NOISE), band, line).figure("page", height=430)
 
 
 def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
-from workbench.figures.frames import rows_of, without_provenance
+from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.marks import At, Line, Mark, Null, Rule, Series, key_entry
@@ -37,7 +37,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
         InputError: no eigenvalues, several heads or models, no such layer, or no positive eigenvalue.
     """
     metric = "eigenvalue" if (frame["metric"] == "eigenvalue").any() else "eigenvalue_share"
-    rows = rows_of(without_provenance(frame), metric, needs=("layer", "rank"))
+    rows = rows_of(frame, metric, needs=("layer", "rank"))
     for column in ("head", "model"):
         if rows[column].nunique() > 1:
             raise InputError(f"the frame holds {rows[column].nunique()} {column}s; keep one of them")

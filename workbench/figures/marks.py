@@ -579,12 +579,12 @@ def _dot(colour: str) -> dict[str, Any]:
 
 
 def as_null(trace: go.Scatter, number: int) -> go.Scatter:
-    """A band in the look of a null distribution: the first plain grey, a second one in outline."""
+    """A band in the look of a null distribution: the first plain grey, a second one in a dark outline."""
     if number:
         if trace.x[0] is not None:  # the outline goes all around
             trace.update(x=[*trace.x, trace.x[0]], y=[*trace.y, trace.y[0]])
         return trace.update(
-            fillcolor="rgba(120,120,120,0.05)", line={"width": 0.8, "color": "#8A8A8A", "dash": "solid"}
+            fillcolor="rgba(120,120,120,0.05)", line={"width": 1, "color": "#333333", "dash": "solid"}
         )
     return trace.update(fillcolor=NULL_BAND, line={"width": 0, "color": NULL_BAND})
 

@@ -13,6 +13,7 @@ from workbench.figures.measuring import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
 from workbench.frames.results import provenance_of
 
+_UNDEFINED = re.compile(r"\d+ of \d+ values of (.+) are undefined and left out")
 _CUT = re.compile(r"(\d+) of (\d+) texts were longer than (\d+) tokens and were cut")
 
 
@@ -30,16 +31,21 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
 def left_out_notes(frame: pd.DataFrame) -> list[str]:
     """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds.
 
-    Cut texts are counted where more than one is drawn; of a single one it is said where every text of the run was cut.
+    Of values that are undefined those of the frame's metrics are named. Cut texts are counted where more than one is
+    drawn; of a single one it is said where every text of the run was cut.
     """
     models: dict[str, list[str]] = {}
     single = "input" in frame and frame["input"].nunique(dropna=False) == 1
+    held = set(frame["metric"]) if "metric" in frame else set()
     for run in provenance_of(frame):
         spec = (run.get("model") or {}).get("spec")
         if "model" not in frame or spec in set(frame["model"]):
             for note in run.get("notes") or ():
                 if cut := _CUT.fullmatch(note):
                     note = _cut_text(*map(int, cut.groups()), single)
+                elif undefined := _UNDEFINED.fullmatch(note):
+                    names = [name for name in undefined[1].split(", ") if not held or name.split()[0] in held]
+                    note = note.replace(undefined[1], ", ".join(names)) if names else ""
                 if note and (cut or " left out" in note):
                     models.setdefault(note, []).append(short_name(spec))
     return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in models.items()]

@@ -6,7 +6,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.frames import without_provenance
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import At, Band, Line, Null
 
@@ -27,7 +26,6 @@ def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     Raises:
         InputError: the frame holds neither metric by layer, or no such layer.
     """
-    frame = without_provenance(frame)
     present = [metric for metric in METRICS if (frame["metric"] == metric).any()]
     if not present:
         raise InputError(

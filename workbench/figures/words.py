@@ -33,11 +33,19 @@ alone: sentences have that word."""
 DEFINED = {
     "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
     r"\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
+    "RPC": "RPC: attention by robust principal components",
+    "MSSA": "MSSA: multi-head subspace self-attention",
     "+ boost": "Boost: a share of the first tokens in every residual connection",
 }
 """What labels of variants are short for, as a caption says it."""
 
-_TASKS = ("digits", "photos", "prose")
+DATA = {
+    "digits": "Digits: scikit-learn's handwritten ones, 8 × 8 pixels",
+    "photos": "Photos: pieces of scikit-image's and scikit-learn's photographs, each photograph a class",
+    "prose": "Prose: essays, stories and letters in English, written for this project",
+}
+"""Data that models here were trained on, as a caption says it."""
+
 _VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
              "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
@@ -93,12 +101,12 @@ def attention_of(model: str) -> str:
     """The attention of a model of the records as `LOOKS` names it; nothing for any other model."""
     task, _, kind = model.rpartition(":")[2].partition("-")
     kind = "softmax" if kind == "vit" else kind.replace("-boost", "+boost")
-    return kind if task in _TASKS and kind in LOOKS else ""
+    return kind if task in DATA and kind in LOOKS else ""
 
 
 def _variant(name: str) -> str:
     task, _, kind = name.partition("-")
-    kind = (kind if task in _TASKS else name).replace("-boost", "+boost")
+    kind = (kind if task in DATA else name).replace("-boost", "+boost")
     kind, _, boost = kind.partition("+")
     known = _VARIANTS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
     causal = "causal " * (name == kind and kind.endswith("-causal"))

@@ -358,7 +358,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
         sentences.append(
             f"Bilateral attention takes {ours['training']:.3f} times softmax's multiply–accumulates in training, for "
             f"an image by itself (Table V: {theirs['training']:.2f}), {batch:.3f} in a batch, whose images share the "
-            f"position term; in a test, with that term computed beforehand, {ours['test']:.3f} (Table V: "
+            f"position term; in inference, with that term computed beforehand, {ours['test']:.3f} (Table V: "
             f"{theirs['test']:.2f}), and {seconds:.2f} times its time."
         )
     for metric, condition, words in _TOLD[:3]:
@@ -388,7 +388,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
 _TOLD = (
     ("macs", "training", "multiply–accumulates in training"),
     ("seconds_per_sample", "training", "time of training"),
-    ("seconds_per_sample", "test", "time of a test"),
+    ("seconds_per_sample", "test", "time of inference"),
     ("peak_memory", "training", "memory of training"),
 )
 _TABLES = {
