@@ -217,9 +217,12 @@ def test_a_claim_that_holds_by_a_threshold_that_its_null_meets_says_so():
 
 
 def test_the_number_of_null_samples_stands_in_the_key():
-    held = claims(null="gaussian", null_mean=0.2, null_low=0.1, null_high=0.3)
+    held = claims(null="gaussian", null_mean=0.2, null_low=0.1, null_high=0.3, analysis="one")
     assert "null (Gaussian), 95 %" in titles(claims_figure(held))
-    held.attrs["provenance"] = [{"options": {"null_samples": count}} for count in (20, 0)]
+    runs = [("one", 20), ("one", 0), ("two", 5)]
+    held.attrs["provenance"] = [
+        {"analysis": name, "options": {"null_samples": count}} for name, count in runs
+    ]
     assert "null (Gaussian): 95 % of 20 samples" in titles(claims_figure(held))
 
 
@@ -231,7 +234,8 @@ def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
     assert "rows marked exact count do not." in claims_caption(trained)
     assert claims_caption(trained).endswith(f"{DATA['digits']}.")
     assert "digits;</span>" in " ".join(titles(claims_figure(trained)))
-    assert "is equivalent where" in claims_caption(claims(verdict="equivalent within the margin"))
+    same = claims_caption(claims(verdict="equivalent within the margin"))
+    assert "is equivalent, whatever the shading, where" in same
 
 
 def test_what_holm_undecides_is_marked_with_its_p():

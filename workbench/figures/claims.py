@@ -316,7 +316,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         if symbol in plain and (not of or papers & {*of.split()})
     ]
     null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
-    count = null_count(frame)
+    count = null_count(frame, {*shown.loc[shown["null"].notna(), "analysis"]})
     return _Chart(rows, null + (f": 95 % of {count} samples" if count else ", 95 %")).figure(
         rows, " ".join(below)
     )
@@ -329,7 +329,7 @@ def claims_caption(frame: pd.DataFrame) -> str:
         frame: what `claims_figure` takes.
     """
     shown = _tested(shown_claims(frame))
-    same = "is equivalent where it lies within the margin (the bracket, or the shaded range about a number), "
+    same = "is equivalent, whatever the shading, where it lies within the margin (bracket, or shading about a number), "
     said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
     said += same * (EQUIVALENT in {*shown["verdict"]})
     said += "and is undecided elsewhere; headline claims of a paper are decided together (Holm, 5 %). "
