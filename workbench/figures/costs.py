@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.marks import Published, Rule
+from workbench.figures.overlays import need_columns
 from workbench.figures.variants import LOOKS
 from workbench.figures.words import PAPERS
 
@@ -19,6 +20,7 @@ _TITLES = {
 _CONDITIONS = {"training": "training", "test": "inference"}
 _DIAMONDS = ("diamond-open", "triangle-up-open")
 _BOTH = {"": "parameters, alike in both"}
+_SOURCE = "workbench.studies.training.variant_costs"
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
 # RPC-Attention in the words of teo2024's Table 13.
 _STEPS = {
@@ -30,8 +32,8 @@ _STEPS = {
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity, for training and inference: multiples of the baseline.
 
-    The bar of a dot is the interquartile range over rounds. Open diamonds are what papers print, as multiples of
-    their own baselines, each beside the dot of the same condition. Rows are grouped by baseline, which has none itself;
+    The bar of a dot is the interquartile range over rounds. Red diamonds of training and triangles of inference are
+    what papers print, as multiples of their own baselines. Rows are grouped by baseline, which has none itself;
     a variant whose paper has another baseline than softmax attention stands with that one.
 
     Args:
@@ -41,15 +43,10 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: another frame, or one without measured rows.
     """
-    missing = [column for column in _NEEDS if column not in frame.columns]
-    measured = frame[frame["source"] == "measured"] if not missing else frame.iloc[:0]
+    need_columns(frame, _NEEDS, _SOURCE)
+    measured = frame[frame["source"] == "measured"]
     if measured.empty:
-        raise InputError(
-            "the frame holds no measured costs"
-            + f" (no column {', '.join(missing)})" * bool(missing)
-            + "; give the "
-            "result of workbench.studies.training.variant_costs"
-        )
+        raise InputError(f"the frame holds no measured costs; give the result of {_SOURCE}")
     shown = frame[frame["metric"].isin([*_TITLES]) & frame["condition"].isin(["", *_CONDITIONS])]
     shown = shown[(shown["attention"] != shown["baseline"]) & ~shown["source"].str.startswith("counted")]
     other = set(measured.loc[measured["baseline"] != "softmax", "attention"]) - set(measured["baseline"])

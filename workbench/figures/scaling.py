@@ -46,10 +46,8 @@ def scaling_figure(
     frame = frame[(frame["condition"] == condition) & ~frame["operator"].isin(without)]
     again = pd.DataFrame()
     if now is not None:
-        again = now[(now["condition"] == condition) & now["metric"].isin(_COSTS) & now["value"].notna()]
-        scale = again["metric"].map({"device_memory": 2.0**-20}).fillna(1.0)
-        again = again.assign(size=again["tokens"], value=again["value"] * scale)
-        again = again.assign(attention=again["operator"].map(_plain))
+        again = _costs(now[(now["condition"] == condition) & now["value"].notna()])
+        again = again.assign(size=again["tokens"])
     parts: list[pd.DataFrame] = []
     for sweep in sweeps:
         rows = frame[frame["sweep"] == sweep]
@@ -62,9 +60,7 @@ def scaling_figure(
         parts.append(rows.assign(size=rows[SWEEPS[sweep].axis]))
     known = pd.concat(parts)
     ended = known[known["ended"].notna()].set_index(["sweep", "operator"])["ended"].to_dict()
-    rows = known[known["metric"].isin(_COSTS)].assign(attention=lambda own: own["operator"].map(_plain))
-    mebibytes = rows["metric"].map({"device_memory": 2.0**-20}).fillna(1.0)
-    rows["value"] *= mebibytes
+    rows = _costs(known)
     last = rows.loc[rows.groupby(["sweep", "metric", "operator"])["size"].idxmax()]
     reasons = [ended.get(key) for key in zip(last["sweep"], last["operator"], strict=True)]
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
@@ -134,6 +130,13 @@ def exponents_figure(
             published.assign(paper="wu2025", table="1"), beside=True, words=" (Wu et al. 2025, Table 1, one head)"
         ),
     ).figure()  # fmt: skip
+
+
+def _costs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Times in seconds and memories in MiB, with the attention as `LOOKS` names it."""
+    rows = frame[frame["metric"].isin(_COSTS)]
+    mebibytes = rows["metric"].map({"device_memory": 2.0**-20}).fillna(1.0)
+    return rows.assign(attention=rows["operator"].map(_plain), value=rows["value"] * mebibytes)
 
 
 def _heading(sweep: str) -> str:

@@ -53,16 +53,13 @@ def training_curves_figure(
         InputError: no such rows, or two models with the same attention.
         UnknownName: a metric that has no axis here, or a variant without a look.
     """
-    for metric in metrics:
-        if metric not in _AXES:
-            raise UnknownName("metric of a training curve", metric, _AXES)
     errors = frame[frame["metric"] == "accuracy"]
+    axes = {metric: _axis(metric) for metric in metrics}
     frame = pd.concat([frame, errors.assign(value=1 - errors["value"], metric="error")])
     rows = frame[(frame["split"] == split) & frame["metric"].isin(metrics) & frame["value"].notna()]
     _one_model_each(rows, f"the frame has no {split} {' or '.join(metrics)}")
     parts, titles, logs = [], {}, {}
-    for metric in metrics:
-        words, factor, log = _AXES[metric]
+    for metric, (words, factor, log) in axes.items():
         own = rows[rows["metric"] == metric].assign(value=lambda part, factor=factor: part["value"] * factor)
         titles[metric] = _title(split, words)
         logs[metric] = log and own["value"].max() > 10 * own["value"].min()
@@ -90,11 +87,9 @@ def variant_curves_figure(
         InputError: no such rows, or two models with the same attention.
         UnknownName: a metric that has no axis here, or a variant without a look.
     """
-    if metric not in _AXES:
-        raise UnknownName("metric of a training curve", metric, _AXES)
+    words, factor, log = _axis(metric)
     rows = frame[(frame["split"] == split) & (frame["metric"] == metric) & frame["value"].notna()]
     order = _one_model_each(rows, f"the frame has no {split} {metric}")
-    words, factor, log = _AXES[metric]
     rows = rows[rows["epoch"] >= first].assign(value=lambda own: own["value"] * factor)
     medians = rows.groupby(["attention", "epoch"])["value"].median()
     others = [name for name in order if name != _BASELINE] or order
@@ -163,6 +158,12 @@ def versus_baseline_figure(
     )
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
     return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
+
+
+def _axis(metric: str) -> tuple[str, int, bool]:
+    if metric not in _AXES:
+        raise UnknownName("metric of a training curve", metric, _AXES)
+    return _AXES[metric]
 
 
 def _title(split: str, words: str) -> str:
