@@ -109,6 +109,16 @@ def test_whole_maps_of_32768_tokens_are_refused_before_one_is_formed(name, optio
         workbench.analyze(name, qkv=Capture([record], ("input", "q", "k", "scale")), **options)
 
 
+def test_a_captured_map_that_cannot_be_copied_in_double_precision_is_refused():
+    attn = torch.zeros(1, 1, 1, 1).expand(1, 32, 32_768, 32_768)
+    with pytest.raises(
+        InputError, match=r"1 × 32 × 32,768 × 32,768 .* in float64, 2 such at once would take 512.0 GiB"
+    ):
+        workbench.analyze(
+            "attention-map", qkv=Capture([LayerRecord(7, "", attn=attn)], ("attn",)), method="dense"
+        )
+
+
 def test_a_map_that_the_free_memory_cannot_hold_is_refused_with_its_layer(monkeypatch):
     model, inputs = narrow_vit(), images(1)
     attn = capture(model, inputs, sites=["attn"])[1].attn

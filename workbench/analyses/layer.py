@@ -319,9 +319,13 @@ def token_attention(record: LayerRecord) -> Tensor:
 
 def need_room_for_maps(layer: Layer, copies: int, instead: str) -> None:
     """Raise `InputError` where so many maps of the chosen heads in float64 are larger than the memory that is free."""
-    q, k = layer.record.q, layer.record.k
-    if q is not None and k is not None:
-        check_room_for_maps(layer.choose_heads(q), k, copies, torch.float64, instead)
+    attn, q, k = layer.record.attn, layer.record.q, layer.record.k
+    formed = attn if attn is not None else q
+    if formed is None or (attn is None and k is None):
+        return
+    chosen = layer.choose_heads(formed)
+    sizes = chosen.shape if k is None or attn is not None else (*chosen.shape[:-1], k.shape[-2])
+    check_room_for_maps(sizes, torch.float64, chosen.device, copies, instead)
 
 
 def need_token_attention(layer: Layer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -44,11 +45,14 @@ def attention_weights(
     q, k = q.to(dtype), k.to(dtype)
     if kind == "channel":
         return torch.softmax((q.mT @ k) * scale, dim=-1)
-    check_room_for_maps(q, k)
+    check_room_for_maps((*q.shape[:-1], k.shape[-2]), dtype, q.device)
     # On a CPU a few inputs at a time, whose scores stay in its cache: the maps are a capture's largest tensors.
     batch, heads, queries, _ = q.shape
-    parts = _parts(q, heads * queries * k.shape[2])
-    if len(parts) == 1 or q.requires_grad or k.requires_grad:
+    scores = heads * queries * k.shape[2]
+    parts = _parts(q, scores)
+    # a single large map is made in its place too: beside it two more would be needed
+    small = len(parts) == 1 and (q.device.type != "cpu" or batch * scores <= _CACHED_SCORES)
+    if small or q.requires_grad or k.requires_grad:
         return _softmax_scores(q, k, scale, mask)
     attn = _in_large_pages((batch, heads, queries, k.shape[2]), dtype)
     for part in parts:
@@ -58,23 +62,21 @@ def attention_weights(
 
 
 def check_room_for_maps(
-    q: Tensor, k: Tensor, copies: int = 1, dtype: torch.dtype | None = None, instead: str = _INSTEAD
+    sizes: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int = 1, instead: str = _INSTEAD
 ) -> None:
-    """Raise `InputError` where so many maps of these queries and keys at once are larger than the memory that is free.
+    """Raise `InputError` where so many maps (batch, head, query, key) at once are larger than the memory that is free.
 
     On a CPU: an accelerator says so itself.
     """
-    dtype = q.dtype if dtype is None else dtype
-    sizes = *q.shape[:-1], k.shape[-2]
     needed = copies * math.prod(sizes) * dtype.itemsize
-    if needed <= memory.SMALL or q.device.type != "cpu":
+    if needed <= memory.SMALL or device.type != "cpu":
         return
     each = " × ".join(f"{size:,}" for size in sizes)
     kind = str(dtype).removeprefix("torch.")
-    what = f"attention of {each} numbers (batch, head, query, key) in {kind}" + f", {copies} such at once" * (
-        copies > 1
+    several = f", {copies} such at once" if copies > 1 else ""
+    memory.check_room(
+        needed, f"attention of {each} numbers (batch, head, query, key) in {kind}{several}", instead
     )
-    memory.check_room(needed, what, instead)
 
 
 def _parts(x: Tensor, scores: int) -> list[slice]:
