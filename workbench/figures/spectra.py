@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.marks import Band, Dots, Line
+from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.multipanel import multipanel
 from workbench.figures.theme import even_choice
 
@@ -30,7 +30,8 @@ def spectrum_figure(
     One panel per model (and checkpoint), or per head with ``heads="panels"`` (at most 12, evenly chosen).
     A line is the median over inputs, and over heads where they share a panel; the band holds the interquartile range.
     A frame without rows per input brings these itself, for all heads together. Beneath, where the frame holds them, how
-    many eigenvalues hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs.
+    many eigenvalues hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs,
+    and the null distribution where the frame has one.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: where a quarter of a rank's values are, it is not drawn, and the title says of how many that is so.
@@ -72,8 +73,8 @@ def spectrum_figure(
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
     plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: "Eigenvalues that<br>hold 90 %"})
-    plot = plot.metric(_HOLDING).scale(x_free=True, y_zero=True)
-    return multipanel([fig, plot.add(Band(), Line(), Dots()).figure("page")], 1)
+    plot = plot.metric(_HOLDING).scale(x_free=True, y_free=True, y_zero=True)
+    return multipanel([fig, plot.add(Null(), Band(), Line(), Dots()).figure("page")], 1)
 
 
 def _chosen_heads(rows: pd.DataFrame) -> list[int]:
