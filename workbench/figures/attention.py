@@ -126,13 +126,14 @@ def _over_text(
 def attention_summary_figure(
     frame: pd.DataFrame,
     metrics: Sequence[str] = ("attention_entropy", "attention_distance"),
-    even: Mapping[str, float] | None = None,
+    grids: Mapping[str, tuple[int, int] | None] | None = None,
 ) -> go.Figure:
     """Entropy and mean distance of attention through depth, from 0: a row per metric, of several models a column each.
 
     The line is the mean over heads and inputs, each head is a dot (mean over inputs), a band the 95 % confidence
     interval over inputs. The null distribution is drawn in grey where the frame carries a null, and a line for even
-    attention: at an entropy share of 1, and at the distance that ``even`` has by model.
+    attention: at an entropy share of 1, and at its mean distance over the patches of those models whose ``grids`` are
+    given, rows and columns.
 
     Raises:
         InputError: the frame holds none of the metrics, or no layers.
@@ -140,7 +141,8 @@ def attention_summary_figure(
     rows = rows_of(frame, metrics, needs=("layer",))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
-    of_distance = frame["model"].map(dict(even or {})).where(frame["metric"] == "attention_distance")
+    distances = {name: _mean_distance(grid) for name, grid in (grids or {}).items() if grid}
+    of_distance = frame["model"].map(distances).where(frame["metric"] == "attention_distance")
     level = of_distance.mask(frame["metric"] == "attention_entropy_share", 1.0)
     plot = Plot(frame.assign(even=level), panel=SERIES if several else None).metric(*present)
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
@@ -149,3 +151,9 @@ def attention_summary_figure(
     line, rule = Line(words="mean over inputs and heads"), Rule(name="even attention", column="even")
     plot = plot.add(Null(), Band(over="input"), Dots(), line, rule)
     return plot.figure("page", height=118 * len(present) + 90 if several else None)
+
+
+def _mean_distance(grid: tuple[int, int]) -> float:
+    """From patch to patch, in patches, over all pairs."""
+    places = np.indices(grid).reshape(2, -1)
+    return float(np.hypot(*(places[:, :, None] - places[:, None])).mean())
