@@ -188,7 +188,7 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "axes": _axes,
     "whole": _whole,
 }
-"""What is measured, row by row; about eight minutes on two quiet cores, the last of which takes three."""
+"""What is measured, row by row; about eight minutes of one thread, of which the last row takes three."""
 
 
 if __name__ == "__main__":
