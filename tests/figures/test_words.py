@@ -38,3 +38,8 @@ def test_what_labels_are_short_for_is_said_once():
     assert said == "Accuracies. " + DEFINED["Scaled (S"] + "."
     assert with_definitions(said, labels) == said
     assert with_definitions("Accuracies.", '["softmax"]') == "Accuracies."
+    # numbers in base64 are no label, and what the caption explains is not explained again
+    assert with_definitions("Accuracies.", '{"y":{"bdata":"aRPC="}}') == "Accuracies."
+    for caption in ("Robust principal components (RPC).", "As Chen et al. (2023), Table 7."):
+        assert with_definitions(caption, '["RPC"]' if "RPC" in caption else '["Primal"]') == caption
+    assert DEFINED["Primal"] in with_definitions("Accuracies.", '["Primal"]')

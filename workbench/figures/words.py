@@ -34,6 +34,9 @@ DEFINED = {
     "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
     r"\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
     "RPC": "RPC: attention by robust principal components",
+    "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
+    "bilateral": "Bilateral: attention as a bilateral filter of the image (Abdullaev et al., 2025)",
+    "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
     "MSSA": "MSSA: multi-head subspace self-attention",
     "+ boost": "Boost: a share of the first tokens in every residual connection",
 }
@@ -58,7 +61,8 @@ _SPEC = re.compile(r"\b(?:bundled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
 _POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = re.compile(r"(?<![\w)\]-])-(?=\d)")
-_INDEX = re.compile(r"(?<![\w.])(\w)_([ijknre])\b")
+_INDEX = re.compile(r"(?<![\w.])(Δ?\w)_([ijknre])\b")
+_DATA = re.compile(r'"(?:bdata|source)":"[^"]*"')
 _PERCENT = re.compile(r"(?<=\d)%")
 _LOWERED = str.maketrans("ijknre", "ᵢⱼₖₙᵣₑ")
 
@@ -76,12 +80,15 @@ def in_words(text: str) -> str:
 
 def with_definitions(caption: str, labels: str) -> str:
     """A caption that also says what the labels of its figure are short for, where it does not yet."""
-    short = [
-        words
-        for sign, words in DEFINED.items()
-        if sign in labels and words.partition(":")[0] + ":" not in caption
-    ]
+    labels = _DATA.sub("", labels)
+    short = [words for sign, words in DEFINED.items() if sign in labels and not _explained(words, caption)]
     return " ".join([caption, *(f"{words}." for words in short)]) if caption else caption
+
+
+def _explained(words: str, caption: str) -> bool:
+    """Whether a caption has a definition already, its name in parentheses, or the paper that the definition names."""
+    name, paper = words.partition(":")[0], re.search(r"\((\w+ et al\.)", words)
+    return f"{name}:" in caption or f"({name})" in caption or (paper is not None and paper[1] in caption)
 
 
 def _said(found: re.Match[str]) -> str:
