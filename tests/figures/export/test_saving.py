@@ -1,12 +1,16 @@
 """save_figure: what it writes, refuses, and does without Chrome."""
 
+import base64
+import copy
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+import plotly.io
 import pytest
 from PIL import Image
 from pypdf import PdfReader
@@ -53,6 +57,26 @@ def test_every_file_is_written_and_carries_the_same_provenance(tmp_path):
     assert held["data"]["sha256"] == sha256_file(tmp_path / "a folder" / "f.csv")
     assert held["figure"]["sha256"] == sha256_file(tmp_path / "a folder" / "f.figure.json")
     assert shown.layout.width == 312
+
+
+@needs_chrome
+def test_a_notebook_keeps_the_png_of_what_it_shows(tmp_path, monkeypatch):
+    """Beside plotly's own output, which static viewers leave blank; a figure without a PNG has that alone."""
+    published = []
+    kernel = SimpleNamespace(display_pub=SimpleNamespace(publish=lambda *given: published.append(given)))
+    monkeypatch.setattr("IPython.get_ipython", lambda: kernel)
+    monkeypatch.setattr(plotly.io.renderers, "default", "plotly_mimetype")
+    shown = save(tmp_path, formats=["png"])
+    shown._ipython_display_()
+    ((bundle, sizes),) = published
+    assert base64.b64decode(bundle["image/png"]) == (tmp_path / "f.png").read_bytes()
+    assert bundle["application/vnd.plotly.v1+json"]["data"][0]["type"] == "scatter"
+    assert sizes == {"image/png": {"width": 312}}
+    assert copy.deepcopy(shown) == shown
+    (tmp_path / "f.png").unlink()
+    monkeypatch.setattr(plotly.io, "show", lambda fig, *args, **kwargs: published.append(fig))
+    shown.show()
+    assert published[1:] == [shown]
 
 
 @needs_chrome

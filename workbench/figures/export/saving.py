@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -165,7 +167,33 @@ def save_figure(
     static = tuple(format for format in wanted if format in STATIC)
     if static:
         _export_now(folder, name, static, provenance)
-    return themed
+    return SavedFigure(themed, folder / f"{name}.png")
+
+
+class SavedFigure(go.Figure):
+    """A figure whose PNG lies at ``printed``: a notebook keeps both, so that it is seen where plotly does not run.
+
+    Where there is no such file the figure is shown as every other of plotly's.
+    """
+
+    def __init__(self, figure: Any = None, printed: Path | None = None) -> None:
+        super().__init__(figure)
+        self._printed = printed
+
+    def show(self, *args: Any, **kwargs: Any) -> Any:
+        """As plotly shows it, in a notebook with its PNG."""
+        asked = args or kwargs or self._printed is None or not self._printed.is_file()
+        kernel = None if asked else getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        bundle = {} if kernel is None else self._repr_mimebundle_()
+        if self._printed is None or kernel is None or not bundle:
+            return super().show(*args, **kwargs)
+        image = base64.b64encode(self._printed.read_bytes()).decode()
+        # printed, it has several pixels for each
+        sizes = {"image/png": {"width": self.layout.width}}
+        return kernel.display_pub.publish({"image/png": image} | bundle, sizes)
+
+    def _ipython_display_(self) -> None:
+        self.show()
 
 
 def measure_figure(fig: go.Figure, width: str | None = None) -> Page:
