@@ -1,4 +1,4 @@
-"""Models with several kinds of tokens: exact, self and cross attention told apart, both axes labelled."""
+"""Models with several kinds of tokens: exact, self attention beside cross attention, both axes labelled."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ as an object. Numbers of rows are (batch, head, query), float64, 0 for queries t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ class _OfRows(Reduction):
     def add(self, tile: Tile) -> None:
         self.values[tile.place] = self.of(tile)
 
+    @abstractmethod
     def of(self, tile: Tile) -> Tensor:
-        raise NotImplementedError
+        """Of the rows of a tile."""
 
     def result(self) -> Float[Tensor, "batch head query"]:
         return self.values

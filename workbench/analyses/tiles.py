@@ -12,6 +12,7 @@ B batch, H query head, K key head, N query, M key, D head_dim.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -168,7 +169,7 @@ REDUCTIONS: dict[str, type[Reduction]] = {}
 """Reductions by name; a subclass of `Reduction` joins by being defined."""
 
 
-class Reduction:
+class Reduction(ABC):
     """What is taken of attention tile by tile: `start`, `add` of every tile, `end_rows` after all heads, `result`.
 
     Tiles come by input, then by queries, then by heads. A subclass with a ``name`` is found by it.
@@ -181,20 +182,20 @@ class Reduction:
         if cls.name:
             REDUCTIONS[cls.name] = cls
 
+    @abstractmethod
     def start(self, shape: Shape) -> None:
         """Before the first tile."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, tile: Tile) -> None:
         """Another tile."""
-        raise NotImplementedError
 
-    def end_rows(self, batch: int, rows: slice) -> None:
+    def end_rows(self, batch: int, rows: slice) -> None:  # noqa: B027 - only what is kept of several heads ends rows
         """All heads of these queries have been added."""
 
+    @abstractmethod
     def result(self) -> Any:
         """After the last tile."""
-        raise NotImplementedError
 
 
 @dataclass

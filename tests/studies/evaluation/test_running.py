@@ -391,7 +391,7 @@ def test_an_image_falls_once_the_nearest_misclassified_one_is_within_the_budget(
 
 
 def test_perplexity_of_what_was_kept_is_that_of_its_own_tokens(monkeypatch):
-    """The first token is foretold by nothing: the n-th likelihood is that of the token after it."""
+    """The first token is predicted from nothing: the n-th likelihood is that of the token after it."""
     nll, kept = torch.tensor([0.1, 0.2, 0.4, 0.8]), torch.tensor([True, False, True, False, True])
     monkeypatch.setattr("workbench.studies.evaluation.texts.encode", lambda *given: (torch.arange(5), kept))
     monkeypatch.setattr("workbench.studies.evaluation.texts.sliding_nll", lambda *given: nll)

@@ -80,7 +80,7 @@ def build_lm(
         install_mixture(blocks, experts)
     limit = context if added or learned else None
     if num_classes:
-        model: LanguageModel = TextClassifier(vocabulary, embed_dim, blocks, limit, norm_eps, num_classes)
+        model: LanguageModel = TextClassifier(num_classes, vocabulary, embed_dim, blocks, limit, norm_eps)
     else:
         model = LanguageModel(vocabulary, embed_dim, blocks, limit, norm_eps)
     if added:
@@ -175,16 +175,8 @@ class LanguageModel(nn.Module):
 class TextClassifier(LanguageModel):
     """A language model that says a class: the mean over the real tokens goes to a linear head."""
 
-    def __init__(
-        self,
-        vocabulary: int,
-        width: int,
-        blocks: nn.Sequential,
-        max_length: int | None,
-        norm_eps: float,
-        num_classes: int,
-    ) -> None:
-        super().__init__(vocabulary, width, blocks, max_length, norm_eps)
+    def __init__(self, num_classes: int, vocabulary: int, width: int, *rest: Any) -> None:
+        super().__init__(vocabulary, width, *rest)
         self.head = nn.Linear(width, num_classes)
 
     def forward(
