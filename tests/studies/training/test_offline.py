@@ -1,6 +1,7 @@
 """Offline reinforcement learning: episodes on record, scripted policies, and what an agent earns."""
 
 import dataclasses
+import math
 import sys
 
 import numpy as np
@@ -216,5 +217,46 @@ def test_it_is_trained_acts_and_is_captured(monkeypatch, tmp_path):
     trivial = task.trivial(task)
     assert trivial["loss"] > 0
     assert trivial["normalised_return"] < 30
-    with pytest.raises(InputError, match="leave shuffled out"):
-        load_task("rl", data="embedded:cart-pole-medium", architecture={"context": 4}, shuffled=True)
+    control = load_task("rl", data="embedded:cart-pole-medium", architecture={"context": 4}, shuffled=True)
+    assert control.data["shuffled"]
+    assert math.isfinite(control.acting(model.module)["normalised_return"])
+
+
+def test_shuffled_steps_keep_their_actions_and_lose_their_order():
+    batch = {
+        "returns": torch.arange(5.0)[:, None],
+        "observations": torch.arange(10.0).reshape(5, 2),
+        "actions": 10 * torch.arange(5.0)[:, None],
+        "times": torch.arange(7, 12),
+    }
+    target = 10 * torch.arange(5.0)[:, None]
+    target[4] = torch.nan  # padding
+    found, actions = offline.reordered_steps(batch, target, np.random.default_rng(3))
+    order = found["returns"][:, 0].long()
+    assert order.tolist() != [0, 1, 2, 3, 4]
+    assert sorted(order[:4].tolist()) == [0, 1, 2, 3]
+    assert order[4] == 4
+    assert torch.equal(found["times"], batch["times"])
+    for name in ("returns", "observations", "actions"):
+        assert torch.equal(found[name], batch[name][order])
+    assert torch.equal(actions[:4], 10.0 * order[:4, None])
+
+
+def test_an_agent_with_a_shuffled_past_sees_the_last_observation_last():
+    seen = []
+
+    def act(batch):
+        seen.append(batch)
+        return batch["observations"][:, -1]
+
+    batch = {
+        "returns": torch.arange(12.0).reshape(2, 6, 1),
+        "observations": torch.arange(12.0).reshape(2, 6, 1),
+        "times": torch.arange(30, 36).expand(2, -1),
+    }
+    agent = offline.with_shuffled_past(act)
+    assert torch.equal(agent(batch), batch["observations"][:, -1])
+    assert torch.equal(seen[0]["times"], batch["times"])
+    assert seen[0]["observations"][0, :5].sum() == 10
+    assert not torch.equal(seen[0]["observations"], batch["observations"])
+    assert torch.equal(seen[0]["observations"], seen[0]["returns"])

@@ -14,7 +14,7 @@ from workbench.studies.evaluation.embedded import swapped, undergone
 from workbench.studies.training import embedded_runs, load_recipe, train
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.tasks import load_task
-from workbench.studies.training.tasks.embedded import EMBEDDED, prose
+from workbench.studies.training.tasks.embedded import EMBEDDED, prose, written
 from workbench.studies.training.tasks.passages import decoded, encoded
 
 SIZES = {
@@ -26,7 +26,7 @@ SIZES = {
     "mlp_ratio": 1.0,
     "experts": 2,
 }
-BEFORE = Recipe("prose", SIZES, epochs=1, batch_size=8, learning_rate=1e-3)
+BEFORE = Recipe("text", SIZES, epochs=1, batch_size=8, learning_rate=1e-3)
 AFTER = Recipe("passages", SIZES, epochs=1, batch_size=8, learning_rate=1e-3)
 TABLE = "label\tsentence\n1\tgood\n0\tbad day\n"
 
@@ -98,9 +98,43 @@ def test_five_files_share_no_byte_between_the_splits(tmp_path):
         assert all(text in whole[cut:] for text in texts["test"])
 
 
+def test_what_is_read_before_holds_no_passage_that_is_tested():
+    task = load_task("text", data="embedded:unlabelled")
+    assert task.data["source"] == "embedded:unlabelled"
+    read = "".join(
+        decoded(window.ids.tolist(), task.preprocessing["characters"]) for window in (task.train, task.test)
+    )
+    for name in ("genres", "five-files"):
+        with written(name) as folder:
+            passages = {
+                split: [path.read_text(encoding="utf-8") for path in folder.glob(f"{split}/*/*.txt")]
+                for split in ("train", "test")
+            }
+        assert len(passages["test"]) >= 100
+        assert not [text for text in passages["test"] if text in read]
+        assert sum(text in read for text in passages["train"]) >= 0.75 * len(passages["train"])
+
+
+def test_a_folder_is_read_by_name(tmp_path):
+    (tmp_path / "b.txt").write_text("second " * 100)
+    (tmp_path / "a.txt").write_text("first " * 100)
+    task = load_task("text", data=tmp_path, architecture={"context": 8})
+    whole = "first " * 100 + "\n" + "second " * 100
+    assert task.data["train"]["characters"] + task.data["test"]["characters"] == len(whole)
+    assert decoded(task.train.ids[:12].tolist(), task.preprocessing["characters"]) == whole[:12]
+
+
 def test_a_model_is_pre_trained_and_fine_tuned(monkeypatch, tmp_path):
     monkeypatch.setitem(EMBEDDED, "genres", dataclasses.replace(EMBEDDED["genres"], train=20, test=12))
-    before = train("prose", tmp_path / "a", recipe=BEFORE, limit=20, device="cpu", progress=False)
+    before = train(
+        "text",
+        tmp_path / "a",
+        data="embedded:unlabelled",
+        recipe=BEFORE,
+        limit=20,
+        device="cpu",
+        progress=False,
+    )
     start = before.checkpoints[-1]
     asked = {"recipe": AFTER, "device": "cpu", "progress": False}
     after = train("passages", tmp_path / "b", start=start, **asked)
@@ -124,7 +158,7 @@ def test_a_model_is_pre_trained_and_fine_tuned(monkeypatch, tmp_path):
 
 
 def test_the_recipes_of_both_agree():
-    one, other = (load_recipe(name).architecture for name in ("prose-mixture", "passages-embedded"))
+    one, other = (load_recipe(name).architecture for name in ("text-mixture", "passages-embedded"))
     assert one == other
     assert {planned.attention for planned in embedded_runs.PLAN["genres"]} == {
         "softmax",

@@ -149,8 +149,9 @@ def test_texts_that_will_not_do(tmp_path):
         InputError, match=r"test text has 0 characters, and one example takes 129|9 characters"
     ):
         load_task("text", data=path)
-    with pytest.raises(InputError, match="is no file"):
-        load_task("text", data=tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty holds no text; .* a folder of \*.txt"):
+        load_task("text", data=tmp_path / "empty")
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="is not UTF-8 text: byte 0 is 0xff"):
         load_task("text", data=path)

@@ -107,6 +107,7 @@ _SCENES = (
 """teo2024 Table 6: RPC-Attention beside its symmetric baseline; abdullaev2025 Table IV: bilateral attention, boost."""
 _AGENTS = (
     Planned("softmax", seeds=SEEDS),
+    Planned("softmax-shuffled", shuffled=True),
     Planned("primal-causal", "primal-causal", seeds=SEEDS),
     *(
         Planned(f"primal-causal s={rank}", "primal-causal", options={"low_rank": rank})
@@ -128,8 +129,8 @@ _TUNED = (
     Planned("rpc-sym", "rpc-sym", seeds=SEEDS),
 )
 """teo2024 Tables 11 and 12: each is pre-trained on prose with the same attention and seed."""
-PRETRAINED = {"passages": ("prose", "prose-mixture")}
-"""Task → task and recipe of the run that its own begin with."""
+PRETRAINED = {"passages": ("text", PREFIX + "unlabelled")}
+"""Task → task and data of the run that its own begin with."""
 _OF_TASK = {
     "passages": _TUNED,
     "images": _FAN,
@@ -138,7 +139,7 @@ _OF_TASK = {
     "rl": _AGENTS,
 }
 PLAN: dict[str, tuple[Planned, ...]] = {
-    name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items()
+    name: _OF_TASK.get(entry.task, _ARENA) for name, entry in EMBEDDED.items() if entry.train
 }
 
 
@@ -160,12 +161,12 @@ def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | Non
         }
     try:
         if EMBEDDED[name].task in PRETRAINED:
-            before, named = PRETRAINED[EMBEDDED[name].task]
+            before, data = PRETRAINED[EMBEDDED[name].task]
             asked["start"] = train(
                 before,
                 out.with_name(f"{out.name}-before"),
                 attention=planned.attention,
-                recipe=named,
+                data=data,
                 seed=seed,
                 epochs=epochs,
                 limit=limit,

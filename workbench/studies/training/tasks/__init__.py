@@ -54,7 +54,10 @@ TASKS: dict[str, TaskEntry] = {
     ),
     "prose": TaskEntry(texts.prose, "characters of the bundled prose, three of its files held out"),
     "text": TaskEntry(
-        texts.text, "characters of a text file, its last tenth held out", "FILE in UTF-8", needs_data=True
+        texts.text,
+        "characters of a text, its last tenth held out",
+        "FILE in UTF-8, or FOLDER of them (*.txt)",
+        needs_data=True,
     ),
     "wikitext-103": TaskEntry(
         texts.wikitext,
@@ -157,6 +160,7 @@ def load_task(
         task = entry.load(asked)
     else:
         with written(made) as folder:
-            task = sequences.in_memory(entry.load(dataclasses.replace(asked, data=folder)))
+            task = entry.load(dataclasses.replace(asked, data=folder))
+            task = task if name == "text" else sequences.in_memory(task)
         task = dataclasses.replace(task, data=task.data | {"source": PREFIX + made, "seed": SEED})
     return sequences.shuffled(task) if shuffled else task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from workbench.core.errors import InputError
-from workbench.studies.training.control import ENVIRONMENTS, Environment, acting, returns_of
+from workbench.studies.training.control import ENVIRONMENTS, Act, Environment, acting, returns_of
 from workbench.studies.training.objectives import ACTIONS
 from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
 from workbench.studies.training.tasks.embedded.control import split_name
@@ -129,6 +129,7 @@ def offline(asked: Asked) -> Task:
         architecture={"observations": seen.shape[1], "actions": about["actions"], "horizon": horizon},
         watched=watched,
         collate=default_collate,
+        reorder=reordered_steps,
         acting=acted,
         trivial=mean_action,
     )
@@ -179,14 +180,38 @@ def read_episodes(path: Path) -> list[Episode]:
     return [dict(zip(parts, one, strict=True)) for one in zip(*parts.values(), strict=True) if len(one[2])]
 
 
+def reordered_steps(
+    batch: dict[str, Tensor], target: Tensor, draw: np.random.Generator
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The steps of a stretch in random order, each with its action; their numbers and the padding stay."""
+    length = int((~target[:, 0].isnan()).sum())
+    order = torch.cat([torch.from_numpy(draw.permutation(length)), torch.arange(length, len(target))])
+    return {name: values if name == "times" else values[order] for name, values in batch.items()}, target[
+        order
+    ]
+
+
+def with_shuffled_past(act: Act) -> Act:
+    """An agent that sees the steps before the last in random order."""
+
+    def shuffled(batch: Mapping[str, Tensor]) -> Tensor:
+        last = batch["times"].shape[1] - 1
+        draw = np.random.default_rng(int(batch["times"].max()))
+        order = torch.cat([torch.from_numpy(draw.permutation(last)), torch.tensor([last])])
+        return act({name: values if name == "times" else values[:, order] for name, values in batch.items()})
+
+    return shuffled
+
+
 def normalised_return(
-    model: nn.Module, kind: Environment, about: dict[str, Any], context: int
+    model: nn.Module, kind: Environment, about: dict[str, Any], context: int, shuffled: bool = False
 ) -> dict[str, float]:
     """What the agent earns: mean over `EPISODES`, 0 for uniform actions and 100 for the expert."""
     training = model.training
     model.eval()
     try:
-        found = returns_of(kind, acting(model), about, EPISODES, FIRST_SEED, context)
+        act = with_shuffled_past(acting(model)) if shuffled else acting(model)
+        found = returns_of(kind, act, about, EPISODES, FIRST_SEED, context)
     finally:
         model.train(training)
     return {"normalised_return": kind.normalised(sum(found) / len(found))}

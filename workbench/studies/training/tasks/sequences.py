@@ -103,7 +103,11 @@ def shuffled(task: Task) -> Task:
         )
     sets = {split: Shuffled(getattr(task, split), task.reorder) for split in ("train", "test")}
     return dataclasses.replace(
-        task, **sets, watched=_watched(sets, task.collate), data=task.data | {"shuffled": True}
+        task,
+        **sets,
+        watched=_watched(sets, task.collate),
+        data=task.data | {"shuffled": True},
+        acting=task.acting and partial(task.acting, shuffled=True),
     )
 
 

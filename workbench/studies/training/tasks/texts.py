@@ -74,11 +74,12 @@ def prose(asked: Asked) -> Task:
 
 
 def text(asked: Asked) -> Task:
-    """A text file in UTF-8, its last tenth held out."""
+    """A text file in UTF-8, or the .txt files of a folder by name; the last tenth is held out."""
     path = asked.data
-    if path is None or not path.is_file():
-        raise InputError(f"{path} is no file; task text takes one file of UTF-8 text")
-    content = _read(path)
+    files = [] if path is None else sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path} holds no text; task text takes a file of UTF-8 text, or a folder of *.txt")
+    content = "\n".join(map(_read, files))
     cut = len(content) - len(content) // TEXT_SHARE
     parts = {"train": content[:cut], "test": content[cut:]}
     return _task("text", parts, asked, {"source": "a text file", "held_out": f"the last 1/{TEXT_SHARE}"})

@@ -38,6 +38,7 @@ class Embedded:
     write: Callable[[Path, dict[str, int], int], None]
     """``write(folder, examples of each split, seed)`` puts the files into an empty folder."""
     train: int
+    """Examples; 0 for a text, which is read whole."""
     test: int
     recipe: str
     asks_for: str
@@ -79,6 +80,10 @@ EMBEDDED: dict[str, Embedded] = {
     "five-files": Embedded(
         "passages", "passages of five files of the bundled prose: from which; the last fifth of each held out",
         prose.write_five, 800, 100, "passages-embedded", "SST-5",
+    ),
+    "unlabelled": Embedded(
+        "text", "the files of the bundled prose without what genres and five-files test", prose.write_unlabelled, 0, 0,
+        "text-mixture", "what a model of SST-2, IMDB, SST-5 reads before", usual=False,
     ),
     "pathfinder": Embedded(
         "pixels", "two ends of one dashed path or of two, 16×16 pixels in a row", pathfinder.write, 5000, 1000,

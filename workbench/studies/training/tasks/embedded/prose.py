@@ -1,6 +1,7 @@
 """Passages of the bundled prose: of which genre (the Long Range Arena's Text), and two of one file (its Retrieval).
 
-The files are split, so that no test passage comes from a file of which the training set has any.
+The files are split, so that no test passage comes from a file of which the training set has any; nor does the text that
+a language model reads before it is fine-tuned on passages hold any of these.
 """
 
 from __future__ import annotations
@@ -62,14 +63,24 @@ def write_genres(folder: Path, sizes: dict[str, int], seed: int) -> None:
 
 def write_five(folder: Path, sizes: dict[str, int], seed: int) -> None:
     """``train/FILE/*.txt`` and ``test/FILE/*.txt`` of `FIVE`, tests from the last fifth; nothing is drawn at random."""
-    texts = {number: _running_text(number) for number in FIVE}
     for split, count in sizes.items():
-        parts = {
-            number: text[: len(text) * 4 // 5] if split == "train" else text[len(text) * 4 // 5 :]
-            for number, text in texts.items()
-        }
-        cut = {number: _cut(text, STRIDE["train"]) for number, text in parts.items()}
+        cut = {number: _cut(_part(number, split), STRIDE["train"]) for number in FIVE}
         _write(folder / split, cut, {number: number for number in FIVE}, count)
+
+
+def write_unlabelled(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """``NUMBER.txt`` of every file of which `write_genres` tests nothing, without what `write_five` tests."""
+    for number in sorted(number for numbers in GENRES.values() for number in numbers):
+        if number not in HELD_OUT:
+            text = _part(number, "train") if number in FIVE else _running_text(number)
+            (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+
+
+def _part(number: str, split: str) -> str:
+    """The first four fifths of a file, or the last fifth, which is for testing."""
+    text = _running_text(number)
+    cut = len(text) * 4 // 5
+    return text[:cut] if split == "train" else text[cut:]
 
 
 def _write(folder: Path, texts: dict[str, list[str]], label: dict[str, str], count: int) -> None:
