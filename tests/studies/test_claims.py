@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from workbench.core import paths
-from workbench.core.errors import MissingResource
-from workbench.core.intervals import crossed_interval, welch_interval
-from workbench.papers.published import RECORDED, published, stated_claims
+from workbench.core.errors import MissingResource, UnknownName
+from workbench.core.intervals import crossed_interval, paired_interval, welch_interval
+from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.studies import claims as from_records
 from workbench.studies import claims_from_records
 from workbench.studies.records import (
@@ -52,7 +52,11 @@ def test_every_claim_from_records_has_a_row_and_says_what_it_compares(everything
     for reading, options in zip(
         frame["interpretation"], stated[stated["analysis"].isin(RECORDED)]["options"], strict=True
     ):
-        compared = [pair.split("=")[1] for pair in options.split(", ") if not pair.startswith("recipe=")]
+        compared = [
+            pair.split("=")[1]
+            for pair in options.split(", ")
+            if not pair.startswith(("recipe=", "data=", "seeds="))
+        ]
         assert all(name in reading for name in compared)
     assert frame["why"].notna().all()
 
@@ -154,7 +158,7 @@ def test_seeds_speak_of_a_mechanism_and_inputs_of_one_pair_of_weights(everything
 
 def test_models_whose_confirmatory_seeds_are_all_on_record_are_answered_by_those(everything):
     """RPC-Attention on digits: 14 points more under PGD with the first seed that was seen, fewer over five new ones."""
-    answered = everything.query("scope == 'confirmatory seeds'")
+    answered = everything.query("scope == 'confirmatory seeds' and analysis != 'embedded'")
     models = {part.partition("=")[2] for own in answered["options"] for part in own.split(", ")}
     assert {"digits-rpc-sym", "digits-softmax-sym"} <= models
     assert set(confirmed_seeds([*models])) == models
@@ -251,3 +255,91 @@ def test_an_attack_on_confirmatory_seeds_is_judged_over_seeds_and_images(confirm
     assert (
         "over the same 10 inputs (McNemar), higher in 2 and lower in 1 of 5; confirmatory seeds" in row["why"]
     )
+
+
+# Embedded data ----------------------------------------------------------------------------------------------
+
+SCORES = {  # variant → data set → test accuracy by seed
+    "new": {"easy": (0.9, 0.8, 0.7), "hard": (0.5, 0.6, 0.4)},
+    "old": {"easy": (0.6, 0.65, 0.7), "hard": (0.3, 0.25, 0.35)},
+    "cut": {"easy": (0.85,), "hard": (0.55,)},
+}
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """Records of two data sets, and claims about them as asked for."""
+    trivial = {"easy": 0.5, "hard": 0.45}
+
+    def record(name):
+        if name not in trivial:
+            raise UnknownName("embedded data on record", name, trivial)
+        rows = [("majority", None, 0, trivial[name])]
+        for variant, table in SCORES.items():
+            for seed, value in zip((3, 5, 8), table[name], strict=False):
+                rows += [(variant, seed, 0, 0.1), (variant, seed, 7, value)]
+        frame = pd.DataFrame(rows, columns=["variant", "seed", "epoch", "value"])
+        frame = frame.assign(data=name, metric="accuracy", split="test").astype({"seed": "Int64"})
+        frame.attrs = {"records": [], "provenance": []}
+        return frame
+
+    def answered(options, threshold="0"):
+        claim = stated_claims("wu2025").query("measure == 'accuracy[split=test]'").iloc[[0]]
+        claim = claim.assign(
+            analysis="embedded", options=options, threshold=threshold, comparison=">", margin=""
+        )
+        monkeypatch.setattr(from_records, "stated_claims", lambda paper: claim)
+        (row,) = claims_from_records().to_dict("records")
+        return row
+
+    monkeypatch.setattr(from_records, "embedded_record", record)
+    answered.trivial = trivial
+    return answered
+
+
+def test_mechanisms_on_embedded_data_are_compared_over_seeds_by_their_mean_over_data(embedded):
+    row = embedded("data=easy+hard, model=new, baseline=old")
+    one, other = (np.mean([SCORES[name]["easy"], SCORES[name]["hard"]], axis=0) for name in ("new", "old"))
+    assert row["measured"] == pytest.approx(one.mean() - other.mean())
+    found = welch_interval(pd.Series(one), pd.Series(other))
+    assert (row["low"], row["high"], row["n"]) == (pytest.approx(found.low), pytest.approx(found.high), 3)
+    assert (row["units"], row["scope"], row["interval"]) == ("seeds", "confirmatory seeds", "Welch")
+    assert "better than the trivial predictor on 2 of 2 data sets" in row["why"]
+    single = embedded("data=hard, model=new, baseline=old")
+    assert single["measured"] == pytest.approx(0.2)
+    assert "better than the trivial predictor on 1 of 1 data sets" in single["why"]
+
+
+def test_one_training_seed_is_paired_over_data_sets_with_the_same_seed(embedded):
+    row = embedded("data=easy+hard, model=new, baseline=cut, seeds=1")
+    found = paired_interval(pd.Series([0.9, 0.5]), pd.Series([0.85, 0.55]))
+    assert row["measured"] == pytest.approx(found.value)
+    assert (row["low"], row["high"], row["n"]) == (pytest.approx(found.low), pytest.approx(found.high), 2)
+    assert (row["units"], row["scope"], row["interval"]) == ("data sets", "one training seed", "paired t")
+
+
+def test_what_nobody_learns_decides_nothing(embedded):
+    embedded.trivial.update(easy=0.9, hard=0.9)
+    row = embedded("data=easy+hard, model=new, baseline=old")
+    assert row["verdict"] == "premise not met"
+    assert "neither is better than the trivial predictor on any data set" in row["why"]
+
+
+def test_embedded_data_without_a_record_are_not_tested(embedded):
+    row = embedded("data=easy+harder, model=new, baseline=old")
+    assert row["verdict"] == "not tested at this scale"
+    assert row["why"].endswith("workbench study records embedded --name harder")
+
+
+def test_every_claim_about_embedded_data_names_what_is_trained():
+    from workbench.studies.training.embedded_runs import PLAN
+
+    stated = stated_claims().query("analysis == 'embedded'")
+    assert set(stated["paper"]) == {"teo2024", "chen2023", "wu2025", "abdullaev2025"}
+    for options, scale in stated[["options", "scale"]].to_numpy():
+        pairs = claim_options(options)
+        assert scale == "embedded"
+        for name in pairs["data"].split("+"):
+            seeds = {planned.variant: len(planned.seeds) for planned in PLAN[name]}
+            sides = seeds[pairs["model"]], seeds[pairs["baseline"]]
+            assert (min(sides) == 1) == (pairs.get("seeds") == "1")

@@ -43,7 +43,7 @@ PRINTED_ONLY = {
 }
 """Quantities that a paper prints and no analysis puts out under a name of its own."""
 
-RECORDED = ("training", "evaluation", "operators", "costs")
+RECORDED = ("training", "evaluation", "embedded", "operators", "costs")
 """What ``claims.csv`` says in ``analysis`` of a claim that records or a count answer: see `claims_from_records`."""
 
 _UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "GB": 1e9}

@@ -42,7 +42,8 @@ _CLEAN = {
 def stated_baselines() -> dict[str, str]:
     """Bundled model → the baseline that the papers' claims compare it with."""
     stated = stated_claims()
-    options = [claim_options(text) for text in stated.loc[stated["analysis"].isin(RECORDED), "options"]]
+    bundled = stated["analysis"].isin(RECORDED) & (stated["analysis"] != "embedded")
+    options = [claim_options(text) for text in stated.loc[bundled, "options"]]
     return {pair["model"]: pair["baseline"] for pair in options if {"model", "baseline"} <= set(pair)}
 
 

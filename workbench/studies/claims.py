@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.core.errors import InputError, MissingResource
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
     Finding,
     crossed_interval,
@@ -32,6 +32,7 @@ from workbench.papers.verdicts import COLUMNS, EQUIVALENT, FAILS, HOLDS, NOT_TES
 from workbench.studies.records import (
     OPERATORS,
     confirmed_seeds,
+    embedded_record,
     evaluation_record,
     scaling_record,
     trained_models,
@@ -44,12 +45,20 @@ MODELS = "trained models"
 
 
 TRAINING, EVALUATION = "training", "evaluation"
+EMBEDDED = "embedded"
+"""What ``claims.csv`` says in ``analysis`` of mechanisms trained on embedded data; ``data=NAME+NAME`` says which."""
+DATA_SETS = "data sets"
 COSTS = "costs"
 """What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
-_UNITS = {TRAINING: "seeds", OPERATORS: "sizes", COSTS: "models"}
+_UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
+_TRIVIAL = "majority"
+"""What the record of embedded data calls the trivial predictor."""
+_SCORES = ("mean_iou", "normalised_return", "accuracy")
+"""What says whether anything was learned, the first that a task has."""
+_NOT_LEARNED = "neither is better than the trivial predictor on any data set"
 _INTERVALS = {
-    "seeds": "Welch", "change": "paired t", "kinds": "paired t", "inputs": "Newcombe", "sizes": "t, of a slope",
-    "models": "none: counted", "crossed": "Welch, with inputs crossed",
+    "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
+    "sizes": "t, of a slope", "models": "none: counted", "crossed": "Welch, with inputs crossed",
 }  # fmt: skip
 
 
@@ -82,6 +91,8 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     - of other evaluations of them: over inputs, from the two intervals on record (Newcombe's method). One training
       seed a side: it says which of *these two* models is better, and it is wide, since it takes the two samples of
       inputs as independent although they are the same;
+    - of mechanisms on embedded data: over seeds, Welch's of two means over the data sets; where one seed was trained,
+      over the data sets, paired t. ``why`` says where either has learned more than the trivial predictor knows;
     - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
 
     Raises `UnknownName` for a paper without claims.
@@ -111,6 +122,8 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         else:
             found = _judged(claim, finding, units, how)
             found["why"] = "; ".join(filter(None, (found["why"], more, seeds)))
+            if more.startswith(_NOT_LEARNED):
+                found["verdict"] = PREMISE
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options"]))
     sources = [*read.made.values()]
@@ -132,6 +145,8 @@ class _Records:
 
     def evidence(self, claim: Mapping[str, Any], names: Sequence[str]) -> tuple[bool, str]:
         """Whether confirmatory seeds answer a claim, and what to say of its seeds; nothing where seeds do not."""
+        if claim["analysis"] == EMBEDDED:
+            return not claim["kind"] and _units(claim, False) == "seeds", ""
         if claim["kind"] or claim["analysis"] not in (TRAINING, EVALUATION):
             return False, ""
         there = (
@@ -159,6 +174,9 @@ class _Records:
                 self._once((TRAINING, name, str(confirmed)), lambda name=name: _trained(name, confirmed))
                 for name in names
             ]
+        if claim["analysis"] == EMBEDDED:
+            joined = pd.concat([self._embedded(name) for name in _data_of(claim)])
+            return [joined[joined["variant"].isin([name, _TRIVIAL])] for name in names]
         if claim["analysis"] == OPERATORS:
             exponents = self._once((OPERATORS,), _exponents)
             return [exponents[exponents["operator"] == name] for name in names]
@@ -167,6 +185,14 @@ class _Records:
         key = (EVALUATION, "confirmed") if confirmed else (EVALUATION,)
         frame = self._once(key, lambda: evaluation_record(confirmed=confirmed))
         return [_evaluated(frame, name) for name in names]
+
+    def _embedded(self, name: str) -> pd.DataFrame:
+        try:
+            return self._once((EMBEDDED, name), lambda: embedded_record(name))
+        except UnknownName:
+            raise MissingResource(
+                f"nothing trained on {name} is on record; make it with: workbench study records embedded --name {name}"
+            ) from None
 
 
 def count_verdicts(claims: pd.DataFrame) -> list[str]:
@@ -299,6 +325,8 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     ratio = claim["over"] == "model / baseline"
     if claim["analysis"] == EVALUATION and units == "seeds":
         return _over_seeds(term, frames, ratio)
+    if claim["analysis"] == EMBEDDED:
+        return _over_data(term, frames, units, ratio)
     samples = [_sample(frame, term) for frame in frames]
     how = _INTERVALS[units]
     if claim["analysis"] == COSTS or claim["kind"] == "count":
@@ -347,6 +375,35 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> tuple[Fi
     return crossed_interval(*right), _INTERVALS["crossed"], f"{words} of {len(ps)}"
 
 
+def _over_data(term: Term, frames: list[pd.DataFrame], units: str, ratio: bool) -> tuple[Finding, str, str]:
+    """Mechanisms trained on several data sets: over seeds the means over data sets, otherwise over the data sets."""
+    sides = [_by_seed_and_data(frame, term) for frame in frames]
+    trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
+    score = next(name for name in _SCORES if name in set(trivial["metric"]))
+    floor = trivial[trivial["metric"] == score].set_index("data")["value"]
+    plain = [_by_seed_and_data(frame, Term(score, {"split": "test"})).mean() for frame in frames]
+    learned = int((pd.DataFrame(plain).max() > floor).sum())
+    words = f"better than the trivial predictor on {learned} of {len(floor)} data sets"
+    words = words if learned else _NOT_LEARNED
+    if units == "seeds":
+        one, other = (side.mean(axis=1) for side in sides)
+        return welch_interval(one, other, ratio=ratio), _INTERVALS["seeds"], words
+    same = sides[0].index.intersection(sides[1].index)
+    one, other = (side.loc[same].mean() for side in sides)
+    return paired_interval(one, other, ratio=ratio), _INTERVALS[DATA_SETS], words
+
+
+def _by_seed_and_data(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
+    """Values of the last epoch, a row for each seed and a column for each data set."""
+    rows = _selected(frame[frame["variant"] != _TRIVIAL], term)
+    rows = rows[rows["epoch"] == rows.groupby("data")["epoch"].transform("max")]
+    return rows.pivot(index="seed", columns="data", values="value")
+
+
+def _data_of(claim: Mapping[str, Any]) -> list[str]:
+    return claim_options(claim["options"])["data"].split("+")
+
+
 def _selected(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
     rows = frame[frame["metric"] == term.metric]
     for column, word in term.where.items():
@@ -381,6 +438,8 @@ def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
     """What a claim's interval is over."""
     if confirmed:
         return "seeds"
+    if claim["analysis"] == EMBEDDED and claim_options(claim["options"]).get("seeds") == "1":
+        return DATA_SETS
     return _UNITS.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
 
 
@@ -390,7 +449,7 @@ def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
         return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
     if units == "seeds":
         return verdicts.CONFIRMED if confirmed else verdicts.EXPLORED
-    return "this device" if units == "sizes" else "this pair of weights"
+    return {"sizes": "this device", DATA_SETS: "one training seed"}.get(units, "this pair of weights")
 
 
 def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> dict[str, Any]:
@@ -405,7 +464,12 @@ def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> 
         ends = f"[{finding.low:.3g}, {finding.high:.3g}]"
         why = f"{finding.value:.3g} {ends} over {finding.n} {over} against {against}"
         where = "; this pair of weights, one training seed each"  # of the bundled ones
-        why += {"inputs": where, "kinds": where, "sizes": "; of one device"}.get(over, "")
+        why += {
+            "inputs": where,
+            "kinds": where,
+            "sizes": "; of one device",
+            DATA_SETS: "; one training seed",
+        }.get(over, "")
         how += ", on logarithms" * ratio
     verdict = verdicts.decide(finding, allowed)
     return {
