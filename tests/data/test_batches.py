@@ -391,6 +391,17 @@ def test_texts_are_cut_and_counted(bert, text):
     assert all(kinds[-1] == "special" for kinds in made.tokens.kinds)
 
 
+def test_a_part_of_texts_says_which_of_its_own_were_cut(bert, tmp_path):
+    path = tmp_path / "two.txt"
+    path.write_text("A short line of a few plain words\n" + "a much longer line of words " * 3)
+    least = min(inputs(f"text:{path}", bert, n="all").whole)
+    made = inputs(f"text:{path}", bert, n="all", max_length=least)
+    assert made.notes == [f"1 of 2 texts were longer than {least} tokens and were cut"]
+    long = next(place for place, text in enumerate(made.texts) if text.startswith("a much"))
+    assert made[long : long + 1].notes == [f"1 of 1 texts were longer than {least} tokens and were cut"]
+    assert made[1 - long : 2 - long].notes == []
+
+
 def test_no_text_exceeds_what_the_model_takes(bert, gpt2, tmp_path):
     long = tmp_path / "long.txt"
     long.write_text(" ".join(SENTENCES * 5))

@@ -39,9 +39,9 @@ def said(fig):
 
 
 def ends(trace):
-    """x, low and high of a band, which is one polygon."""
+    """x, low and high of a band, which is one polygon, a null's closed by its first corner."""
     half = len(trace.x) // 2
-    return list(trace.x[:half]), np.array(trace.y[half:][::-1]), np.array(trace.y[:half])
+    return list(trace.x[:half]), np.array(trace.y[half : 2 * half][::-1]), np.array(trace.y[:half])
 
 
 def maps(fig):

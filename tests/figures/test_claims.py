@@ -182,11 +182,11 @@ def test_what_must_hold_beside_noise_names_the_null_and_the_margin():
 
 def test_to_be_equivalent_supports_a_claim_of_equality_and_speaks_against_one_of_more():
     null = {"null": "gaussian", "null_mean": 0.34, "null_low": 0.33, "null_high": 0.35, "margin": "10%"}
-    colours = []
+    words, said = ("<b>equivalent</b>", "<b>no effect</b>"), []
     for comparison in ("<= null", "> null"):
         fig = claims_figure(claims(comparison=comparison, verdict="equivalent within the margin", **null))
-        colours += [note.font.color for note in fig.layout.annotations if note.text == "<b>equivalent</b>"]
-    assert colours == [VERDICTS["holds"][0], VERDICTS["fails"][0]]
+        said += [(note.text, note.font.color) for note in fig.layout.annotations if note.text in words]
+    assert said == [*zip(words, (VERDICTS["holds"][0], VERDICTS["fails"][0]), strict=True)]
 
 
 def test_the_margin_of_equivalence_is_a_bracket_where_it_is_not_what_is_allowed():

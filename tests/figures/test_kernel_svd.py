@@ -66,6 +66,7 @@ def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null()
         "mean over 2 inputs",
         "IQR over inputs",
         "null: random q and k (95 % range of one input)",
+        "to 0 or less (log axis)",
     ]
 
 
@@ -90,7 +91,7 @@ def test_layers_have_a_row_of_panels_each_and_a_model_without_values_says_so():
     assert list(drawn[-1].y) == [0.4, 0.6]
     nulls = [trace for trace in fig.data if trace.line.color == GREY and trace.x[0] is not None]
     assert list(nulls[-1].y) == [0.3, 0.3]
-    assert sum("permuted" in words for words in key(fig)) == 1
+    assert sum("null: another in each row" in words for words in key(fig)) == 1
 
 
 def test_single_heads_are_refused():

@@ -64,6 +64,8 @@ class Inputs:
     """What a reader should know: how many texts were cut, how many images skipped."""
     cut: tuple[int, int] | None = None
     """Of texts: how many were cut, and at how many tokens."""
+    whole: list[int] = field(default_factory=list)
+    """Of texts: how many tokens each has before it is cut."""
     digests: list[bytes] = field(default_factory=list)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
@@ -121,12 +123,18 @@ class Inputs:
             batch: Any = {name: self._cut(name, tensor, chosen) for name, tensor in self.batch.items()}
         else:
             batch = self.batch[chosen]
-        ids = self.ids[chosen]
+        ids, whole, cut = self.ids[chosen], self.whole[chosen], self.cut
+        if cut is not None:
+            cut = _longer(whole, cut[1]), cut[1]
+        before = _cut_notes(self.cut, len(self))
         return replace(
             self,
             n=len(ids),
             ids=ids,
             batch=batch,
+            whole=whole,
+            cut=cut,
+            notes=[note for note in self.notes if note not in before] + _cut_notes(cut, len(ids)),
             tokens=self.tokens[chosen],
             images=None if self.images is None else self.images[chosen],
             texts=None if self.texts is None else self.texts[chosen],
@@ -519,6 +527,18 @@ def _seen(
 # Texts ------------------------------------------------------------------------------------------------------
 
 
+def _longer(whole: Sequence[int], length: int) -> int:
+    """How many texts have more tokens than this."""
+    return sum(size > length for size in whole)
+
+
+def _cut_notes(cut: tuple[int, int] | None, texts: int) -> list[str]:
+    """The note about texts that were cut, where any was."""
+    if cut is None or not cut[0]:
+        return []
+    return [f"{cut[0]} of {texts} texts were longer than {cut[1]} tokens and were cut"]
+
+
 def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
     tokenizer = model.tokenizer
     stated = getattr(tokenizer, "model_max_length", None)
@@ -534,11 +554,9 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
                 f"max_length {max_length} was asked for, and {model.spec} takes at most {limit} tokens"
             )
         length = int(max_length)
-    whole = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
-    cut = sum(size > length for size in whole)
-    made.cut = cut, length
-    if cut:
-        made.notes.append(f"{cut} of {len(texts)} texts were longer than {length} tokens and were cut")
+    made.whole = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+    made.cut = _longer(made.whole, length), length
+    made.notes += _cut_notes(made.cut, len(texts))
     encoded = tokenizer(
         texts,
         padding=True,

@@ -43,7 +43,7 @@ from workbench.papers.verdicts import (
     sameness,
 )
 
-AGAINST = "equivalent within the margin, against the claim"
+AGAINST = "no effect beyond the margin, against the claim"
 # Verdict: colour and marker; the word always stands beside it. Diamonds and red are the published numbers' alone.
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
@@ -110,7 +110,7 @@ _WAYS = {
 _SCOPES = {
     EXPLORED: "seeds of training are exploratory, seen before the rules of verdicts were fixed",
     CONFIRMED: "seeds of training are confirmatory, trained after the rules of verdicts were fixed",
-    "this pair of weights": "inputs and kinds are those of one trained pair, which says nothing of other seeds",
+    "this pair of weights": "intervals over {} are of one trained pair, which says nothing of other seeds",
     "this device": "exponents are of one device",
 }
 # What a paper's labels are short for, for the words under the chart: papers (all with ""), what they hold, and words.
@@ -118,9 +118,12 @@ _SYMBOLS = [
     ("", "V̇", "V̇: the values that kernel PCA of the keys predicts"),
     ("", "CKA", "CKA: centred kernel alignment"),
     ("teo2024", "K̃", "K̃: the keys' centred Gram matrix"),
-    ("teo2024", "1_N", "1<sub>N</sub>: matrix of entries 1/N (N tokens); V̇ = G(I − 1<sub>N</sub>)X of eigenvectors X"),
-    ("teo2024 saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram "
-                                 "matrix K̃: all entries are alike where a is an eigenvector"),
+    ("teo2024", "1_N", "1<sub>N</sub>: matrix of entries 1/N (N tokens); V̇ = G(I − 1<sub>N</sub>)X of eigenvectors X, "
+                       "with G the diagonal normaliser of the keys' kernel"),
+    ("teo2024", "γ", "γ = K̃a/(Na), entry by entry, for a vector a: all entries are alike where a is an eigenvector"),
+    ("saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram matrix K̃: "
+                         "all entries are alike where a is an eigenvector"),
+    ("saritas2025", "the floor", "floor: the exact error of the true projections, the least there is"),
     ("teo2024", "â", "â: a from V"),
     ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
                            "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
@@ -331,9 +334,13 @@ def claims_caption(frame: pd.DataFrame) -> str:
         frame: what `claims_figure` takes.
     """
     shown = _tested(shown_claims(frame))
+    lanes = [lane for row in _rows(shown) for lane in row.lanes]
     same = "is equivalent, whatever the shading, where it lies within the margin (bracket, or shading about a number), "
+    same += "which is no effect where more or less is claimed, " * any(
+        one.verdict == AGAINST for one in lanes
+    )
     said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
-    said += same * (EQUIVALENT in {*shown["verdict"]})
+    said += same * (EQUIVALENT in {*shown["verdict"]} or any(one.same for one in lanes))
     said += "and is undecided elsewhere; headline claims of a paper are decided together (Holm, 5 %). "
     said += "A headline is the one reading of a claim that counts"
     said += "; rows marked {} do not".format(_listed(_aside(shown)).replace(" and ", " or ")) * bool(
@@ -463,8 +470,8 @@ def _kind(over: str, metric: str, unit: str) -> str:
     """What the axis of claims about trained models shows."""
     if "exponent" in metric:
         return "difference" if over == "model - baseline" else "exponent"
-    words = {"model - baseline": "difference", "model / baseline": "ratio", "last - first": "change"}
-    return words.get(over, "") + ("," * bool(unit)) + unit
+    words = {"model - baseline": "difference", "model / baseline": "ratio"}
+    return words.get(over, "change" * over.startswith("last - ")) + ("," * bool(unit)) + unit
 
 
 def _of_pairs(frame: pd.DataFrame) -> bool:
@@ -582,11 +589,14 @@ def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
     """What is estimated, with which interval, over what; by letters where it is not as usual."""
     usual, *others = _ways(frame)
     words = _WAYS.get(usual, usual)
-    units = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
+    over = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
     start, comma, interval = words.partition(",")
-    said = [f"{start[:1].upper()}{start[1:]}{units}{comma}{interval}"]
+    said = [f"{start[:1].upper()}{start[1:]}{over}{comma}{interval}"]
     said += [f"<b>{chr(97 + place)}</b>\u00a0{_WAYS.get(way, way)}" for place, way in enumerate(others)]
-    scopes = [words for scope, words in _SCOPES.items() if scope in {*frame["scope"]} and _of_pairs(frame)]
+    units = {scope: _listed([*own.dropna().unique()]) for scope, own in frame.groupby("scope")["units"]}
+    scopes = [
+        words.format(units[scope]) for scope, words in _SCOPES.items() if scope in units and _of_pairs(frame)
+    ]
     return ". ".join(["; ".join(said), *(one[:1].upper() + one[1:] for one in scopes)]) + "."
 
 
@@ -755,7 +765,7 @@ class _Chart:
             self._write(lane.words, self.value, above)
             self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
             self._write(
-                f"<b>{lane.verdict.partition(' within')[0]}{lane.doubts}</b>", _VERDICT, above, colour
+                f"<b>{re.split(' within| beyond', lane.verdict)[0]}{lane.doubts}</b>", _VERDICT, above, colour
             )
             x = tuple(self._at(scale, end) for end in lane.ends)
             away = scale.beyond(lane.ends[0])

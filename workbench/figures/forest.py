@@ -474,10 +474,8 @@ class _Drawing:
             for key, mean, low, high in level.itertuples(index=False):
                 y = self.places[key]
                 if pd.notna(low) and pd.notna(high):
-                    yield _edged(
-                        as_null(
-                            band([low, high], [y - _NULL_HALF] * 2, [y + _NULL_HALF] * 2, NULL_BAND), number
-                        )
+                    yield as_null(
+                        band([low, high], [y - _NULL_HALF] * 2, [y + _NULL_HALF] * 2, NULL_BAND), number
                     )
                 elif pd.notna(mean):
                     yield go.Scatter(
@@ -514,9 +512,8 @@ class _Drawing:
             middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = mark.symbol
-            trace.marker.size = (
-                5.5 if len(self._printed(name)) > 1 else trace.marker.size
-            )  # of several kinds in a row
+            if any(len(self._printed(one)) > 1 for one in self.titles):  # of several kinds in a row
+                trace.marker.size = 5.5
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if several:
                 trace.error_x = {
@@ -582,17 +579,9 @@ class _Drawing:
             samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
             if any(sample.bounded for sample in samples):
                 words = f"{mark.name(kind)} ({null_of(samples, apart, null_count(self.forest.frame))})"
-                yield _edged(as_null(key_swatch(words, NULL_BAND), number))
+                yield as_null(key_swatch(words, NULL_BAND), number)
             else:
                 yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)
-
-
-def _edged(null: go.Scatter) -> go.Scatter:
-    """A band of a null with an edge all around, that can be seen where it is narrower than a line."""
-    if null.line.width:
-        return null
-    ends = {name: [*null[name], null[name][0]] for name in "xy"}
-    return null.update(**ends, line={"width": 0.7, "color": "#B0B0B0", "dash": "solid"})
 
 
 def _kinds(rows: pd.DataFrame, mark: Null) -> list[str | None]:

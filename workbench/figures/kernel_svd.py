@@ -27,7 +27,7 @@ _BY_LAYER: dict[str, dict[str, str]] = {
     },
     "V in span(H<sub>r</sub>)<br>(share)": {"metric": "right_singular_share"},
 }  # fmt: skip
-_RANDOM = "from top to bottom: random q and k, random output, permuted V"
+_RANDOM = "another in each row"
 _OF_V = "right_singular_share"  # its null permutes the tokens of V
 
 

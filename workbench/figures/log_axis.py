@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.theme import readable
+from workbench.figures.theme import GREY, NULL_BAND, readable
 
 BEYOND = "to 0 or less (log axis)"
 BELOW = "below the axis"
@@ -24,7 +24,7 @@ _MOST_VALUES = 3  # that are written beside the arrows of a trace
 def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[Any]:
     """The trace on an axis ("x" or "y") that begins at ``low`` > 0, and an arrow at that end for what lies beyond it.
 
-    A band is cut at the end; an interval goes to it; a value below it has the arrow in its place. The arrow's ``meta``
+    A band goes on beneath it; an interval goes to it; a value below it has the arrow in its place. The arrow's ``meta``
     says in words what it stands for. On a ``cut`` axis only what is at or below 0 is meant: see `within_ends`.
     """
     if trace.type != "scatter" or trace[letter] is None:
@@ -32,6 +32,8 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
     values = pd.to_numeric(pd.Series([*trace[letter]], dtype=object), errors="coerce").to_numpy(dtype=float)
     least = np.finfo(float).tiny if cut else low * (1 - _SLACK)
     if trace.fill not in (None, "none"):
+        if letter == "y" and not cut:
+            return _band(trace, low, values)
         trace[letter] = np.where(values < least, low, values)
         return [trace]
     bars = trace[f"error_{letter}"]
@@ -53,6 +55,22 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
     if bars.array is not None:
         bars.update(symmetric=False, arrayminus=np.where(beyond, np.maximum(values - low, 0), down))
     return [trace, arrow]
+
+
+def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]:
+    """The band as it goes on beneath the axis, with an arrow where its lower edge alone does: else its line has one."""
+    trace.y = np.where(values <= 0, low / 2, values)
+    above, beneath = np.split(values[: len(values) // 2 * 2] < low * (1 - _SLACK), 2)
+    if above.any() or not beneath.any():
+        return [trace]
+    beneath[:-1] &= ~beneath[1:]  # the edge runs backwards: where it leaves
+    chosen = np.concatenate([above, beneath, np.zeros(len(values) % 2, dtype=bool)])
+    grey = trace.fillcolor.startswith(NULL_BAND.rpartition(",")[0])
+    plain = go.Scatter(trace).update(
+        line={"color": GREY if grey else _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)}
+    )
+    words = BEYOND if (values[chosen] <= 0).all() else BELOW
+    return [trace, _arrow(plain, "y", low, values, np.zeros(len(values)), chosen, words)]
 
 
 def _arrow(
@@ -84,7 +102,8 @@ def _arrow(
 
 def arrow_entry(letter: str, words: str, colour: str) -> go.Scatter:
     """The entry of a key that says what the arrows are."""
-    marker = {"symbol": _ARROWS[letter], "size": 6, "color": colour, "line": {"width": 0}}
+    symbol = _ARROWS[letter].replace("arrow", "triangle")  # whose middle, not tip, stands beside the words
+    marker = {"symbol": symbol, "size": 6, "color": colour, "line": {"width": 0}}
     return go.Scatter(x=[None], y=[None], name=words, mode="markers", marker=marker, hoverinfo="skip")
 
 

@@ -546,7 +546,8 @@ def _common(words: Sequence[str]) -> str:
 def says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
     """A band's entry in the key with what can be seen of it: its widest parts as shares of the axis, panel by panel."""
     hidden = [width < _VISIBLE for width in widths]
-    if any(hidden) and entry.fill == "toself":
+    seen = entry.fillcolor == NULL_BAND and entry.line.dash != "dot"  # a null without a line: its edges show
+    if any(hidden) and entry.fill == "toself" and not seen:
         more = "narrower than the line" if all(hidden) else "where wider than the line"
         name = entry.name
         if all(hidden) and entry.line.dash == "dot":  # of a null, whose mean is drawn
@@ -579,14 +580,14 @@ def _dot(colour: str) -> dict[str, Any]:
 
 
 def as_null(trace: go.Scatter, number: int) -> go.Scatter:
-    """A band in the look of a null distribution: the first plain grey, a second one in a dark outline."""
-    if number:
-        if trace.x[0] is not None:  # the outline goes all around
-            trace.update(x=[*trace.x, trace.x[0]], y=[*trace.y, trace.y[0]])
-        return trace.update(
-            fillcolor="rgba(120,120,120,0.05)", line={"width": 1, "color": "#333333", "dash": "solid"}
-        )
-    return trace.update(fillcolor=NULL_BAND, line={"width": 0, "color": NULL_BAND})
+    """A band in the look of a null distribution: the first plain grey, a second one in a dark outline.
+
+    Its edge goes all around, so that it is seen where it is narrower than a line.
+    """
+    fill, width, edge = ("rgba(120,120,120,0.05)", 1, "#333333") if number else (NULL_BAND, 0.7, "#B0B0B0")
+    if trace.x[0] is not None:
+        trace.update(x=[*trace.x, trace.x[0]], y=[*trace.y, trace.y[0]])
+    return trace.update(fillcolor=fill, line={"width": width, "color": edge, "dash": "solid"})
 
 
 def null_name(kind: str | None) -> str:

@@ -239,8 +239,8 @@ def _numbered(rows: pd.DataFrame) -> list[str]:
             "are equivalent within their margins, as claimed",
         ),
         "against": (
-            "is equivalent within its margin, against the claim",
-            "are equivalent within their margins, against the claim",
+            "shows no effect beyond its margin, against the claim",
+            "show no effect beyond their margins, against the claim",
         ),
         FAILS: ("fails", "fail"),
         UNDECIDED: ("is undecided", "are undecided"),

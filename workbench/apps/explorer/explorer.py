@@ -285,11 +285,13 @@ class Explorer:
     def _provenance(self, place: Address) -> dict[str, Any]:
         from workbench.frames.provenance import versions
 
+        one = self.material.one(place)
         return {
             "analysis": f"explorer: {place.view}",
             "model": self.material.model(place).identity,
-            "inputs": self.material.one(place).identity,
+            "inputs": one.identity,
             "seed": place.seed,
+            "notes": [*one.notes],
             "versions": versions(),
         }
 
