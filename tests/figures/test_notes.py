@@ -67,6 +67,9 @@ def test_a_caption_hears_what_the_runs_of_its_models_left_out_or_cut():
         run["notes"] = ["5 of 5 texts were longer than 8 tokens and were cut"]
     assert left_out_notes(frame.assign(input="one")) == ["a, b: the text was cut at 8 tokens."]
     assert left_out_notes(frame) == ["a, b: all 5 texts were longer than 8 tokens and were cut."]
+    for run in frame.attrs["provenance"]:
+        run["notes"] = ["layers 0-2, 7-8 left out: of 2-3 heads"]
+    assert left_out_notes(frame) == ["a, b: layers 0–2, 7–8 left out: of 2-3 heads."]
 
 
 def test_of_undefined_values_those_that_a_frame_holds_are_named():

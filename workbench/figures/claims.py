@@ -322,7 +322,8 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     ]
     null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
     count = null_count(frame, {*shown.loc[shown["null"].notna(), "analysis"]})
-    return _Chart(rows, null + (f": 95 % of {count} samples" if count else ", 95 %")).figure(
+    width = "about the range" if count and count < 20 else "95 %"
+    return _Chart(rows, null + (f": {width} of {count} samples" if count else ", 95 %")).figure(
         rows, " ".join(below)
     )
 

@@ -32,7 +32,7 @@ from workbench.figures.marks import (
     published_trace,
 )
 from workbench.figures.measuring import line_count, widest
-from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, readable, series_style, theme_of
+from workbench.figures.theme import GREY, NULL_BAND, RED, readable, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import in_words
 from workbench.frames.metrics import METRICS, Metric
@@ -567,7 +567,7 @@ class _Drawing:
                     named = mark.words or (f" ({', '.join(said)})" if said else "")
                     yield key_entry(
                         in_words(f"published{named}"), mode="lines+markers" if bars else "markers",
-                        marker=PUBLISHED | {"symbol": mark.symbol}, line={"color": RED, "width": 1.2, "dash": "solid"},
+                        marker=drawn[0][0].marker, line={"color": RED, "width": 1.2, "dash": "solid"},
                     )  # fmt: skip
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})

@@ -14,6 +14,7 @@ from workbench.figures.theme import theme_of, width_of
 from workbench.frames.results import provenance_of
 
 _UNDEFINED = re.compile(r"\d+ of \d+ values of (.+) are undefined and left out")
+_RANGE = re.compile(r"(?<=\d)-(?=[\d, –-]*left out)")
 _CUT = re.compile(r"(\d+) of (\d+) texts were longer than (\d+) tokens and were cut")
 
 
@@ -48,7 +49,8 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
                     note = note.replace(undefined[1], ", ".join(names)) if names else ""
                 if note and (cut or " left out" in note):
                     models.setdefault(note, []).append(short_name(spec))
-    return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in models.items()]
+    said = {_RANGE.sub("–", note): names for note, names in models.items()}
+    return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
 
 
 def _cut_text(cut: int, texts: int, tokens: int, single: bool) -> str:
