@@ -138,6 +138,7 @@ _SYMBOLS = [
     ("", "r-score", "r-scores: projections on right singular vectors"),
     ("", "ε =", "ε: largest change of a pixel, whose values run from 0 to 1"),
     ("", "(L2)", "L2: ε is the norm of the change"),
+    ("", "(L1)", "L1: ε is the sum of the absolute changes"),
     ("", "noise, ε", "noise: ε is its SD"),
     ("", "FGSM", "FGSM: fast gradient sign method"),
     ("", "PGD", "PGD: projected gradient descent"),

@@ -19,9 +19,9 @@ from workbench.figures.variants import in_order, look_of
 # Protocol of an attack: what it is called, in the order of panels.
 ATTACKS = {
     "fgsm": "FGSM", "pgd": "PGD", "autoattack": "AutoAttack", "square": "Square", "spsa": "SPSA",
-    "cw": "Carlini–Wagner", "noise": "Noise",
+    "cw": "Carlini–Wagner", "sld": "SLD", "noise": "Noise",
 }  # fmt: skip
-_NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)"}
+_NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)", "L1": "Budget ε (L1)"}
 _CORRUPTIONS = "Corruptions"
 _LAST = "corruptions"
 

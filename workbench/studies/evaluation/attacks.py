@@ -209,7 +209,7 @@ def _perturb(make: Any, model: nn.Module, pixels: Pixels, targets: Targets, seed
 
 def _toolbox() -> Any:
     require(
-        "this attack of the Adversarial Robustness Toolbox (clean, noise, spsa, corruptions and ood do without)",
+        "this attack of the Adversarial Robustness Toolbox (clean, noise, spsa, sld, corruptions and ood do without)",
         "art",
     )
     import art.attacks.evasion

@@ -20,6 +20,7 @@ from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.data.pools import photo_files, read_image
 from workbench.studies.evaluation import attacks, scores, texts
 from workbench.studies.evaluation.scenes import climb, mean_over_corruptions, scene_scores
+from workbench.studies.evaluation.sparse import sparse_l1_descent
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -109,7 +110,7 @@ def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -
 
 
 def _attacked(
-    attack: Callable[..., Tensor], scored: Callable[..., Iterator[Row]] = accuracies
+    attack: Callable[..., Tensor], scored: Callable[..., Iterator[Row]] = accuracies, norm: str = "Linf"
 ) -> ImageMeasure:
     """Accuracy (or what ``scored`` counts) against the budget; a budget of 0 leaves the images as they are."""
 
@@ -121,7 +122,7 @@ def _attacked(
                     model, changed, images.targets, epsilon, seed=request.seed, **request.settings
                 )
                 _tell_unmoved(request, images.pixels, changed, f"at epsilon {epsilon:g}")
-            yield from scored(model, changed, images.targets, kind="Linf", epsilon=epsilon)
+            yield from scored(model, changed, images.targets, kind=norm, epsilon=epsilon)
 
     return measure
 
@@ -303,6 +304,24 @@ _TABLE = (
         },
         images=_attacked(attacks.pgd),
         scenes=_attacked(climb, scene_scores),
+    ),
+    Protocol(
+        "sld",
+        "Sparse L1 descent: few pixels at a time",
+        "sum of the changes of an image's values",
+        (0.0, 0.25, 0.5, 0.75, 1.0, 2.0),
+        "no budget stated (teo2024 App. A.2)",
+        {
+            "steps": _count(20, _STEPS),
+            "step_size": Option(
+                0.1, "length (L1) of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)]
+            ),
+            "changed": Option(
+                0.01, "share of the values that a step changes", Annotated[float, Gt(0), Le(1)]
+            ),
+        },
+        images=_attacked(sparse_l1_descent, norm="L1"),
+        largest=math.inf,
     ),
     Protocol(
         "spsa",

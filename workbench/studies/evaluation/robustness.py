@@ -49,6 +49,7 @@ RUNS = {
         "corruptions": ALL_TEST_IMAGES,
         "ood": ALL_TEST_IMAGES,
         "pgd": 100,
+        "sld": 100,
         "spsa": 100,
         "cw": 100,
         "square": 100,
@@ -58,11 +59,11 @@ RUNS = {
 }
 """Modality → protocol → how many inputs."""
 DEAR = dict.fromkeys(
-    ("spsa", "cw", "square", "autoattack"),
+    ("sld", "spsa", "cw", "square", "autoattack"),
     ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
 )
 """Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
-and its symmetric baseline, and they take five times as long as all others together."""
+and its symmetric baseline, and together they take five times as long as all others."""
 
 
 class _Job(NamedTuple):
