@@ -123,7 +123,7 @@ _SYMBOLS = [
     ("teo2024", "γ", "γ = K̃a/(Na), entry by entry, for a vector a: all entries are alike where a is an eigenvector"),
     ("saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram matrix K̃: "
                          "all entries are alike where a is an eigenvector"),
-    ("saritas2025", "the floor", "floor: the exact error of the true projections, the least there is"),
+    ("saritas2025", "the floor", "Floor: the exact error of the true projections, the least there is"),
     ("teo2024", "â", "â: a from V"),
     ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
                            "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),

@@ -550,8 +550,6 @@ def says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
     if any(hidden) and entry.fill == "toself" and not seen:
         more = "narrower than the line" if all(hidden) else "where wider than the line"
         name = entry.name
-        if all(hidden) and entry.line.dash == "dot":  # of a null, whose mean is drawn
-            entry.update(fill="none")
         entry.update(name=f"{name[:-1]}, {more})" if name.endswith(")") else f"{name}, {more}")
     return entry
 
