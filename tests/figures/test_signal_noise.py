@@ -39,13 +39,20 @@ def frame(models=("bundled:one",), boosted=()):
     return held.assign(layer=held["layer"].astype("Int64"))
 
 
-def test_a_line_is_the_middle_severity_and_its_band_reaches_over_all():
-    fig = snr_gain_figure(frame())
+def test_a_line_is_the_middle_severity_and_its_band_the_interval_over_inputs():
+    held = frame()
+    single = pd.concat([held.assign(input=place, value=held["value"] + place) for place in (-1, 0, 1)])
+    fig = snr_gain_figure(pd.concat([held, single]))
     drawn = [trace for trace in lines(fig) if trace.name == "stream + attention"]
     assert len(drawn) == len(NOISES)
     assert list(drawn[1].y) == pytest.approx([0.3, 1.3, 2.3])
     bands = [trace for trace in fig.data if trace.fill == "toself" and trace.xaxis == "x"]
-    assert list(bands[0].y) == pytest.approx([0.5, 1.5, 2.5, 2.1, 1.1, 0.1])
+    half = mean_interval(pd.Series([-1.0, 0.0, 1.0])).high
+    middle = [0.3, 1.3, 2.3]
+    assert list(bands[0].y) == pytest.approx(
+        [level + half for level in middle] + [level - half for level in middle[::-1]]
+    )
+    assert "mean over inputs, severity 3" in key(fig)
     assert [note.text for note in fig.layout.annotations] == ["Gaussian noise", "defocus blur"]
     assert not named(fig, "boosted residual")
 

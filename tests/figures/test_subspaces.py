@@ -82,10 +82,10 @@ def test_coherence_by_layer_and_angles_by_rank():
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
     estimates = [
-        "mean over pairs of directions (angles: over pairs of heads and layers)",
-        "angles: IQR over layers and pairs of heads",
+        "mean over pairs of directions (c: over layers and pairs of heads)",
+        "c: IQR over layers and pairs of heads",
     ]
-    null = "null: random directions, of angles one pair of heads (95 % range of one layer)"
+    null = "null: random directions, in c of one pair of heads (95 % range of one layer)"
     assert key(fig) == ["a", "b", *estimates, null]
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]

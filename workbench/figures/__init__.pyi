@@ -13,6 +13,7 @@ from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
 from .corruptions import corruptions_figure as corruptions_figure
 from .corruptions import ood_figure as ood_figure
+from .corruptions import with_aupr_ends as with_aupr_ends
 from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure

@@ -11,7 +11,7 @@ from workbench.figures.marks import Published, Rule
 
 
 def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.DataFrame) -> go.Figure:
-    """A row per model: on the left a panel per task with the accuracy of every seed and the median, then differences.
+    """A row per model: on the left a panel per task with the accuracy of every seed and the mean, then differences.
 
     A difference from the row without one has its 95 % interval, filled where that leaves out zero; published
     differences are open diamonds.
@@ -33,14 +33,14 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
     ends = {"difference": "value", "difference_low": "low", "difference_high": "high"}
     same = ~results["finding"].isin(["lower", "higher"])
     beside = results.drop(columns=["value", "low", "high", "finding"], errors="ignore").rename(columns=ends)
-    every = seeds.groupby(["task", "label"], sort=False)["value"].transform("median")
-    drawn = seeds.assign(median=every, panel=seeds["task"], low=float("nan"), high=float("nan"), same=False)
+    every = seeds.groupby(["task", "label"], sort=False)["value"].transform("mean")
+    drawn = seeds.assign(mean=every, panel=seeds["task"], low=float("nan"), high=float("nan"), same=False)
     known = beside["value"].notna()
     beside = beside.assign(panel="difference", same=same & known, finding=known.map({False: "reference"}))
     drawn = pd.concat([beside, drawn])
     order = [*dict.fromkeys(results["label"])]
     drawn = drawn.sort_values("label", key=lambda labels: labels.map(order.index), kind="stable")
-    numbers = ["value", "low", "high", "median"]
+    numbers = ["value", "low", "high", "mean"]
     drawn[numbers] = drawn[numbers].astype(float) * 100
     references = results.loc[results["difference"].isna(), "label"].str.partition(" (")[0]
     named = " or ".join(dict.fromkeys(references)) or "the reference"
@@ -52,7 +52,7 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
             columns=("value", "low", "high"), words="difference of means, 95 % CI (Welch)", alone="each seed",
             hollow=("same", "not significant"),
         ),
-        Stroke("median", "median over seeds"), Rule({"difference": 0.0}, "no difference"),
+        Stroke("mean", "mean over seeds"), Rule({"difference": 0.0}, "no difference"),
         Published(published, ranges=True, beside=True, words=_printed(published)),
     ).figure()  # fmt: skip
 

@@ -80,8 +80,14 @@ def corruptions_figure(
             if "paper" in found
             else "papers"
         )
+        many = found.groupby(["panel", "kind"]).size().max()
         forest = forest.add(
-            Published(found, ranges=True, beside=True, words=f" in {papers}, other models: median and range")
+            Published(
+                found,
+                ranges=True,
+                beside=True,
+                words=f" in {papers}, median and range of {many} other models",
+            )
         )
     return forest.figure()
 
@@ -89,7 +95,7 @@ def corruptions_figure(
 def ood_figure(frame: pd.DataFrame) -> go.Figure:
     """AUPR of out-of-distribution images by the largest probability, a row per model; guessing gives 1/2.
 
-    Bars are 95 % intervals over as many out-of-distribution images as the model's own (Boyd et al. 2013).
+    Bars are those of `with_aupr_ends`, over as many out-of-distribution images as the model's own.
 
     Args:
         frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
@@ -98,10 +104,16 @@ def ood_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no AUPR in the frame.
     """
     rows = rows_of(frame, "aupr", needs=("attention", "kind"))
-    known = rows[rows["kind"].isin([*_FOREIGN])].drop(columns=["low", "high"], errors="ignore")
-    ends = [aupr_interval(value, n) for value, n in zip(known["value"], known["n"], strict=True)]
-    shown = known.assign(panel="aupr", low=[one.low for one in ends], high=[one.high for one in ends])
+    known = with_aupr_ends(rows[rows["kind"].isin([*_FOREIGN])])
     titles = {"aupr": "AUPR of out-of-distribution images<br>(→ better)"}
-    forest = Forest(shown, y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN)
+    forest = Forest(
+        known.assign(panel="aupr"), y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN
+    )
     words = Interval(columns=("value", "low", "high"), words=f"95 % CI over {images_of(known)} of each kind")
     return forest.scale(row=2.1).add(words, Rule(0.5, "chance")).figure("column")
+
+
+def with_aupr_ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of AUPR with the ends of their 95 % intervals, on logits (Boyd et al. 2013), in ``low`` and ``high``."""
+    ends = [aupr_interval(value, n) for value, n in zip(rows["value"], rows["n"], strict=True)]
+    return rows.assign(low=[one.low for one in ends], high=[one.high for one in ends])

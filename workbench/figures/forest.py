@@ -123,8 +123,9 @@ class Stroke(Mark):
     name: str = "floor"
 
 
+_SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a row: a null is seen above and below the marker on it
-_STROKE = {"symbol": "line-ns-open", "size": 10, "color": GREY, "line": {"color": GREY, "width": 1.5}}
+_STROKE = {"symbol": "line-ns-open", "size": 12, "color": GREY, "line": {"color": GREY, "width": 1.5}}
 
 
 @dataclass(frozen=True)
@@ -434,6 +435,10 @@ class _Drawing:
         shifts, places = self._shifts(panel), [self.places[key] for key in table[_ROW]]
         ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
         marker, colour = look["marker"], look["line"]["color"]
+        if self.interval.alone and ends.isna().all(
+            axis=None
+        ):  # several stand in a row and may cover each other
+            marker = {**marker, **_SINGLE}
         if self.interval.hollow is not None:
             opened = table[self.interval.hollow[0]].fillna(False).astype(bool).tolist()
             filled = ["white" if one else colour for one in opened]
@@ -542,7 +547,7 @@ class _Drawing:
             look = self._look(None)
         yield key_entry(self.interval.says(counts, seen), mode="lines+markers", **look)
         if self.interval.alone:
-            yield key_entry(self.interval.alone, mode="markers", **look)
+            yield key_entry(self.interval.alone, mode="markers", marker={**look["marker"], **_SINGLE})
         if self.interval.hollow is not None and any(
             rows[self.interval.hollow[0]].fillna(False).any() for rows in self.rows.values()
         ):

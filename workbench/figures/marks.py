@@ -604,8 +604,11 @@ def null_of(samples: Sequence[Sample], apart: Sequence[str] = (), count: int | N
         next((unit for unit in ("head", "input") if unit in own), own[-1] if own else "") for own in units
     ]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    range_of = "range of" if count and count < 5 else "95 % range of"  # of so few 95 % says nothing
-    return f"{range_of} {' or '.join(said)}" + (f", {count} samples" if count else "")
+    few = count and count < 20  # the ends lie close to the outermost samples
+    return (
+        f"{'about the range' if few else '95 % range'} of {' or '.join(said)}"
+        + f", {count} samples" * bool(count)
+    )
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:

@@ -124,7 +124,10 @@ def exponents_figure(
             titles[panel] = f"{quantity.capitalize()}, power of {axis}<br>({fixed})"
     forest = Forest(measured, y="attention", x=titles, panel="panel").scale(range=_REACH, row=2.4)
     return forest.add(
-        Interval(columns=("value", "low", "high"), words=f"fitted, {condition}, 95 % CI of the slope"),
+        Interval(
+            columns=("value", "low", "high"),
+            words=f"fitted, {condition}, 95 % CI of the slope where wider than the marker",
+        ),
         Stroke("counted", "counted: MACs, bytes of tensors"),
         Published(
             published.assign(paper="wu2025", table="1"), beside=True, words=" (Wu et al. 2025, Table 1, one head)"

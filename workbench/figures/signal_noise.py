@@ -32,8 +32,8 @@ _STREAMS = {"resid_pre": 0.0, "resid_mid": 0.5, "resid_post": 1.0}
 def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     """SNR after over before, by layer, beside the bound of Prop. III.1: a panel per kind of noise.
 
-    Lines are means over inputs at the middle severity, bands reach over all severities; the key says where the
-    assumption of the bound holds in no block.
+    Lines are means over inputs at the middle severity, with their 95 % confidence interval where the frame has single
+    inputs; the key says where the assumption of the bound holds in no block.
 
     Args:
         frame: the analysis ``snr`` of one model by `workbench.analyze_grid`, over ``noise`` and
@@ -43,25 +43,24 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: the frame holds no such rows.
     """
     rows = rows_of(frame, ("snr_gain", "snr_bound"), needs=("layer", "noise", "severity"))
-    rows = titled(rows[rows["input"].isna() & rows["layer"].notna()], _GAINS, "quantity")
+    severity = _middle(rows["severity"])
+    rows = rows[rows["layer"].notna() & (rows["severity"] == severity)]
+    rows = titled(rows[rows["input"].notna() | rows["input"].isna().all()], _GAINS, "quantity")
     assumed = frame.loc[frame["metric"] == "snr_assumed", "value"]
     names = {name: name for name in _GAINS} | (
         {_BOUND: f"{_BOUND} (premise met nowhere)"} if assumed.max() == 0 else {}
     )
-    levels = rows.groupby(["noise", "quantity", "layer"])["value"].agg(["min", "max"]).reset_index()
-    middle = rows[rows["severity"] == _middle(rows["severity"])].merge(levels)
     plot = Plot(
-        middle.assign(metric="snr_gain", candidate=pd.NA),
+        rows.assign(metric="snr_gain", candidate=pd.NA),
         color="quantity",
         panel="noise",
         names=_noises(rows) | names,
     )
     plot = plot.metric("snr_gain").where(metric="snr_gain").scale(y_title="SNR ratio,<br>after / before")
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
-    severities = ", ".join(f"{severity:g}" for severity in sorted(rows["severity"].unique()))
     return plot.add(
-        Band(columns=("min", "max"), words=f"range of the means at severities {severities}"),
-        Line(words=f"mean over {many}, severity {_middle(rows['severity']):g}"),
+        Band(),
+        Line(words=f"mean over {many}, severity {severity:g}"),
         Rule(1, "SNR unchanged"),
     ).figure("page")
 

@@ -143,7 +143,7 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
         },
         y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),
     )
-    band = Band(quantiles=(25, 75), words="angles: IQR over layers and pairs of heads", bars=True)
-    mean = Line(words="mean over pairs of directions (angles: over pairs of heads and layers)")
-    null = Null(words="random directions, of angles one pair of heads")
+    band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
+    mean = Line(words="mean over pairs of directions (c: over layers and pairs of heads)")
+    null = Null(words="random directions, in c of one pair of heads")
     return plot.add(null, band, mean).figure("page", columns=len(present))

@@ -75,7 +75,7 @@ def variant_curves_figure(
     """A metric against the epoch, a panel per variant with the curve of softmax attention behind it.
 
     Medians over seeds, bands from least to largest. Losses, perplexities, errors and norms that span more than a decade
-    are on logarithmic axes; these hold the medians, and where a band reaches further an arrow says how far.
+    are on logarithmic axes.
 
     Args:
         frame: rows of `training_record` with one model per variant of attention.
@@ -100,11 +100,12 @@ def variant_curves_figure(
         parts.append(own.assign(panel=look_of(name).label, attention=same))
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})
     plot = plot.metric(metric).scale(
-        y_title=_title(split, words), y_log=log and medians.max() > 10 * medians.min(), y_cut=True
+        y_title=_title(split, words), y_log=log and medians.max() > 10 * medians.min()
     )
     columns = len(others) if len(others) <= 5 else next((n for n in (3, 4, 5) if len(others) % n == 0), 4)
     plot = plot.add(Band(quantiles=(0, 100)), Line("median", markers=False))
-    return plot.figure("page", columns=columns, labels="key")
+    wide = log and rows["value"].max() > 100 * medians.max()  # bands would press the lines together
+    return plot.figure("page", columns=columns, labels="key", height=420 if wide else None)
 
 
 def versus_baseline_figure(
@@ -116,7 +117,6 @@ def versus_baseline_figure(
     side: Mapping[str, str] | None = None,
     side_title: str = "",
     words: str = "",
-    same: Sequence[Sequence[str]] = (),
 ) -> go.Figure:
     """A row per variant, a panel per quantity: the value with its range, filled where it differs from the baseline's.
 
@@ -131,7 +131,6 @@ def versus_baseline_figure(
         lines: quantity → where its line stands instead, e.g. at 1 for no change.
         side: attention → words at the right end of its row, under ``side_title``.
         words: what value and range are, in the key; by default median and range over seeds.
-        same: lists of quantities with one axis.
 
     Raises:
         InputError: no row of some quantity, or two models with the same attention.
@@ -150,7 +149,7 @@ def versus_baseline_figure(
     hollow = ("same", "not significant beside softmax")
     seeds = f"{rows['n'].max():.0f} seeds" if "n" in rows and rows["n"].notna().any() else "seeds"
     words = words or f"median and range over {seeds} (where wider than the mark)"
-    forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log], same=same)
+    forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log])
     forest = forest.add(
         Null(words=NOISE),
         Stroke(name="floor: error of the true projections"),
