@@ -128,7 +128,7 @@ def compose(
     arrows = {words: letter for panel in panels for letter, words, _ in panel.arrows}
     if BELOW in arrows:  # one sign has one meaning in a figure, and 0 is below as well
         arrows = {BELOW: arrows[BELOW]}
-    own = {colour for panel in panels for *_, colour in panel.arrows} - {GREY}  # a null's are grey
+    own = {colour for panel in panels for *_, colour in panel.arrows}
     colour = own.pop() if len(own) == 1 else GREY
     key = [*key, *(arrow_entry(letter, words, colour) for words, letter in arrows.items())]
     page = _Page(list(panels), columns, list(key), theme, theme.widths[width], shared, letters)
