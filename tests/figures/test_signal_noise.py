@@ -57,6 +57,20 @@ def test_a_line_is_the_middle_severity_and_its_band_the_interval_over_inputs():
     assert not named(fig, "boosted residual")
 
 
+def test_the_same_share_at_two_severities_counts_twice():
+    held = frame()
+    held = held[held["layer"].isna() & (held["metric"] == "snr_raised")]
+    single = [
+        held.assign(input=place, value=0.1 * place + 0.3 * (held["severity"] == 5)) for place in range(4)
+    ]
+    fig = snr_share_figure(pd.concat([held.assign(value=0.25), *single]))
+    (first, *_) = named(fig, "SNR rises: whole block")
+    found = mean_interval(pd.Series([0.1, 0.2, 0.3, 0.4]))
+    assert first.x[0] == pytest.approx(found.value)
+    ends = first.error_x.array[0], first.error_x.arrayminus[0]
+    assert ends == pytest.approx([found.high - found.value] * 2)
+
+
 def test_shares_are_means_over_severities_with_a_row_for_each_model():
     fig = snr_share_figure(frame(("bundled:one", "bundled:two"), boosted=("bundled:two",)))
     marks = named(fig, "SNR rises: stream + attention")

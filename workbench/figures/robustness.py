@@ -120,7 +120,7 @@ def robustness_models_figure(
     shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
     rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
     titles = {title: title for title in parts if (rows["panel"] == title).any()}
-    others = f"clean: over seeds; corruptions: over {types['kind'].nunique()} types"
+    others = f"clean: over {seeds.size().max()} seeds; corruptions: over {types['kind'].nunique()} types"
     words = f"top-1 accuracy, one training seed, 95 % CI over {images_of(rows, others)}"
     ends = np.floor(10 * np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)) - 0.2) / 10, 1.02
     attacked = {title: ends for title in titles if title != clean_title}

@@ -80,7 +80,9 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows_of(frame, metrics, needs=("noise",))
     rows = titled(rows[rows["layer"].isna()], _SHARES, "quantity")
     labels = series_labels(rows)
-    rows = rows.assign(model=labels, metric="snr_raised", candidate=pd.NA, severity=pd.NA)
+    rows = rows.assign(model=labels, metric="snr_raised")
+    keys = ["model", "metric", "noise", "quantity", "input"]  # severities may have the same share
+    rows = rows.groupby(keys, dropna=False, sort=False)["value"].mean().reset_index()
     titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
     names = {name: variant_words(name) for name in labels} | {name: name for name in _SHARES}
     forest = Forest(rows, x=titles, panel="noise", color="quantity", names=names).scale(same=True)
