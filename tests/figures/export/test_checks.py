@@ -43,6 +43,12 @@ def noted(text, **note):
     return lines().add_annotation(text=text, **place, **note)
 
 
+def left_below():
+    """A line that leaves its panel."""
+    fig = lines(yaxis_range=[1.5, 3.5], showlegend=False).update_traces(mode="lines")
+    return fig.update_traces(y=[2, 3], selector={"name": "two"})
+
+
 def words_at_the_edge(side):
     return lines().add_scatter(
         x=[1], y=[2.5], mode="text", text=["a layer"], textposition=side, xaxis="x2", showlegend=False
@@ -92,6 +98,13 @@ def test_a_figure_with_nothing_wrong_has_no_flaws_and_its_parts_are_where_they_w
         (
             lambda: lines(xaxis_range=[0, 1.5], xaxis_tickvals=[0, 1]),
             r"panel 1 of 2 cuts .*1 of 3 points, 1 of 1 line\b",
+        ),
+        (left_below, "panel 1 of 2 cuts .*1 of 1 line"),
+        (
+            lambda: left_below().add_scatter(
+                x=[0], y=[1.5], mode="markers", cliponaxis=False, marker_symbol="arrow-down"
+            ),
+            None,
         ),
     ],
 )
