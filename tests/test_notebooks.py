@@ -17,8 +17,10 @@ NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=
 STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
+    "offline_rl": {"model", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
     "subspaces": {"inputs", "n"},  # of weights
+    "time_series": {"model"},  # trains its own
     "training_curves": {"n", "seed"},  # of training runs on record: how many, and from which on
 }
 FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
@@ -32,6 +34,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "cosine_decay": ["sites"],
     "eigenvector_test": ["exact"],
     "membership_maps": ["baseline"],
+    "offline_rl": ["curves"],
     "operator_efficiency": ["exponents"],
     "position_logits": ["shares"],
     "projection_error_by_attention": ["change"],
@@ -40,6 +43,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "snr_boost": ["shares", "depth"],
     "softmax_sensitivity": ["layers"],
     "subspaces": ["coherence"],
+    "time_series": ["curves", "grid", "rank"],
     "tost_training": ["ablation", "digits", "photos"],
     "training_curves": ["digits", "prose", "results_digits", "results_prose"],
 }  # fmt: skip
@@ -62,6 +66,8 @@ NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an 
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "robust_components_planted", "softmax_sensitivity",
+    *(f"offline_rl{part}" for part in ("", "_curves")),
+    *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),
 }  # fmt: skip
 
 

@@ -18,6 +18,10 @@ from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_span_figure as eigenvector_span_figure
+from .embedded import embedded_curves_figure as embedded_curves_figure
+from .embedded import embedded_grid as embedded_grid
+from .embedded import embedded_grid_figure as embedded_grid_figure
+from .embedded import embedded_scores_figure as embedded_scores_figure
 from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
 from .forest import Forest as Forest

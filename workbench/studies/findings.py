@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from workbench.core.intervals import Finding
+from workbench.core.intervals import Finding, mean_interval, welch_interval
 from workbench.studies.baselines import UNREACHED
 
 
@@ -136,3 +136,54 @@ def recall_findings(checked: pd.DataFrame, trained: pd.DataFrame) -> list[str]:
         else ""
     )
     return [f"{row['model']} classifies {now.words('.2%')} of {now.n} images now{recorded}."]
+
+
+def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
+    """By embedded data set: the final test score of softmax, what differs from it, and what has not learned.
+
+    Of `embedded_record`. Differences are of means over seeds with Welch's 95 % CI; a mechanism of one seed is named
+    with its score and not tested. Not learned is what has a seed that is no better than the trivial predictor; without
+    use of the order what has not, over its seeds, significantly more than softmax on shuffled tokens.
+    """
+    factor, unit, points = (1, " nats", " nats") if metric == "loss" else (100, " %", " points")
+    factor, digits = (
+        (1, ".1f") if metric == "normalised_return" else (factor, ".3f" if metric == "loss" else ".1f")
+    )
+    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric)]
+    last = rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
+    rows = rows[rows["epoch"] == last]
+    sentences = []
+    for data, own in rows.groupby("data", sort=False):
+        scores = {name: part["value"] * factor for name, part in own.groupby("variant", sort=False)}
+        trivial = scores.pop("majority").iloc[0]
+        told, single, failed, unordered = [], [], [], []
+        baseline, shuffled = scores["softmax"], scores.get("softmax-shuffled", pd.Series(dtype=float))
+        for name, found in scores.items():
+            worse = -found if metric == "loss" else found
+            if worse.min() <= (-trivial if metric == "loss" else trivial):
+                failed.append(name)
+            if len(found) > 1 and len(shuffled):
+                ends, level = mean_interval(found), shuffled.iloc[0]
+                unordered += [name] if (ends.high >= level if metric == "loss" else ends.low <= level) else []
+            if len(found) < 2:
+                single += [f"{name} {found.iloc[0]:{digits}}"] if "η" not in name else []
+            elif name != "softmax":
+                apart = welch_interval(found, baseline)
+                clear = apart.low > 0 or apart.high < 0
+                told.append(
+                    f"{name} {apart.words('+' + digits)} ({'significant' if clear else 'not significant'})"
+                )
+        of_softmax = mean_interval(baseline).words(digits)
+        sentences.append(
+            f"On {data} softmax has a test {metric.replace('_', ' ')} of {of_softmax}{unit} (mean over {len(baseline)} "
+            f"seeds, 95 % CI), the trivial predictor {trivial:{digits}}{unit}."
+            + (f" Less softmax's, in{points}, Welch's 95 % CI over seeds: {'; '.join(told)}." if told else "")
+            + (f" One seed each, not tested: {', '.join(single)}." if single else "")
+            + f" Not learned: {', '.join(failed) or 'none'}."
+            + (
+                f" Not significantly better than shuffled: {', '.join(unordered) or 'none'}."
+                if len(shuffled)
+                else ""
+            )
+        )
+    return sentences

@@ -1,0 +1,173 @@
+"""Embedded tasks: final scores by mechanism and data set, learning curves, and the grid of chen2023's Table 9."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
+from workbench.figures.forest import Forest, Interval
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Band, Line, Rule
+
+NAMES = {
+    "softmax": "softmax",
+    "softmax-shuffled": "softmax, tokens shuffled",
+    "softmax-boost": "softmax + boost",
+    "softmax-sym": "symmetric softmax",
+    "rpc-sym": "symmetric RPC",
+    "rpc-asym": "asymmetric RPC",
+    "primal": "Primal, last layer",
+    "primal-all": "Primal, all layers",
+    "primal-independent": "Primal, data-independent",
+    "primal-e": "Primal, last layer, e alone",
+    "primal-all-e": "Primal, all layers, e alone",
+    "primal-causal": "causal Primal, last layer",
+    **{f"primal-causal s={rank}": f"causal Primal, s = {rank}" for rank in (8, 16, 64)},
+    "tssa": "token statistics",
+    "bilateral": "bilateral",
+    "bilateral-boost": "bilateral + boost",
+    "alibi": "ALiBi",
+    "linformer": "Linformer",
+    "nystrom": "Nyströmformer",
+}
+"""What figures call the mechanisms of the records of embedded tasks, in the order in which they list them."""
+MAJORITY = "majority"
+# metric of a record → what its axis says, factor, least and largest
+_AXES = {
+    "accuracy": ("test accuracy (%)", 100, (0, 100)),
+    "mean_iou": ("test mean IoU (%)", 100, (0, 100)),
+    "loss": ("test loss (nats)", 1, (0, np.inf)),
+    "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
+}
+_SEED, _MEAN = "each seed", "mean over 3 seeds"
+
+
+def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """A row per mechanism, a panel per data set: every seed at its last epoch, and the mean with its 95 % CI.
+
+    The interval is Student's over seeds, cut where the score can go no further; a mechanism of one seed has a dot and
+    no interval. The line is the trivial predictor.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: of its test rows: accuracy, mean_iou, loss or normalised_return.
+
+    Raises:
+        InputError: no such rows, or a metric that is none of these.
+    """
+    words, factor, (least, most) = _axis(metric)
+    rows = _scores(frame, metric)
+    seeds = rows[rows["variant"] != MAJORITY]
+    drawn = []
+    for (data, variant), own in seeds.groupby(["data", "variant"], sort=False):
+        about = {"data": data, "variant": variant}
+        values = own["value"] * factor
+        drawn += [{**about, "kind": _SEED, "value": value} for value in values]
+        if len(own) > 1:
+            found = mean_interval(values)
+            ends = {"low": max(found.low, least), "high": min(found.high, most)}
+            drawn.append({**about, "kind": _MEAN, "value": found.value, **ends})
+    table = pd.DataFrame(drawn, columns=["data", "variant", "kind", "value", "low", "high"])
+    table = _in_order(table)
+    count = seeds.groupby(["data", "variant"]).size()
+    many = " or ".join(map(str, sorted(count[count > 1].unique())))
+    titles = {data: f"{data}:<br>{words}" for data in table["data"].unique()}
+    levels = rows[rows["variant"] == MAJORITY].set_index("data")["value"] * factor
+    forest = Forest(
+        table,
+        "variant",
+        titles,
+        panel="data",
+        color="kind",
+        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: "each seed (a dot alone: one seed)"},
+    )
+    interval = Interval(columns=("value", "low", "high"), words="95 % CI (t) of the mean over seeds")
+    forest = forest.scale(row=2.2).add(interval, Rule(levels.to_dict(), "trivial predictor"))
+    return forest.figure(columns=min(len(titles), 3))
+
+
+def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """The score of the test set after every epoch, a panel per data set: median over seeds, band from least to largest.
+
+    Of the mechanisms with several seeds, and of softmax on shuffled tokens.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: of its test rows, as in `embedded_scores_figure`.
+
+    Raises:
+        InputError: no such rows, or a metric that is none of these.
+    """
+    words, factor, _ = _axis(metric)
+    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
+    many = rows.groupby("variant")["seed"].transform("nunique") > 1
+    rows = rows[many | (rows["variant"] == "softmax-shuffled")]
+    if rows.empty:
+        raise InputError(f"the frame has no curves of {metric}; give the result of embedded_record()")
+    rows = _in_order(rows.assign(value=rows["value"] * factor)).drop(columns="attention")
+    names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
+    plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
+    plot = plot.scale(y_title=words.capitalize(), y_log=False, y_free=True)
+    count = rows.groupby("variant")["seed"].nunique().max()
+    line = Line("median", markers=False, words=f"median over {count} seeds; shuffled: one seed")
+    plot = plot.add(Band(quantiles=(0, 100), alpha=0.13, words=f"range over {count} seeds"), line)
+    return plot.figure("page", columns=min(rows["data"].nunique(), 3), labels="key")
+
+
+def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
+    """The rows of the runs over η and s (chen2023, Table 9) at their last epoch, these two as columns of numbers."""
+    rows = _scores(frame, metric)
+    found = rows["variant"].str.extract(r"s=(?P<s>\d+) η=(?P<eta>[\d.]+)").astype(float)
+    return rows.assign(s=found["s"].astype("Int64"), eta=found["eta"]).dropna(subset=["s", "eta"])
+
+
+def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """The final test score of Primal in all layers against η, a line for each s, a panel per data set; one seed each.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: of its test rows, as in `embedded_scores_figure`.
+
+    Raises:
+        InputError: no runs over η and s in the frame.
+    """
+    words, factor, _ = _axis(metric)
+    rows = embedded_grid(frame, metric)
+    if rows.empty:
+        raise InputError("the frame has no runs over η and s; give the record of a time series")
+    rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
+    rows = rows.drop(columns=["attention", "variant"])
+    plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
+    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=words.capitalize(), y_log=False)
+    return plot.add(Line("mean", words="one seed")).figure(
+        "page", columns=min(rows["data"].nunique(), 3), labels="key"
+    )
+
+
+def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Test rows of a metric at the last epoch of each run."""
+    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric)]
+    if rows.empty:
+        raise InputError(f"the frame has no test {metric}; give the result of embedded_record()")
+    return rows[
+        rows["epoch"] == rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
+    ]
+
+
+def _axis(metric: str) -> tuple[str, float, tuple[float, float]]:
+    if metric not in _AXES:
+        raise InputError(f"no axis for {metric!r}; give {', '.join(_AXES)}")
+    return _AXES[metric]
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The mechanisms of `NAMES` in their order, and after them ablations that a figure lists by their own name."""
+    order = [
+        *NAMES,
+        *(name for name in dict.fromkeys(table["variant"]) if name not in NAMES and "η" not in name),
+    ]
+    kept = table[table["variant"].isin(order)]
+    return kept.sort_values("variant", key=lambda names: names.map(order.index), kind="stable")
