@@ -17,10 +17,10 @@ NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=
 STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
-    "offline_rl": {"model", "n", "seed"},  # of training runs on record
+    "offline_rl": {"model", "inputs", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
     "subspaces": {"inputs", "n"},  # of weights
-    "time_series": {"model"},  # trains its own
+    "time_series": {"model", "inputs"},  # trains its own
     "training_curves": {"n", "seed"},  # of training runs on record: how many, and from which on
 }
 FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
