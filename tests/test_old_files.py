@@ -248,7 +248,7 @@ def test_an_old_table_of_claims_is_todays(monkeypatch, tmp_path):
     read = published._read("claims.csv", published.CLAIM_COLUMNS)
     key = ["paper", "place"]
     left, right = (set(map(tuple, frame[key].to_numpy())) for frame in (read, now[now["paper"] == "teo2024"]))
-    assert left == right
+    assert left <= right  # embedded tasks have rows since
     measures = [term for measure in now["measure"] for term in parse_measure(measure)]
     known = {part.metric for term in measures for part in (term, term.less) if part}
     terms = [term for measure in read["measure"] for term in parse_measure(measure)]
