@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
+from workbench.core.threads import one_thread
 from workbench.data.batches import ListedInputs
 from workbench.frames.measurement import Accumulator
 from workbench.models.loading import LoadedModel, load
@@ -80,21 +79,6 @@ def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Out
 def _check_time(deadline: float | None) -> None:
     if deadline is not None and time.time() > deadline:
         raise OutOfTime
-
-
-@contextmanager
-def one_thread() -> Generator[None]:
-    """One thread in torch and in every BLAS: sums come in one order on every machine, and workers share its cores."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)

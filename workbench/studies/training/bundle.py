@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
 from workbench.core.files import atomic_write, write_json
+from workbench.core.threads import one_thread
 from workbench.studies.records import METRICS_FILE, write_record
 from workbench.studies.seeds import CONFIRMATORY, SEEDS
 from workbench.studies.training.folder import MODEL_FILE, TrainResult
@@ -99,9 +99,7 @@ def run(
 ) -> TrainResult:
     """One seed of a bundled model, on one thread."""
     model = MODELS[name]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return train(
             model.task,
             work / name / f"seed-{seed}",
@@ -115,8 +113,6 @@ def run(
             device="cpu",
             progress=progress,
         )
-    finally:
-        torch.set_num_threads(threads)
 
 
 def collect(name: str, results: Sequence[TrainResult], data: Path, *, weights: bool = True) -> dict[str, Any]:

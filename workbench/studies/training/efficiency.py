@@ -15,6 +15,7 @@ from workbench._version import __version__
 from workbench.attention.bilateral import BilateralAttention
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError
+from workbench.core.threads import one_thread
 from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
@@ -140,17 +141,12 @@ def variant_costs(
     names = list(dict.fromkeys([SOFTMAX, *(VARIANTS if variants is None else variants)]))
     recipes = {name: _recipe(loaded, parse_variant(name)) for name in names}
     batch = choose(inputs, loaded, n=recipes[SOFTMAX].batch_size if n is None else n, seed=seed)
-    threads = torch.get_num_threads()
-    # One thread: where cores are shared, threads wait for each other at every operation, and nothing else shows.
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            steps = {name: _Steps(recipe, batch) for name, recipe in recipes.items()}
+    # Where cores are shared, threads wait for each other at every operation, and nothing else shows.
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        steps = {name: _Steps(recipe, batch) for name, recipe in recipes.items()}
         costs = _counted(steps, len(batch))
         times = _timed(steps, rounds, len(batch))
-    finally:
-        torch.set_num_threads(threads)
     pairs = [
         (name, base) for base in (SOFTMAX, SYMMETRIC) for name in names if base in _baselines(name, names)
     ]
