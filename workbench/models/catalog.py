@@ -109,9 +109,15 @@ def bundled_models() -> list[Entry]:
     for description in sorted(folder.glob("*/model.json")):
         name = description.parent.name
         about = json.loads(description.read_text(encoding="utf-8"))
-        text = "characters" in about.get("preprocessing", {})
-        entries.append(Entry(name, f"bundled:{name}", "text" if text else "image", (), _bundled_note(about)))
+        entries.append(Entry(name, f"bundled:{name}", _bundled_modality(about), (), _bundled_note(about)))
     return entries
+
+
+def _bundled_modality(about: dict[str, Any]) -> str:
+    read = about.get("preprocessing", {})
+    if "characters" in read or read.get("tokens") in ("bytes", "words"):
+        return "text"
+    return "other" if about.get("architecture", {}).get("name") in ("sequence", "decision") else "image"
 
 
 def _bundled_note(about: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import workbench
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
+from workbench.models.catalog import bundled_models
 from workbench.models.tokenizer import SPECIAL
 from workbench.studies.records import EMBEDDED_COLUMNS, embedded_record
 from workbench.studies.training import embedded_runs, load_recipe, train
@@ -449,19 +450,23 @@ def test_a_record_is_written_once_its_runs_are_complete_and_read_back(small, tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "metric", "splits"),
+    ("name", "metric", "splits", "modality"),
     [
-        ("mosaics", "mean_iou", {"train", "test", "corruptions", "fgsm 0.01", "pgd 0.06"}),
-        ("genres", "accuracy", {"train", "test", "word-swap 0", "word-swap 0.1"}),
-        ("cart-pole-medium", "normalised_return", {"test"}),
+        ("mosaics", "mean_iou", {"train", "test", "corruptions", "fgsm 0.01", "pgd 0.06"}, "image"),
+        ("genres", "accuracy", {"train", "test", "word-swap 0", "word-swap 0.1"}, "text"),
+        ("cart-pole-medium", "normalised_return", {"test"}, "other"),
+        ("genre", "accuracy", {"test"}, "text"),
     ],
 )
-def test_a_record_has_what_the_task_is_judged_by(name, metric, splits, small, tmp_path, monkeypatch):
+def test_a_record_has_what_the_task_is_judged_by(
+    name, metric, splits, modality, small, tmp_path, monkeypatch
+):
     from workbench.studies.evaluation.embedded import undergone
     from workbench.studies.training.tasks import offline
 
     monkeypatch.setattr(offline, "EPISODES", 2)
     monkeypatch.setitem(embedded_runs.PLAN, name, (embedded_runs.Planned("softmax", seeds=(3,)),))
+    monkeypatch.setattr(embedded_runs, "KEPT", {name: ("softmax", "tssa")})  # of these what is planned
     made = embedded_runs.make_embedded_records(
         [name], tmp_path / "data", tmp_path / "work", epochs=1, limit=4, undergone=undergone
     )
@@ -471,3 +476,6 @@ def test_a_record_has_what_the_task_is_judged_by(name, metric, splits, small, tm
     assert splits <= set(frame.loc[frame["metric"] == metric, "split"])
     held = frame[(frame["variant"] == "majority") & (frame["metric"] == metric)]
     assert held["value"].item() <= 100
+    (kept,) = bundled_models()
+    assert (kept.spec, kept.modality) == (f"bundled:embedded-{name}-softmax", modality)
+    assert workbench.load(kept.spec).modality == modality

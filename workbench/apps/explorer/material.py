@@ -323,9 +323,10 @@ def _bytes(value: Any) -> int:
 
 
 def models_to_choose() -> list[dict[str, str]]:
-    """Models by name, with where their weights are: ``here``, ``random`` (none are published), ``hub``, ``checkpoint``.
+    """Models of images or texts by name, and where their weights are.
 
-    Checkpoints are the last ones of the runs below ``runs/`` in the current folder, as ``study train`` writes them.
+    That is ``here``, ``random`` (none are published), ``hub`` or ``checkpoint``: the last one of each run below
+    ``runs/`` in the current folder, as ``study train`` writes them.
     """
     from workbench.models.loading import list_models
 
@@ -338,6 +339,7 @@ def models_to_choose() -> list[dict[str, str]]:
             "note": row["note"] or row["spec"],
         }
         for row in list_models()
+        if row["modality"] in DEFAULT_INPUTS
     ] + [
         {
             "name": f"file:{last.as_posix()}",

@@ -20,11 +20,10 @@ import pandas as pd
 
 from workbench.core.children import safe_path
 from workbench.core.errors import UnknownName
-from workbench.core.files import atomic_write, write_json
 from workbench.core.threads import one_thread
 from workbench.studies.records import METRICS_FILE, write_record
 from workbench.studies.seeds import CONFIRMATORY, SEEDS
-from workbench.studies.training.folder import MODEL_FILE, TrainResult
+from workbench.studies.training.folder import MODEL_FILE, TrainResult, copy_model
 from workbench.studies.training.progress import in_words
 from workbench.studies.training.runs import train
 
@@ -122,20 +121,8 @@ def collect(name: str, results: Sequence[TrainResult], data: Path, *, weights: b
     """
     models, records = data / "models" / name, data / "records" / name
     if weights:
-        _copy_model(results[0], models, MODELS[name].keep)
+        copy_model(results[0].out, models, MODELS[name].keep)
     return _write_records(name, results, models if weights else None, records)
-
-
-def _copy_model(result: TrainResult, models: Path, keep: str) -> None:
-    for old in models.glob("epoch-*.safetensors"):
-        old.unlink()
-    kept = result.checkpoints if keep == "all" else result.checkpoints[-1:]
-    for source in kept:
-        content = source.read_bytes()
-        atomic_write(models / source.name, content)
-    about = json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8"))
-    about["checkpoints"] = [row for row in about["checkpoints"] if (models / row["file"]).exists()]
-    write_json(models / MODEL_FILE, about)
 
 
 def _write_records(

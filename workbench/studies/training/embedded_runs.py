@@ -30,7 +30,7 @@ from workbench.studies.records import (
     read_metrics,
     write_record,
 )
-from workbench.studies.training.folder import MODEL_FILE
+from workbench.studies.training.folder import MODEL_FILE, copy_model
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.runs import asked_recipe, train
 from workbench.studies.training.tasks import load_task, usual_recipe
@@ -143,6 +143,14 @@ PLAN: dict[str, tuple[Planned, ...]] = {
     for name, entry in EMBEDDED.items()
     if entry.train and name != "photos"  # digits ask the question of Image already, in two thirds of the time
 }
+
+
+KEPT: dict[str, tuple[str, ...]] = {
+    "digits": ("softmax", "bilateral", "tssa", "primal"),
+    "mosaics": ("softmax-sym", "rpc-sym", "bilateral"),
+    "genres": ("softmax-sym", "rpc-sym"),
+}
+"""Whose last checkpoint of the first seed is bundled, as embedded-DATA-VARIANT: notebooks look inside these models."""
 
 
 def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | None, limit: int | None) -> Path:
@@ -340,6 +348,10 @@ def make_embedded_records(
             folders[name][variant, seed] = folder
             if len(folders[name]) == waiting[name]:
                 record = collect(name, _as_planned(name, folders[name]), data, limit, undergone)
+                for one in PLAN[name]:
+                    if one.variant in KEPT.get(name, ()):
+                        bundled = data / "models" / f"embedded-{name}-{one.variant}"
+                        copy_model(folders[name][one.variant, one.seeds[0]], bundled)
                 yield _line(name, record)
 
 

@@ -23,7 +23,7 @@ import torch
 
 from workbench._version import __version__
 from workbench.core.errors import InputError
-from workbench.core.files import atomic_write, sha256_file
+from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import FORMAT, load_weights, upgraded, write_checkpoint
@@ -74,6 +74,17 @@ class TrainResult:
     def __str__(self) -> str:
         reached = in_words(self.headline, self.test[self.headline])
         return f"{self.out}: test {reached}, {len(self.checkpoints)} checkpoints"
+
+
+def copy_model(run: Path, models: Path, keep: str = "last") -> None:
+    """Put the checkpoints of a finished run, "all" or the "last", where the package looks for a bundled model."""
+    for old in models.glob("epoch-*.safetensors"):
+        old.unlink()
+    about = json.loads((run / MODEL_FILE).read_text(encoding="utf-8"))
+    about["checkpoints"] = about["checkpoints"][0 if keep == "all" else -1 :]
+    for row in about["checkpoints"]:
+        atomic_write(models / row["file"], (run / row["file"]).read_bytes())
+    write_json(models / MODEL_FILE, about)
 
 
 class RunFolder:
