@@ -156,7 +156,7 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
     for data, own in rows.groupby("data", sort=False):
         scores = {name: part["value"] * factor for name, part in own.groupby("variant", sort=False)}
         trivial = scores.pop("majority").iloc[0]
-        told, single, failed, unordered = [], [], [], []
+        apart_by, single, failed, unordered = [], [], [], []
         baseline, shuffled = scores["softmax"], scores.get("softmax-shuffled", pd.Series(dtype=float))
         for name, found in scores.items():
             worse = -found if metric == "loss" else found
@@ -170,14 +170,18 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
             elif name != "softmax":
                 apart = welch_interval(found, baseline)
                 clear = apart.low > 0 or apart.high < 0
-                told.append(
+                apart_by.append(
                     f"{name} {apart.words('+' + digits)} ({'significant' if clear else 'not significant'})"
                 )
         of_softmax = mean_interval(baseline).words(digits)
         sentences.append(
             f"On {data} softmax has a test {metric.replace('_', ' ')} of {of_softmax}{unit} (mean over {len(baseline)} "
             f"seeds, 95 % CI), the trivial predictor {trivial:{digits}}{unit}."
-            + (f" Less softmax's, in{points}, Welch's 95 % CI over seeds: {'; '.join(told)}." if told else "")
+            + (
+                f" Less softmax's, in{points}, Welch's 95 % CI over seeds: {'; '.join(apart_by)}."
+                if apart_by
+                else ""
+            )
             + (f" One seed each, not tested: {', '.join(single)}." if single else "")
             + f" Not learned: {', '.join(failed) or 'none'}."
             + (

@@ -106,12 +106,12 @@
   function beyond(drawn, width, height) {
     // how many marks of each kind there are, and how many of them leave the panel
     // where arrows at the end of an axis say so, lines and bands may; of all symbols arrows begin at their tip
-    const told = [...drawn.querySelectorAll('path.point')].some((point) => /^M0,0(?![.\d])/.test(point.getAttribute('d')))
+    const marked = [...drawn.querySelectorAll('path.point')].some((point) => /^M0,0(?![.\d])/.test(point.getAttribute('d')))
     const kinds = { points: 'path.point', lines: '.lines > path.js-line', intervals: '.errorbars path', bands: '.fills path' }
     return Object.fromEntries(Object.entries(kinds).map(([kind, choice]) => {
       const all = [...drawn.querySelectorAll(choice)]
       const out = all.filter((mark) => {
-        if (told && (kind === 'lines' || kind === 'bands')) return false
+        if (marked && (kind === 'lines' || kind === 'bands')) return false
         if (!seen(mark)) return kind === 'points' // plotly hides those that it may not clip
         let { x, y, width: wide, height: tall } = mark.getBBox()
         if (kind === 'points') {
