@@ -310,7 +310,11 @@ def placed_share(rows: pd.DataFrame) -> float:
     return float(((patch - mean) ** 2).sum() / ((rows["value"] - mean) ** 2).sum())
 
 
-_WAYS = {"ours": "with logits from the value projections"}
+_WAYS = {
+    "ours": "with logits from the value projections",
+    "as_published": "from features as they are (as published)",
+    "as_implemented": "from features normalised over the tokens (as in the authors' code)",
+}
 
 
 def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
@@ -319,7 +323,7 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
     n = patches["input"].nunique()
     if n < 2 or patches["row"].isna().any():
         return []
-    ways = " and ".join(_WAYS.get(name, name.replace("_", " ")) for name in patches["convention"].unique())
+    ways = " and ".join(_WAYS[name] for name in patches["convention"].unique())
     return [
         f"the place of a patch explains {placed_share(patches):.0%} of the variance of Π, computed {ways}, over "
         f"patches and {n} inputs ({1 / n:.0%} if places did not matter)"

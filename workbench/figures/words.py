@@ -31,16 +31,18 @@ NAMES = {
 alone: sentences have that word."""
 
 DEFINED = {
-    "Scaled (S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
-    r"\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
+    r"Scaled \(S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
+    r"\\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
+    r"\b[Ss]ymmetric\b": "Symmetric: attention whose keys are its queries",
     "RPC": "RPC: attention by robust principal components",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
-    "bilateral": "Bilateral: attention as a bilateral filter of the image (Abdullaev et al., 2025)",
+    r"\bbilateral\b(?!(?: |<br>)(?:filter|attention))": "Bilateral: attention as a bilateral filter, over tokens and "
+    "positions (Abdullaev et al., 2025)",
     "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
     "MSSA": "MSSA: multi-head subspace self-attention",
-    "+ boost": "Boost: a share of the first tokens in every residual connection",
+    r"\+ boost|-boost\b": "Boost: a share of the first tokens in every residual connection",
 }
-"""What labels of variants are short for, as a caption says it."""
+"""Patterns in the labels of a figure (as JSON), and what a caption says that they are short for."""
 
 DATA = {
     "digits": "Digits: scikit-learn's handwritten ones, 8 × 8 pixels",
@@ -81,14 +83,16 @@ def in_words(text: str) -> str:
 def with_definitions(caption: str, labels: str) -> str:
     """A caption that also says what the labels of its figure are short for, where it does not yet."""
     labels = _DATA.sub("", labels)
-    short = [words for sign, words in DEFINED.items() if sign in labels and not _explained(words, caption)]
+    short = [
+        words for sign, words in DEFINED.items() if re.search(sign, labels) and not _explained(words, caption)
+    ]
     return " ".join([caption, *(f"{words}." for words in short)]) if caption else caption
 
 
 def _explained(words: str, caption: str) -> bool:
-    """Whether a caption has a definition already, its name in parentheses, or the paper that the definition names."""
-    name, paper = words.partition(":")[0], re.search(r"\((\w+ et al\.)", words)
-    return f"{name}:" in caption or f"({name})" in caption or (paper is not None and paper[1] in caption)
+    """Whether a caption has a definition already, or its name in parentheses."""
+    name = words.partition(":")[0]
+    return f"{name}:" in caption or f"({name})" in caption
 
 
 def _said(found: re.Match[str]) -> str:
