@@ -89,7 +89,7 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
         if grows:
             sentences.append(
                 f"{measured_on(frame)}: {quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} to the "
-                f"power of {', '.join(grows)}: slopes over {fitted_sizes(rows)}, 95 % CI."
+                f"power of {', '.join(grows)}: slopes over the largest {fitted_sizes(rows)}, 95 % CI."
             )
     values = forward.pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     for other in ("softmax", "softmax-eager"):

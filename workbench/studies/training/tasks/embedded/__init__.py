@@ -110,7 +110,7 @@ EMBEDDED: dict[str, Embedded] = {
         )
         for name, what in {
             "phase": "the phase between two sines",
-            "lag": "whether one channel follows another, or goes ahead",
+            "lag": "whether one channel goes ahead of another, moves with it, or follows",
             "frequency": "the frequency of a sine in one of three channels",
             "shape": "cylinder, bell or funnel under noise",
             "chirp": "whether the frequency rises or falls",
