@@ -510,7 +510,8 @@ VIEWS = {
         ),
         View(
             "trajectory", "Trajectory", "similarity of tokens and coding rates through depth",
-            "Tokens after each block, the layer looked at dashed: (a) mean cosine of all pairs, (b) coding rate R",
+            "Tokens after each block, the layer looked at dashed: (a) mean cosine of all pairs, (b) coding rate R "
+            "(wu2025, distortion ε² = d, the tokens' width)",
             _draw_trajectory, _trajectory_rows, _read_trajectory, code.trajectory,
         ),
         View(
