@@ -9,6 +9,7 @@ from collections import Counter, deque
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -447,6 +448,27 @@ def test_a_record_is_written_once_its_runs_are_complete_and_read_back(small, tmp
         list(embedded_runs.make_embedded_records(["lagg"], data, work))
     with pytest.raises(UnknownName, match="embedded data on record 'chirp'"):
         embedded_record("chirp")
+
+
+def test_what_is_on_record_is_found_by_the_data_whose_question_it_asks(monkeypatch):
+    def known(*names):
+        record = pd.DataFrame({"data": names}, dtype=object)
+        monkeypatch.setattr(embedded_runs, "embedded_record", lambda: record)
+
+    known("chirp", "genre", "pathfinder", "digits")
+    assert embedded_runs.names_on_record("Long Range Arena") == [
+        "genre",
+        "digits",
+        "pathfinder",
+    ]  # as planned
+    assert embedded_runs.names_on_record("UEA archive") == ["chirp"]
+    known("chirp")
+    with pytest.raises(
+        InputError, match=r"no data .* Long Range Arena; .*study records embedded --name NAME, .* listops"
+    ):
+        embedded_runs.names_on_record("Long Range Arena")
+    with pytest.raises(UnknownName, match="GLUE"):
+        embedded_runs.names_on_record("GLUE")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from workbench.studies.records import (
     EMBEDDED_RECORDS,
     EPOCHS_FILE,
     METRICS_FILE,
+    embedded_record,
     read_metrics,
     write_record,
 )
@@ -151,6 +152,28 @@ KEPT: dict[str, tuple[str, ...]] = {
     "genres": ("softmax-sym", "rpc-sym"),
 }
 """Whose last checkpoint of the first seed is bundled, as embedded-DATA-VARIANT: notebooks look inside these models."""
+
+
+def names_on_record(asks_for: str) -> list[str]:
+    """The embedded data that ask the question of published data and have a record, in the order of `PLAN`.
+
+    ``asks_for`` is how the `Embedded.asks_for` of all of them begins: "Long Range Arena", "UEA archive", "D4RL".
+
+    Raises UnknownName for published data that no embedded data ask the question of, InputError where none of those
+    that do have a record.
+    """
+    published = {name: EMBEDDED[name].asks_for for name in PLAN}
+    asked = [name for name in PLAN if published[name].startswith(asks_for)]
+    if not asked:
+        raise UnknownName("published data of embedded tasks", asks_for, sorted(set(published.values())))
+    known = set(embedded_record()["data"])
+    found = [name for name in asked if name in known]
+    if not found:
+        raise InputError(
+            f"no data on record ask the question of {asks_for}; make a record with: {COMMAND} --name NAME, where NAME "
+            f"is one of {', '.join(asked)} (hours each; `make embedded` makes all)"
+        )
+    return found
 
 
 def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | None, limit: int | None) -> Path:
