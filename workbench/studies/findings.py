@@ -145,15 +145,9 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
     with its score and not tested. Not learned is what has a seed that is no better than the trivial predictor; without
     use of the order what has not, over its seeds, significantly more than softmax on shuffled tokens.
     """
-    factor, unit, points = (1, " nats", " nats") if metric == "loss" else (100, " %", " points")
-    factor, digits = (
-        (1, ".1f") if metric == "normalised_return" else (factor, ".3f" if metric == "loss" else ".1f")
-    )
-    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric)]
-    last = rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
-    rows = rows[rows["epoch"] == last]
+    factor, unit, points, digits = _units(metric)
     sentences = []
-    for data, own in rows.groupby("data", sort=False):
+    for data, own in _ends(frame, metric).groupby("data", sort=False):
         scores = {name: part["value"] * factor for name, part in own.groupby("variant", sort=False)}
         trivial = scores.pop("majority").iloc[0]
         apart_by, single, failed, unordered = [], [], [], []
@@ -191,3 +185,59 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
             )
         )
     return sentences
+
+
+ABLATIONS = {
+    "primal-e": "primal",
+    "primal-all-e": "primal-all",
+    "primal-independent": "primal",
+    "softmax-boost": "softmax",
+    "bilateral-boost": "bilateral",
+}
+"""Variants of embedded records that change one thing about another: no r-scores (chen2023, Table 8), weights that do
+not see the data (Table 12), a boosted residual (abdullaev2025, §IV)."""
+
+
+def ablation_findings(frame: pd.DataFrame, metric: str) -> list[str]:
+    """By embedded data set: the final test score of the `ABLATIONS` less that of what they change, seed by seed.
+
+    Of `embedded_record`. Where there is one seed in common nothing is tested, and the range of the other's seeds says
+    how much a seed alone can do; of several it is the mean over them, with the 95 % CI of the paired difference.
+    """
+    factor, _, points, digits = _units(metric)
+    sentences = []
+    for data, own in _ends(frame, metric).groupby("data", sort=False):
+        scores = {name: part.set_index("seed")["value"] * factor for name, part in own.groupby("variant")}
+        said = []
+        for name, of in ABLATIONS.items():
+            if name not in scores or of not in scores:
+                continue
+            change = (scores[name] - scores[of]).dropna().astype(float)
+            if len(change) > 1:
+                said.append(f"{name} {mean_interval(change).words('+' + digits)} ({len(change)} seeds)")
+            elif len(change):
+                spread = scores[of].max() - scores[of].min()
+                many = len(scores[of])
+                beside = f"; the {many} seeds of {of} span {spread:{digits}}" if many > 1 else ""
+                value = f"{change.iloc[0]:+{digits}}".replace("-", "−")
+                said.append(f"{name} {value} (seed {change.index[0]} alone, not tested{beside})")
+        if said:
+            what = metric.replace("_", " ")
+            sentences.append(
+                f"On {data}, test {what} less that without the change, in{points}: {'; '.join(said)}."
+            )
+    return sentences
+
+
+def _units(metric: str) -> tuple[float, str, str, str]:
+    """Factor of a score in words, its unit, that of a difference, and the format of its digits."""
+    if metric == "loss":
+        return 1, " nats", " nats", ".3f"
+    return (1 if metric == "normalised_return" else 100), " %", " points", ".1f"
+
+
+def _ends(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The test rows of a metric at the last epoch of each run of an embedded record."""
+    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric)]
+    last = rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
+    return rows[rows["epoch"] == last]
