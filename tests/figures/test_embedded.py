@@ -11,7 +11,8 @@ from workbench.figures import (
     embedded_grid_figure,
     embedded_scores_figure,
 )
-from workbench.studies.findings import embedded_findings
+from workbench.figures.embedded import NAMES
+from workbench.studies.findings import ablation_findings, embedded_findings
 
 FINAL = {
     "softmax": [0.6, 0.7, 0.8],
@@ -88,3 +89,49 @@ def test_findings_name_what_has_not_learned_and_what_is_significant():
     (sentence,) = embedded_findings(record("loss"), "loss")  # smaller is better
     assert "trivial predictor 0.300 nats" in sentence
     assert "Not significantly better than shuffled: softmax." in sentence
+
+
+def arena(data, mechanisms=14):
+    """A record of as many mechanisms as the Long Range Arena's, of which each fourth has three seeds."""
+    names = [*NAMES][:mechanisms]
+    rows = [
+        {
+            "data": name,
+            "variant": variant,
+            "seed": seed,
+            "epoch": epoch,
+            "value": 0.3 + 0.04 * place + 0.01 * seed,
+        }
+        for name in data
+        for place, variant in enumerate(names)
+        for seed in range(1 if place % 4 else 3)
+        for epoch in (0, 3)
+    ]
+    rows += [{"data": name, "variant": "majority", "seed": None, "epoch": 0, "value": 0.1} for name in data]
+    frame = pd.DataFrame(rows).assign(attention="x", split="test", metric="accuracy", unit="")
+    return frame.astype({"seed": "Int64"})
+
+
+def test_five_data_sets_of_fourteen_mechanisms_leave_a_caption_its_room_on_a_page():
+    figure = embedded_scores_figure(arena([f"data-{number}" for number in range(5)]))
+    assert figure.layout.height / figure.layout.width < 1.2  # of a page of 7.2 by 10 inches, less the caption
+    assert len({axis.domain for axis in figure.select_xaxes()}) == 3
+    one = embedded_scores_figure(arena(["data-0"]))
+    assert one.layout.height > 0.5 * figure.layout.height  # rows are wider apart where there is room
+
+
+def test_what_an_ablation_of_one_seed_changes_stands_beside_the_range_of_the_others():
+    frame = record()
+    one = frame[frame["seed"].eq(1) & (frame["variant"] == "primal")].assign(variant="primal-e")
+    both = frame[frame["variant"] == "softmax"].assign(variant="softmax-boost")
+    one["value"] += 0.02 * one["epoch"]
+    both["value"] -= 0.1
+    (sentence,) = ablation_findings(pd.concat([frame, one, both]), "accuracy")
+    assert "On made, test accuracy less that without the change, in points: " in sentence
+    assert "primal-e +4.0 (seed 1 alone, not tested; the 3 seeds of primal span 10.0)" in sentence
+    assert "softmax-boost −10.0 [−10.0, −10.0] (3 seeds)" in sentence
+    assert ablation_findings(frame, "accuracy") == []
+    loss = record("loss").assign(unit="nats")
+    more = loss[loss["variant"] == "softmax-shuffled"].assign(variant="softmax-boost")
+    (sentence,) = ablation_findings(pd.concat([loss, more]), "loss")
+    assert "test loss less that without the change, in nats: softmax-boost −0.100 (seed 0 alone" in sentence

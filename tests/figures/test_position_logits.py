@@ -78,6 +78,15 @@ def test_shares_of_five_that_add_up_and_the_cross_terms_beside_their_null():
     assert {band.yaxis for band in bands(fig, NULL_BAND)} == {trace.yaxis for trace in found}
 
 
+def test_a_model_without_cross_terms_says_so_in_a_panel_of_its_own():
+    alone = shares("bundled:b")
+    fig = position_share_figure(pd.concat([shares(), alone[alone["metric"] == "logit_share"]]))
+    (note,) = [note for note in fig.layout.annotations if note.text == "no data"]
+    here = [trace for trace in fig.data if f"{trace.xaxis} domain" == note.xref]
+    # without a trace plotly draws no axes, and moves the note
+    assert [list(trace.y) for trace in here] == [[None]]
+
+
 def test_single_heads_are_refused():
     frame = shares()
     frame["head"] = pd.array([0] * len(frame), dtype="Int64")

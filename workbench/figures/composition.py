@@ -352,7 +352,11 @@ class _Page:
         suffix = str(number + 1) if number else ""
         left, right, upper, lower = box
         lowest, first = self._edge(number)
-        for trace in panel.traces:
+        empty = [] if panel.traces or panel.images else [go.Scatter(x=[None], y=[None], showlegend=False)]
+        for trace in [
+            *panel.traces,
+            *empty,
+        ]:  # plotly draws no axes without a trace, nor notes where they are
             fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
         for letter, axis, labelled, length in (
             ("x", panel.x, lowest or not self.shared_x, right - left),

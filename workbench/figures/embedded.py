@@ -85,7 +85,10 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
         names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: "each seed (a dot alone: one seed)"},
     )
     interval = Interval(columns=("value", "low", "high"), words="95 % CI (t) of the mean over seeds")
-    forest = forest.scale(row=2.2).add(interval, Rule(levels.to_dict(), "trivial predictor"))
+    tall = (
+        len(titles) > 3 and table["variant"].nunique() > 10
+    )  # else it does not leave its caption room on a page
+    forest = forest.scale(row=1.9 if tall else 2.2).add(interval, Rule(levels.to_dict(), "trivial predictor"))
     return forest.figure(columns=min(len(titles), 3))
 
 

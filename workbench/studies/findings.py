@@ -160,7 +160,7 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
                 ends, level = mean_interval(found), shuffled.iloc[0]
                 unordered += [name] if (ends.high >= level if metric == "loss" else ends.low <= level) else []
             if len(found) < 2:
-                single += [f"{name} {found.iloc[0]:{digits}}"] if "η" not in name else []
+                single += [f"{name} {found.iloc[0]:{digits}}"] if "η" not in str(name) else []
             elif name != "softmax":
                 apart = welch_interval(found, baseline)
                 clear = apart.low > 0 or apart.high < 0
