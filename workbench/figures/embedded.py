@@ -43,6 +43,7 @@ _AXES = {
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
+_SEED_WORDS = "each seed (equal ones coincide; a square alone: one seed)"
 
 
 def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -61,7 +62,7 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     words, factor, (least, most) = _axis(metric)
     rows = _scores(frame, metric)
     seeds = rows[rows["variant"] != MAJORITY]
-    drawn = []
+    drawn, cut = [], False
     for (data, variant), own in seeds.groupby(["data", "variant"], sort=False):
         about = {"data": data, "variant": variant}
         values = own["value"] * factor
@@ -69,6 +70,7 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
         if len(own) > 1:
             found = mean_interval(values)
             ends = {"low": max(found.low, least), "high": min(found.high, most)}
+            cut |= ends != {"low": found.low, "high": found.high}
             drawn.append({**about, "kind": _MEAN, "value": found.value, **ends})
     table = pd.DataFrame(drawn, columns=["data", "variant", "kind", "value", "low", "high"])
     table = _in_order(table)
@@ -82,9 +84,10 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
         titles,
         panel="data",
         color="kind",
-        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: "each seed (a dot alone: one seed)"},
+        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: _SEED_WORDS},
     )
-    interval = Interval(columns=("value", "low", "high"), words="95 % CI (t) of the mean over seeds")
+    said = "95 % CI (t) of the mean over seeds" + ", cut where scores end" * cut
+    interval = Interval(columns=("value", "low", "high"), words=said)
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
@@ -111,12 +114,16 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     if rows.empty:
         raise InputError(f"the frame has no curves of {metric}; give the result of embedded_record()")
     rows = _in_order(rows.assign(value=rows["value"] * factor)).drop(columns="attention")
+    scores = _scores(frame, metric)
+    levels = scores[scores["variant"] == MAJORITY].set_index("data")["value"] * factor
+    rows["trivial"] = rows["data"].map(levels)
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
     plot = plot.scale(y_title=words.capitalize(), y_log=False, y_free=True)
     count = rows.groupby("variant")["seed"].nunique().max()
     line = Line("median", markers=False, words=f"median over {count} seeds; shuffled: one seed")
     plot = plot.add(Band(quantiles=(0, 100), alpha=0.13, words=f"range over {count} seeds"), line)
+    plot = plot.add(Rule(column="trivial", name="trivial predictor"))
     return plot.figure("page", columns=min(rows["data"].nunique(), 3), labels="key")
 
 
