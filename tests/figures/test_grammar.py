@@ -466,18 +466,6 @@ def test_counts_that_differ_between_series_stand_together_in_the_key():
     assert key(fig) == ["mean over 5 inputs × 3 or 12 heads"]
 
 
-def test_the_name_of_a_level_may_stand_at_its_line():
-    fig = (
-        Plot(frame(null=None))
-        .metric("attention_diversity")
-        .add(Line(), Rule(0.5, "half", inside="top left"))
-        .figure()
-    )
-    (rule,) = [trace for trace in fig.data if trace.mode == "lines+text"]
-    assert (list(rule.text), set(rule.y)) == (["", "half"], {0.5})
-    assert "half" not in key(fig)
-
-
 def maps(rows=("one", "two"), layers=(0, 3), heads=2, side=4):
     rng = np.random.default_rng(2)
     return pd.DataFrame(

@@ -1,13 +1,12 @@
 """Rows by level of averaging, and intervals over inputs."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.figures import model_pages, page_name
-from workbench.figures.levels import at_level, deviation, values_once
+from workbench.figures.levels import at_level, values_once
 
 
 def frame():
@@ -33,17 +32,6 @@ def test_a_value_with_two_nulls_counts_once():
         {"metric": "MOC", "value": 0.3, "axis": "tokens"},
     )
     assert len(values_once(twice)) == 2
-
-
-def test_the_deviation_is_that_of_a_sample():
-    values = pd.Series([0.3, 0.1, 0.7, 0.4, 0.9])
-    assert deviation(values) == pytest.approx(
-        (values.mean(), values.mean() - np.std(values, ddof=1), values.mean() + np.std(values, ddof=1))
-    )
-
-
-def test_one_input_has_no_spread():
-    assert deviation(pd.Series([0.3])) == (0.3, 0.3, 0.3)
 
 
 def test_many_models_are_cut_into_pages():

@@ -180,9 +180,8 @@ class Sample:
 
     def null(self, kind: str | None, rows: pd.DataFrame) -> pd.DataFrame:
         """``null_mean``, ``null_low`` and ``null_high`` under one kind of null, mean over the units, at each place."""
-        sample = self.null_sample(kind, rows)
-        columns = [name for name in _ENDS if name in sample.rows]
-        return sample.rows.groupby([*self.by], sort=True)[columns].mean().reset_index()
+        held = self.null_sample(kind, rows).rows.reindex(columns=[*self.by, *_ENDS])
+        return held.groupby([*self.by], sort=True).mean().reset_index()
 
     def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
         """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""

@@ -13,10 +13,9 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.estimates import UNITS, Sample, null_count, null_kinds, quantity
+from workbench.figures.estimates import UNITS, Sample, null_count, quantity
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
-from workbench.figures.levels import deviation
 from workbench.figures.marks import (
     NEUTRAL,
     NULL_LINE,
@@ -31,38 +30,27 @@ from workbench.figures.marks import (
     null_of,
     published_trace,
 )
-from workbench.figures.measuring import line_count, widest
-from workbench.figures.theme import GREY, NULL_BAND, RED, readable, series_style, theme_of
+from workbench.figures.measuring import line_count, text_width, widest
+from workbench.figures.theme import GREY, NULL_BAND, RED, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.figures.words import in_words
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
-_BARE = {"ticks": "", "showline": False}
-_GRID = {"showgrid": True, "gridcolor": "#E6E6E6", "gridwidth": 0.5}
-_ROW_LINE = {
-    "type": "line",
-    "x0": 0,
-    "x1": 1,
-    "xref": "domain",
-    "layer": "below",
-    "line": {"color": "#E6E6E6", "width": 0.5},
-}
+_PALE = "#E6E6E6"
+_ROW_LINE = {"type": "line", "xref": "domain", "layer": "below", "line": {"color": _PALE, "width": 0.5}}
 
 
 @dataclass(frozen=True)
 class Interval(Mark):
     """An estimate and its interval in a `Forest`: the mean over a unit with its 95 % confidence interval.
 
-    Where the frame holds the mean over everything, that is the estimate. With ``deviation`` the bar is the standard
-    deviation over the unit, as papers print it; with ``columns`` value, low and high stand in the frame, and ``words``
-    say what they are, and ``alone`` what a value without an interval is. ``hollow`` names a column whose true values
-    have an open marker, and says what that means.
+    Where the frame holds the mean over everything, that is the estimate. With ``columns`` value, low and high stand in
+    the frame, and ``words`` say what they are, and ``alone`` what a value without an interval is. ``hollow`` names a
+    column whose true values have an open marker, and says what that means.
     """
 
     over: str = "input"
     ci: float = 95
-    deviation: bool = False
     columns: tuple[str, str, str] | None = None
     words: str = ""
     hollow: tuple[str, str] | None = None
@@ -71,9 +59,8 @@ class Interval(Mark):
     def table(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Columns ``value``, ``low``, ``high`` (NaN without an interval) and ``n`` of every row of the forest."""
         if self.columns is not None:
-            named = dict(zip(self.columns, ("value", "low", "high"), strict=True))
-            table = rows.drop(columns=[name for name in named.values() if name in rows and name not in named])
-            return table.rename(columns=named).assign(n=rows.get("n", np.nan))
+            held = rows[[*self.columns]].set_axis(["value", "low", "high"], axis=1)
+            return rows.assign(n=rows.get("n", np.nan), **held)
         sample = Sample.of(rows, (_ROW,), self.over)
         if self.over not in sample.units:
             table = sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
@@ -82,9 +69,10 @@ class Interval(Mark):
                 table = table.drop(columns=[*ends]).join(ends, on=_ROW)
             return table
         means = sample.rows.groupby([_ROW, self.over], sort=False)["value"].mean()
-        find = deviation if self.deviation else mean_interval
-        found = [(place, *find(own)[:3], len(own)) for place, own in means.groupby(level=0, sort=False)]
-        table = pd.DataFrame(found, columns=[_ROW, "value", "low", "high", "n"])
+        ends = [
+            (place, *mean_interval(own)[:3], len(own)) for place, own in means.groupby(level=0, sort=False)
+        ]
+        table = pd.DataFrame(ends, columns=[_ROW, "value", "low", "high", "n"])
         overall = Sample.means(rows, (_ROW,))
         if not overall.units:
             whole = overall.estimate("mean").set_index(_ROW)["value"]
@@ -98,20 +86,15 @@ class Interval(Mark):
         if not counts:
             return "mean"
         many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        bar = "standard deviation" if self.deviation else "95 % CI"
-        bar += "" if all(seen) else " where wider than the marker" if any(seen) else " within the marker"
-        return f"mean over {many} {UNITS.get(self.over, self.over)}, {bar}"
+        where = "" if all(seen) else " where wider than the marker" if any(seen) else " within the marker"
+        return f"mean over {many} {UNITS.get(self.over, self.over)}, 95 % CI{where}"
 
 
 @dataclass(frozen=True)
 class Verdict(Mark):
-    """The words of a column at the right end of each row: whether a claim holds, what a paper prints of the row.
-
-    ``colours`` are those of the words, ``title`` stands above them.
-    """
+    """The words of a column at the right end of each row, under a title: whether a claim holds, what a paper prints."""
 
     column: str = "verdict"
-    colours: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
 
 
@@ -251,26 +234,19 @@ class _Drawing:
     def _label(self, value: Any) -> str:
         if value in self.forest.names:
             return self.forest.names[value]
-        if self.forest.y == "attention" and value in LOOKS:
+        columns = self.forest.y, self.forest.color
+        if "attention" in columns and value in LOOKS:
             return LOOKS[value].label
-        if self.forest.color == "attention" and value in LOOKS:
-            return LOOKS[value].label
-        return short_name(value) if "model" in (self.forest.y, self.forest.color) else str(value)
+        return short_name(value) if "model" in columns else str(value)
 
     def figure(self, width: str, columns: int | None) -> go.Figure:
         font = theme_of(width).font
-        said = {
-            place: word
-            for mark in self.forest.marks
-            if isinstance(mark, Verdict)
-            for place, word in self._verdicts(mark)
-        }
-        room = widest((word for word, _ in said.values()), font) + font * 0.6 if said else 0.0
+        verdict = next((mark for mark in self.forest.marks if isinstance(mark, Verdict)), Verdict())
+        said = dict(self._verdicts(verdict)) if verdict in self.forest.marks else {}
         panels = self._alike([self._panel(name) for name in self.titles])
-        title = next(
-            (mark.title for mark in self.forest.marks if isinstance(mark, Verdict) and mark.title), ""
-        )
-        room = max(room, widest(title.split("<br>"), font) + font) if title else room
+        room = widest(said.values(), font) + 0.6 * font if said else 0.0
+        title = verdict.title
+        room = max(room, text_width(title, font) + font) if title else room
         row = self.forest.scales.get("row", 1.5 if len(self.colours) == 1 else 0.9 * len(self.colours) + 0.8)
         across = columns or len(panels)
         room_for_each = (theme_of(width).widths[width] - widest(self.words, font) - room) / across - 3 * font
@@ -279,14 +255,11 @@ class _Drawing:
             panels, across, [*self._key(seen)], width=width, shared="y", right=room,
             inner=(len(self.words) + 0.3) * row * font, heading=1.3 * font * line_count(title) if title else 0,
         )  # fmt: skip
-        if title:
-            said[-1] = title, "#000000"
         right = max(axis.domain[1] for axis in fig.select_xaxes())
-        for place, (word, colour) in said.items():
+        for place, word in (said | ({-1: title} if title else {})).items():
             fig.add_annotation(
-                text=f'<span style="color:{readable(colour)}">{word}</span>', x=right, xref="paper", xanchor="left",
-                y=place + 0.4 * (place < 0), yref="y", xshift=font * 0.5, borderpad=0, showarrow=False, align="left",
-                yanchor="bottom" if place < 0 else "middle",
+                text=word, x=right, xref="paper", xanchor="left", xshift=font * 0.5, align="left", borderpad=0,
+                y=place + 0.4 * (place < 0), yref="y", yanchor="bottom" if place < 0 else "middle", showarrow=False,
             )  # fmt: skip
         return fig
 
@@ -300,11 +273,14 @@ class _Drawing:
                 panels[one] = replace(panels[one], x=replace(panels[one].x, low=low, high=high))
         return panels
 
-    def _verdicts(self, mark: Verdict) -> Iterator[tuple[int, tuple[str, str]]]:
+    def _verdicts(self, mark: Verdict) -> Iterator[tuple[int, str]]:
         for table in self.tables.values():
             for key, word in zip(table[_ROW], table.get(mark.column, ()), strict=False):
                 if not pd.isna(word):
-                    yield self.places[key], (str(word), mark.colours.get(str(word), "#000000"))
+                    yield self.places[key], str(word)
+
+    def _level(self, rule: Rule, name: str) -> float:
+        return rule.value.get(name, np.nan) if isinstance(rule.value, Mapping) else rule.value
 
     def _look(self, colour: Any) -> dict[str, Any]:
         style = series_style(self.colours.index(colour))
@@ -314,7 +290,7 @@ class _Drawing:
         return {"marker": {**style["marker"], "size": 5.5}, "line": line}
 
     def _panel(self, name: str) -> Panel:
-        traces = [trace for number in range(len(self.colours)) for trace in self._dots(name, number)]
+        traces = [trace for colour in self.colours for trace in self._dots(name, colour)]
         rules = []
         for mark in self.forest.marks:
             if isinstance(mark, Null):
@@ -324,14 +300,14 @@ class _Drawing:
             elif isinstance(mark, Published):
                 traces += [trace for trace, _ in self._published(name, mark)]
             elif isinstance(mark, Rule):
-                level = mark.value.get(name, np.nan) if isinstance(mark.value, Mapping) else mark.value
+                level = self._level(mark, name)
                 ends = {"x0": level, "x1": level, "y0": -0.6, "y1": len(self.words) - 0.4}
-                rules += [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}] * bool(
-                    np.isfinite(level)
+                rules += (
+                    [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}]
+                    if np.isfinite(level)
+                    else []
                 )
-        values = np.asarray(
-            [value for trace in traces for value in _reach(trace)] + [one["x0"] for one in rules]
-        )
+        values = np.asarray([*(x for trace in traces for x in _reach(trace)), *(one["x0"] for one in rules)])
         values = values[np.isfinite(values)]
         own = self.rows[name].get("metric", pd.Series(dtype=str)).dropna().unique()
         metric = own[0] if len(own) == 1 else name
@@ -346,14 +322,15 @@ class _Drawing:
         )
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
         headed = len(self.places) < len(self.words)  # a grid would go through the headings
-        y = Axis(
-            "",
-            len(self.words) - 0.35,
-            -0.65,
-            names=tuple(self.words),
-            more=_BARE | (_GRID if not headed else {}),
+        look = {"ticks": "", "showline": False} | (
+            {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": _PALE}
         )
-        rows = [{**_ROW_LINE, "y0": place, "y1": place} for place in self.places.values()] if headed else []
+        y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=look)
+        rows = [
+            {**_ROW_LINE, "x0": 0, "x1": 1, "y0": place, "y1": place}
+            for place in self.places.values()
+            if headed
+        ]
         return Panel(traces, x, y, shapes=[*rows, *rules], notes=[*self._reasons(name, x)])
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
@@ -365,43 +342,59 @@ class _Drawing:
                 none = pd.isna(table.loc[table[_ROW] == key, "value"]).all() and not pd.isna(word)
                 if none and (key, word) not in said:
                     said.add((key, word))
-                    levels = [mark.value for mark in self.forest.marks if isinstance(mark, Rule)]
-                    levels = [level.get(name) if isinstance(level, Mapping) else level for level in levels]
+                    levels = (self._level(mark, name) for mark in self.forest.marks if isinstance(mark, Rule))
                     at = next(
-                        (x.place(level) for level in levels if level is not None), 0.5
+                        (x.place(level) for level in levels if np.isfinite(level)), 0.5
                     )  # beside its line
                     yield {
                         "text": str(word), "x": at, "xref": "domain", "y": self.places[key], "bgcolor": "white",
                         "borderpad": 0, "xanchor": "left" if at <= 0.5 else "right", "xshift": 4 if at <= 0.5 else -4,
                     }  # fmt: skip
 
-    def _dots(self, name: str, number: int) -> Iterator[go.Scatter]:
-        """A trace for each colour; of variants of attention for each row, since each has its own look."""
-        table = self.tables[name, self.colours[number]].dropna(subset=["value"])
+    def _dots(self, name: str, colour: Any) -> Iterator[go.Scatter]:
+        """A trace for a colour; of variants of attention for each row, since each has its own look."""
+        every, shifts = self.tables[name, colour].dropna(subset=["value"]), self._shifts(name)
+        parts = [(every, self._look(colour), "" if colour is None else self._label(colour))]
         if self.colours == [None] and self.forest.y == "attention":
-            for key in table[_ROW].drop_duplicates():
-                style = look_of(key[1]).style
-                look = {"marker": {**style["marker"], "size": 6.5}, "line": style["line"]}
-                yield self._dot(table[table[_ROW].map(key.__eq__)], look, name, None, LOOKS[key[1]].label)
-            return
-        if table.empty:
-            return
-        colour = self.colours[number]
-        yield self._dot(
-            table, self._look(colour), name, colour, "" if colour is None else self._label(colour)
-        )
+            parts = [
+                (every[every[_ROW].map(key.__eq__)], look_of(key[1]).style, LOOKS[key[1]].label)
+                for key in every[_ROW].drop_duplicates()
+            ]
+        for table, look, words in parts if len(every) else ():
+            places = [self.places[key] for key in table[_ROW]]
+            ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
+            edge = look["line"]["color"]
+            marker = {"size": 6.5, **look["marker"]}
+            if self.interval.alone and ends.isna().all(axis=None):  # several may cover each other
+                marker |= _SINGLE
+            if self.interval.hollow is not None:
+                opened = table[self.interval.hollow[0]].fillna(False).astype(bool)
+                marker["color"] = opened.map({True: "white", False: edge}).tolist()
+                marker["line"] = {"color": edge, "width": 1.3}
+            yield go.Scatter(
+                x=value, y=[place + shifts[place][colour] for place in places], mode="markers", marker=marker,
+                error_x={
+                    "type": "data", "symmetric": False, "array": (ends["high"] - value).fillna(0).clip(lower=0),
+                    "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": edge,
+                    "thickness": 1.2, "width": 0,
+                },
+                text=[self.words[place] for place in places], name=words, legendgroup=words,
+                customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
+                hovertemplate="%{text}<br>%{x:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>"
+                "n = %{customdata[2]}<extra></extra>", showlegend=False, cliponaxis=False,
+            )  # fmt: skip
 
-    def _beside(self, name: str) -> list[Any]:
-        """The colours that a panel holds."""
-        return [one for one in self.colours if self.tables[name, one]["value"].notna().any()]
+    def _held(self, name: str) -> dict[Any, set[int]]:
+        """The colours that a panel holds, each with the places of its rows."""
+        rows = {one: self.tables[name, one].dropna(subset=["value"])[_ROW] for one in self.colours}
+        return {one: {self.places[key] for key in own} for one, own in rows.items() if len(own)}
 
     def _shifts(self, name: str) -> dict[int, dict[Any, float]]:
         """Where in each row its colours stand, and after them each kind of published numbers beside them."""
         marks = [mark for mark in self.forest.marks if isinstance(mark, Published)]
         found = [(mark, place, one) for mark in marks for place, one in self._found(name, mark)]
         slots: dict[int, list[Any]] = {}
-        for colour in self._beside(name):
-            held = {self.places[key] for key in self._measured(name, colour)}
+        for colour, held in self._held(name).items():
             for place in held | {place for _, place, one in found if one == colour}:
                 slots.setdefault(place, []).append(colour)
         printed = self._printed(name)
@@ -416,8 +409,7 @@ class _Drawing:
 
     def _printed(self, name: str) -> list[int]:
         """The published numbers that have a place of their own in a panel's rows: several colours' or those beside."""
-        several = len(self.colours) > 1
-        held = {self.places[key] for one in self.colours for key in self._measured(name, one)}
+        several, held = len(self.colours) > 1, set().union(*self._held(name).values())
         return [
             id(mark)
             for mark in self.forest.marks
@@ -425,43 +417,11 @@ class _Drawing:
             and any(one is None if several else place in held for place, one in self._found(name, mark))
         ]  # fmt: skip
 
-    def _measured(self, name: str, colour: Any) -> pd.Series:
-        """The rows of the forest that have a value of a colour in a panel."""
-        return self.tables[name, colour].dropna(subset=["value"])[_ROW]
-
-    def _dot(
-        self, table: pd.DataFrame, look: dict[str, Any], panel: str, colour_of: Any, name: str
-    ) -> go.Scatter:
-        shifts, places = self._shifts(panel), [self.places[key] for key in table[_ROW]]
-        ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
-        marker, colour = look["marker"], look["line"]["color"]
-        if self.interval.alone and ends.isna().all(
-            axis=None
-        ):  # several stand in a row and may cover each other
-            marker = {**marker, **_SINGLE}
-        if self.interval.hollow is not None:
-            opened = table[self.interval.hollow[0]].fillna(False).astype(bool).tolist()
-            filled = ["white" if one else colour for one in opened]
-            marker = {**marker, "color": filled, "line": {"color": colour, "width": 1.3}}
-        return go.Scatter(
-            x=value, y=[place + shifts[place][colour_of] for place in places], mode="markers", marker=marker, name=name,
-            error_x={
-                "type": "data", "symmetric": False, "array": (ends["high"] - value).fillna(0).clip(lower=0),
-                "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0), "color": colour,
-                "thickness": 1.2, "width": 0,
-            },
-            text=[self.words[self.places[key]] for key in table[_ROW]],
-            customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
-            hovertemplate="%{text}<br>%{x:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>n = %{customdata[2]}"
-            "<extra></extra>",
-            legendgroup=name, showlegend=False, cliponaxis=False,
-        )  # fmt: skip
-
     def _strokes(self, name: str, mark: Stroke) -> Iterator[go.Scatter]:
         rows = self.rows[name]
         held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
         if len(held):
-            beside, shifts = self._beside(name), self._shifts(name)
+            beside, shifts = [*self._held(name)], self._shifts(name)
             alone = beside[0] if len(beside) == 1 else _ROW  # else in the middle
             places = [self.places[key] for key in held[_ROW]]
             yield go.Scatter(
@@ -472,10 +432,9 @@ class _Drawing:
 
     def _null(self, name: str, mark: Null) -> Iterator[go.Scatter]:
         rows = self.rows[name]
-        order = _kinds(pd.concat([*self.rows.values()]), mark)
-        for number, kind in ((order.index(kind), kind) for kind in _kinds(rows, mark)):
+        for kind in mark.kinds([rows]):
+            number = mark.kinds(self.rows.values()).index(kind)
             level = Sample.means(rows, (_ROW,)).null(kind, rows)
-            level = level.reindex(columns=[_ROW, "null_mean", "null_low", "null_high"])
             for key, mean, low, high in level.itertuples(index=False):
                 y = self.places[key]
                 if pd.notna(low) and pd.notna(high):
@@ -492,13 +451,12 @@ class _Drawing:
         """The published numbers of each row in a panel, by its place and, where they have one, their colour."""
         if mark.rows is None:
             return {}
-        rows = (
-            mark.rows[mark.rows[self.forest.panel] == name] if self.forest.panel in mark.rows else mark.rows
-        )
+        rows = mark.rows[mark.rows["value"].notna()]
+        if self.forest.panel in rows:
+            rows = rows[rows[self.forest.panel] == name]
         known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
-        rows = rows[rows["value"].notna()]
         found: dict[tuple[int, Any], list[dict[str, Any]]] = {}
-        beside = self._beside(name)
+        beside = self._held(name)
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 colour = row.get(self.forest.color)
@@ -507,8 +465,8 @@ class _Drawing:
                 found.setdefault(place, []).append(row)
         return found
 
-    def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, str]]:
-        """A diamond for each published number of a row, and its paper."""
+    def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, list[str]]]:
+        """A diamond for each published number of a row, and their papers."""
         shifts = self._shifts(name)
         for (place, colour), own in self._found(name, mark).items():
             y = place + shifts.get(place, {}).get(id(mark) if colour is None else colour, 0.0)
@@ -529,15 +487,12 @@ class _Drawing:
             elif any(pd.notna(row.get("spread")) for row in own):
                 spread = [row["spread"] for row in own]
                 trace.error_x = {"type": "data", "array": spread, "color": RED, "thickness": 1}
-            papers = dict.fromkeys(str(row["paper"]) for row in own if pd.notna(row.get("paper")))
-            yield trace, ", ".join(papers)
+            yield trace, [str(row["paper"]) for row in own if pd.notna(row.get("paper"))]
 
     def _key(self, seen: Sequence[bool]) -> Iterator[go.Scatter]:
-        for colour in self.colours:
-            if colour is not None:
-                yield key_entry(
-                    self.forest.names.get(colour, str(colour)), mode="markers", **self._look(colour)
-                )
+        for colour in self.colours if self.forest.color is not None else ():
+            words = self.forest.names.get(colour, str(colour))
+            yield key_entry(words, mode="markers", **self._look(colour))
         counts = [int(n) for table in self.tables.values() for n in table["n"].dropna()]
         look = {
             "marker": {"color": NEUTRAL, "symbol": "circle", "size": 5.5},
@@ -548,49 +503,35 @@ class _Drawing:
         yield key_entry(self.interval.says(counts, seen), mode="lines+markers", **look)
         if self.interval.alone:
             yield key_entry(self.interval.alone, mode="markers", marker={**look["marker"], **_SINGLE})
-        if self.interval.hollow is not None and any(
-            rows[self.interval.hollow[0]].fillna(False).any() for rows in self.rows.values()
-        ):
+        column, words = self.interval.hollow or ("", "")
+        if words and any(rows[column].fillna(False).any() for rows in self.rows.values()):
             edge = {"color": look["line"]["color"], "width": 1.3}
-            marker = {**look["marker"], "color": "white", "line": edge}
-            yield key_entry(self.interval.hollow[1], mode="markers", marker=marker)
+            yield key_entry(words, mode="markers", marker={**look["marker"], "color": "white", "line": edge})
         for mark in self.forest.marks:
             if isinstance(mark, Null):
                 yield from self._null_key(mark)
-            elif isinstance(mark, Stroke) and any(
-                True for name in self.titles for _ in self._strokes(name, mark)
-            ):
+            elif isinstance(mark, Stroke) and any([*self._strokes(name, mark)] for name in self.titles):
                 yield key_entry(mark.name, mode="markers", marker=_STROKE)
             elif isinstance(mark, Published):
                 drawn = [one for name in self.titles for one in self._published(name, mark)]
-                papers, bars = (
-                    dict.fromkeys(paper for _, paper in drawn),
-                    any(one.error_x.array for one, _ in drawn),
-                )
-                if papers:
-                    said = dict.fromkeys(part for paper in papers for part in paper.split(", ") if part)
-                    named = mark.words or (f" ({', '.join(said)})" if said else "")
-                    yield key_entry(
-                        in_words(f"published{named}"), mode="lines+markers" if bars else "markers",
-                        marker=drawn[0][0].marker, line={"color": RED, "width": 1.2, "dash": "solid"},
-                    )  # fmt: skip
+                if drawn:
+                    words = mark.says(part for _, papers in drawn for part in papers)
+                    mode = "lines+markers" if any(one.error_x.array for one, _ in drawn) else "markers"
+                    line = {"color": RED, "width": 1.2, "dash": "solid"}
+                    yield key_entry(words, mode=mode, marker=drawn[0][0].marker, line=line)
             elif isinstance(mark, Rule):
                 yield from mark.key([], {})
 
     def _null_key(self, mark: Null) -> Iterator[go.Scatter]:
         """Each kind of null with what its ends are of: some frames have the null of the mean, others of one input."""
         apart = [name for name in (self.forest.y, self.forest.group, self.forest.color) if name is not None]
-        for number, kind in enumerate(_kinds(pd.concat([*self.rows.values()]), mark)):
+        for number, kind in enumerate(mark.kinds(self.rows.values())):
             samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
             if any(sample.bounded for sample in samples):
                 words = f"{mark.name(kind)} ({null_of(samples, apart, null_count(self.forest.frame))})"
                 yield as_null(key_swatch(words, NULL_BAND), number)
             else:
                 yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)
-
-
-def _kinds(rows: pd.DataFrame, mark: Null) -> list[str | None]:
-    return [kind for kind in null_kinds(rows) if mark.kind is None or kind == mark.kind]
 
 
 def _seen(panel: Panel, room: float) -> Iterator[bool]:

@@ -36,13 +36,6 @@ def values_once(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop_duplicates([name for name in rows.columns if name not in NULL_COLUMNS])
 
 
-def deviation(values: pd.Series) -> tuple[float, float, float]:
-    """Mean, and mean ± standard deviation (ddof = 1), as the papers' tables print them."""
-    mean = float(values.mean())
-    half = float(values.std(ddof=1)) if values.count() > 1 else 0.0
-    return mean, mean - half, mean + half
-
-
 def null_of_means(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows by layer with the null distribution of the means alone: those of single inputs beside them are wider."""
     rows = rows[rows["layer"].notna()]

@@ -7,7 +7,7 @@ numbers always have one colour, as open diamonds or as a line across all x, with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -59,8 +59,8 @@ class Series:
     def sample(self, over: str | None = None, *more: str) -> Sample:
         return self._once((over, *more), lambda: Sample.of(self.rows, (self.x, *more), over))
 
-    def interval(self, over: str, *more: str) -> pd.DataFrame:
-        return self._once(("interval", over, *more), lambda: self.sample(over, *more).interval(over))
+    def interval(self, over: str) -> pd.DataFrame:
+        return self._once(("interval", over), lambda: self.sample(over).interval(over))
 
     def null(self, kind: str | None) -> pd.DataFrame:
         return self._once(("null", kind), lambda: self.sample().null(kind, self.rows))
@@ -116,8 +116,6 @@ class Line(Mark):
     markers: bool = True
     words: str | None = ""
     flag: tuple[str, str] | None = None
-    of: str = ""
-    """Whose estimate it is, for the key of a figure of one model that stands beside others'."""
     depth: ClassVar[int] = 3
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
@@ -137,9 +135,8 @@ class Line(Mark):
             )  # fmt: skip
 
     def _words(self, series: Series) -> str:
-        of = f"{self.of}: " if self.of else ""
         over = series.sample().counts(series.inputs)
-        return self.words or of + ("one input" if over == "1 input" else f"{self.estimator} over {over}")
+        return self.words or ("one input" if over == "1 input" else f"{self.estimator} over {over}")
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if self.words is None:
@@ -156,9 +153,8 @@ class Band(Mark):
     """The spread of an estimate: the 95 % confidence interval of its mean over a unit, or with ``quantiles`` a range.
 
     Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) is the interquartile range. With
-    ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``first_and_last`` only these
-    series have one, since many would hide each other, with ``only`` those with this value in a column; with ``bars`` it
-    is a bar at each place, for the same reason.
+    ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``only`` those series have one that
+    have this value in a column; with ``bars`` it is a bar at each place, since many bands would hide each other.
     """
 
     ci: float | None = 95
@@ -167,7 +163,6 @@ class Band(Mark):
     columns: tuple[str, str] | None = None
     words: str = ""
     alpha: float = 0.2
-    first_and_last: bool = False
     bars: bool = False
     only: tuple[str, Any] | None = None
     depth: ClassVar[int] = 1
@@ -176,25 +171,21 @@ class Band(Mark):
         if self.ci not in (95, None):
             raise InputError(f"ci is {self.ci!r}; intervals here are 95 % confidence intervals")
 
-    def ends(self, series: Series, *more: str) -> pd.DataFrame:
+    def ends(self, series: Series) -> pd.DataFrame:
         """Columns ``low`` and ``high`` at each place."""
         if self.columns is not None:
             held = series.rows.rename(columns=dict(zip(self.columns, ("low", "high"), strict=True)))
             return held.groupby(series.x)[["low", "high"]].mean().dropna().reset_index()
         if self.quantiles is not None:
-            return series.sample(self.over, *more).quantiles(self.quantiles, self.over)
-        over = self.over or "input"
-        return series.interval(over, *more)
+            return series.sample(self.over).quantiles(self.quantiles, self.over)
+        return series.interval(self.over or "input")
 
-    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        shown = [panel[0], panel[-1]][: len(panel)] if self.first_and_last else panel
-        for series in self._chosen(shown):
-            yield from map(series.named, self._drawn(series))
+    def _has_one(self, series: Series) -> bool:
+        return self.only is None or bool((series.rows[self.only[0]] == self.only[1]).all())
 
-    def _chosen(self, drawn: Sequence[Series]) -> list[Series]:
-        return [one for one in drawn if self.only is None or (one.rows[self.only[0]] == self.only[1]).all()]
-
-    def _drawn(self, series: Series) -> Iterator[go.Scatter]:
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        if not self._has_one(series):
+            return
         ends = self.ends(series)
         if self.bars and len(ends):
             bar = {"color": series.colour, "width": 1, "dash": "solid"}
@@ -217,10 +208,9 @@ class Band(Mark):
         return f"{known.get((low, high), f'{low:g} to {high:g} %')} over {over}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        found = [series for series in self._chosen(drawn) if self.ends(series).eval("high > low").any()]
+        found = [one for one in drawn if self._has_one(one) and self.ends(one).eval("high > low").any()]
         if found:
             words = _common([self.says(series) for series in drawn])
-            words += " (first and last)" if self.first_and_last and len(drawn) > 2 else ""
             words += f", {self.only[1]}" if self.only is not None else ""
             if self.bars:
                 bar = {"color": NEUTRAL, "width": 1.2}
@@ -277,24 +267,26 @@ class Null(Mark):
     """Whether no panel has the null of several series, so that its mean is drawn as well; a `Plot` finds it itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        for kind in self.kinds(panel):
+        for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
-                yield from self._boxes(panel, kind)
+                box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
+                for series, level in ((one, one.null(kind)) for one in panel):
+                    if level["null_low"].notna().any():
+                        places = level[series.x] + series.aside
+                        yield _bars(places, level["null_low"], level["null_high"], box)
                 continue
             number = [*self.pooled].index(kind) if kind in self.pooled else 0
             before = -math.inf
             for last, part in self._as_far(panel, kind):  # where a model ends its null does
                 ends = self.level(part, kind)
                 ends = ends[ends[panel[0].x].astype(float).between(before, last)]
-                before = last
-                if {"null_low", "null_high"} <= set(ends) and ends["null_low"].notna().any():
-                    ends = ends.dropna(subset=["null_low", "null_high"])
-                    yield as_null(
-                        band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND), number
-                    )
+                ends, before = ends.dropna(subset=["null_low", "null_high"]), last
+                if len(ends):
+                    edges = band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND)
+                    yield as_null(edges, number)
             level = self.level(panel, kind)
-            bare = not level.get("null_low", pd.Series(dtype=float)).notna().any()
-            if "null_mean" in level and (len(self._tables(panel, kind)) == 1 or bare):
+            found = level.notna().any()
+            if found["null_mean"] and (len(self._tables(panel, kind)) == 1 or not found["null_low"]):
                 yield go.Scatter(
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
@@ -303,39 +295,27 @@ class Null(Mark):
     def _boxed(self, panel: Sequence[Series], kind: str | None) -> bool:
         return any(series.aside for series in panel) and self.pooled.get(kind, 1) > 1
 
-    def _boxes(self, panel: Sequence[Series], kind: str | None) -> Iterator[go.Scatter]:
-        for series in panel:
-            level = series.null(kind)
-            if {"null_low", "null_high"} <= set(level):
-                box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
-                yield _bars(level[series.x] + series.aside, level["null_low"], level["null_high"], box)
-
     def name(self, kind: str | None) -> str:
         """What the key calls it."""
         return f"null: {self.words}" if self.words else null_name(kind)
 
     def level(self, panel: Sequence[Series], kind: str | None) -> pd.DataFrame:
         """Mean, low and high of the null at each place: of several series the widest band."""
-        level = pd.concat(self._tables(panel, kind))
-        how = {"null_mean": "mean", "null_low": "min", "null_high": "max"}
-        return level.groupby(panel[0].x).agg({name: how[name] for name in level if name in how}).reset_index()
+        level = pd.concat(self._tables(panel, kind)).groupby(panel[0].x)
+        return level.agg({"null_mean": "mean", "null_low": "min", "null_high": "max"}).reset_index()
 
     def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[tuple[float, list[Series]]]:
         """Every last place of a null, and the series whose null comes as far, least first."""
-        tables = [(series, series.null(kind)) for series in panel]
-        lasts = [(float(table[series.x].max()), series) for series, table in tables if len(table)]
-        return [
-            (end, [series for last, series in lasts if last >= end])
-            for end in sorted({last for last, _ in lasts})
-        ]
+        lasts = [(float(one.null(kind)[one.x].max()), one) for one in panel if len(one.null(kind))]
+        ends = sorted({last for last, _ in lasts})
+        return [(end, [series for last, series in lasts if last >= end]) for end in ends]
 
     def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
-        tables = [series.null(kind) for series in panel]
-        return [table for table in tables if len(table)]
+        return [series.null(kind) for series in panel if len(series.null(kind))]
 
     def within(self, panels: Sequence[Sequence[Series]]) -> Null:
         """With the most series of one panel whose nulls of a kind differ, so that one band stands for all; else 1."""
-        kinds = self.kinds([series for panel in panels for series in panel])
+        kinds = self.kinds(series.rows for panel in panels for series in panel)
         pooled = {kind: max(self._differing(panel, kind) for panel in panels if panel) for kind in kinds}
         most = max((len(self._tables(panel, kind)) for panel in panels if panel for kind in kinds), default=1)
         return replace(self, pooled=pooled, single=most == 1)
@@ -348,12 +328,13 @@ class Null(Mark):
         least, most = ends.min(), ends.max()
         return len(tables) if ((most - least) > 1e-9 * most.abs()).any(axis=None) else 1
 
-    def kinds(self, panel: Sequence[Series]) -> list[str | None]:
-        found = dict.fromkeys(kind for series in panel for kind in null_kinds(series.rows))
+    def kinds(self, parts: Iterable[pd.DataFrame]) -> list[str | None]:
+        """The kinds that rows hold and that are drawn."""
+        found = dict.fromkeys(kind for rows in parts for kind in null_kinds(rows))
         return [kind for kind in found if self.kind is None or kind == self.kind]
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        for number, kind in enumerate(self.kinds(drawn)):
+        for number, kind in enumerate(self.kinds(series.rows for series in drawn)):
             samples = [series.sample().null_sample(kind, series.rows) for series in drawn]
             samples = [sample for sample in samples if len(sample.rows)]
             several = self.pooled.get(kind, 1)
@@ -400,6 +381,11 @@ class Published(Mark):
                     trace = published_trace(x, [row["value"]] * len(x), [row] * len(x))
                     yield trace if len(x) == 1 else trace.update(mode="lines", line=PUBLISHED_LINE)
 
+    def says(self, papers: Iterable[str]) -> str:
+        """What the key calls them."""
+        named = ", ".join(dict.fromkeys(papers))
+        return in_words(f"published{self.words or (f' ({named})' if named else '')}")
+
     def matching(self, series: Series) -> Iterator[tuple[Any, pd.DataFrame]]:
         """The rows about this series, place by place; None for every place."""
         if self.rows is None or self.rows.empty:
@@ -421,10 +407,9 @@ class Published(Mark):
             str(name) for series in drawn for _, own in self.matching(series) for name in own.get("paper", ())
         ]
         if any(True for series in drawn for _ in self.matching(series)):
-            named = self.words or (f" ({', '.join(dict.fromkeys(papers))})" if papers else "")
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
-            yield key_entry(in_words(f"published{named}"), mode="+".join(sorted(drawn_as)), **look)
+            yield key_entry(self.says(papers), mode="+".join(sorted(drawn_as)), **look)
 
 
 @dataclass(frozen=True)
@@ -473,34 +458,25 @@ class Rule(Mark):
     """A level that is the same everywhere, as chance or no change: a thin line with its name in the key.
 
     With ``column`` each panel has its own, the largest value of that column; where it is empty there is none.
-    In a `Forest` the value may be a mapping by panel. With ``inside`` the name stands at the line, and not in the key.
+    In a `Forest` the value may be a mapping by panel.
     """
 
     value: Any = 0.0
     name: str = ""
     column: str | None = None
-    inside: str = ""
-    """Where at the line's end, as plotly calls it: "top left", "bottom left"."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         if self._there(panel):
             level = self.value if self.column is None else max(one.rows[self.column].max() for one in panel)
             places = [float(place) for series in panel for place in series.rows[series.x].dropna().unique()]
-            words = (
-                {"mode": "lines+text", "text": ["", self.name], "textposition": self.inside}
-                if self.inside
-                else {}
-            )
-            yield go.Scatter(
-                x=[min(places), max(places)], y=[level] * 2, line=RULE_LINE, hoverinfo="skip",
-                **{"mode": "lines", **words},
-            )  # fmt: skip
+            ends = [min(places), max(places)]
+            yield go.Scatter(x=ends, y=[level] * 2, mode="lines", line=RULE_LINE, hoverinfo="skip")
 
     def _there(self, panel: Sequence[Series]) -> bool:
         return self.column is None or any(series.rows[self.column].notna().any() for series in panel)
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        if self.name and not self.inside and self._there(drawn):
+        if self.name and self._there(drawn):
             yield key_entry(self.name, mode="lines", line=RULE_LINE)
 
 

@@ -21,12 +21,6 @@ def as_array(tensor: Any) -> np.ndarray:
     )
 
 
-def largest(*arrays: np.ndarray) -> float:
-    """The largest finite value of arrays; 1 where there is none, or nothing above 0."""
-    finite = np.concatenate([array[np.isfinite(array)] for array in arrays])
-    return (float(finite.max()) if finite.size else 0.0) or 1.0
-
-
 def not_finite(weights: np.ndarray) -> list[str]:
     """A sentence on NaN and infinite weights, as a broken model has them; none where all are finite."""
     count = int((~np.isfinite(weights)).sum())
