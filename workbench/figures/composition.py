@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from workbench.figures.measuring import (
     wrap,
     wrap_evenly,
 )
-from workbench.figures.theme import GREY, THEMES, Theme, panel_letter, readable, theme_of
+from workbench.figures.theme import GREY, THEMES, panel_letter, readable, theme_of
 
 _LEADER = 1.0  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
@@ -123,27 +124,26 @@ def compose(
         below: room beneath the panels, as for colour bars.
         notes: sentences beneath everything.
     """
-    theme = theme_of(width)
-    panels = [_on_its_axes(panel) for panel in panels]
+    font, panels = theme_of(width).font, [_on_its_axes(panel) for panel in panels]
     arrows = {words: letter for panel in panels for letter, words, _ in panel.arrows}
     if BELOW in arrows:  # one sign has one meaning in a figure, and 0 is below as well
         arrows = {BELOW: arrows[BELOW]}
     own = {colour for panel in panels for *_, colour in panel.arrows}
     colour = own.pop() if len(own) == 1 else GREY
     key = [*key, *(arrow_entry(letter, words, colour) for words, letter in arrows.items())]
-    page = _Page(list(panels), columns, list(key), theme, theme.widths[width], shared, letters)
+    page = _Page(panels, columns, key, width, shared, letters)
     page.right += right
     page.above += heading
     page.gap = page.gap if gap is None else gap
     page.before = before or {}
-    note = "<br>".join(wrap(one, page.width - 1.2 * theme.font, theme.font) for one in notes)
-    page.below = below + (1.3 * theme.font * line_count(note) + 0.4 * theme.font if notes else 0)
+    note = "<br>".join(wrap(one, page.width - 1.2 * font, font) for one in notes)
+    page.below = below + (1.3 * font * line_count(note) + 0.4 * font if notes else 0)
     if isinstance(inner, Sequence):
         page.shares, inner = [one / inner[0] for one in inner], inner[0]
     fig = page.figure(height, inner)
     if notes:
         fig.add_annotation(
-            text=note, x=0.6 * theme.font / page.width, y=0, xref="paper", yref="paper", xanchor="left",
+            text=note, x=0.6 * font / page.width, y=0, xref="paper", yref="paper", xanchor="left",
             yanchor="bottom", align="left", showarrow=False, borderpad=0,
         )  # fmt: skip
     return fig
@@ -195,37 +195,28 @@ class _Page:
     """Where everything lies: first the widths, from the widest labels, then the heights."""
 
     def __init__(
-        self,
-        panels: list[Panel],
-        columns: int,
-        key: list[Any],
-        theme: Theme,
-        width: int,
-        shared: str,
-        letters: bool,
+        self, panels: list[Panel], columns: int, key: list[Any], width: str, shared: str, letters: bool
     ) -> None:
-        self.panels, self.key, self.theme, self.width = panels, key, theme, width
+        self.panels, self.key, self.theme = panels, key, theme_of(width)
+        self.width, font = self.theme.widths[width], self.theme.font
         self.columns = min(columns, len(panels))
         self.lines = -(-len(panels) // self.columns)
         self.by_column, self.shared_y = "c" in shared, "y" in shared
         self.shared_x = "x" in shared or self.by_column
         self.letters = letters and len(panels) > 1
-        self.font, self.title_font = theme.font, theme.font * 9 / 8
-        self.tick = theme.font / 3 + 4  # the tick and the gap between it and its label
-        self.right, self.gap = theme.font * 0.9, theme.font * 1.1
-        self.slack = theme.font * 0.6  # by which an axis title may be wider than its panel
+        self.font, self.title_font = font, font * 9 / 8
+        self.tick = font / 3 + 4  # the tick and the gap between it and its label
+        self.right, self.gap = font * 0.9, font * 1.1
+        self.slack = font * 0.6  # by which an axis title may be wider than its panel
         self.before: Mapping[int, float] = {}
         self.below = 0.0
         self.shares = [1.0] * self.lines  # heights of the rows, by that of the first
-        names = [
-            wrap(trace.name, width - theme.font - legend_entry("", theme.font), theme.font) for trace in key
-        ]
-        for trace, name in zip(key, names, strict=True):
-            trace.name = name
-        self.key_rows = in_rows(names, width - theme.font, theme.font)
-        self.key_lines = [max(line_count(names[place]) for place in places) for places in self.key_rows]
-        self.above = sum(self.key_lines) * legend_row(theme.font) + (6 if key else 0)
-        self.ends_room = widest((words for panel in panels for words, _, _ in panel.ends), theme.font)
+        for trace in key:
+            trace.name = wrap(trace.name, self.width - font - legend_entry("", font), font)
+        self.key_rows = in_rows([trace.name for trace in key], self.width - font, font)
+        self.key_lines = [max(line_count(key[place].name) for place in places) for places in self.key_rows]
+        self.above = sum(self.key_lines) * legend_row(font) + (6 if key else 0)
+        self.ends_room = widest((words for panel in panels for words, _, _ in panel.ends), font)
 
     def figure(self, height: float | None, inner: float | None) -> go.Figure:
         if self.theme.fixed_height:
@@ -255,56 +246,37 @@ class _Page:
             box = (x0, x0 + across, y0, y0 + tall * self.shares[row])
             self._add(fig, layout, number, panel, box, total, tops[row], x0 - lefts[column])
         self._add_key(fig, layout, total)
+        layout |= {"width": self.width, "height": round(total), "template": self.theme.template}
         margin = dict.fromkeys("lrtb", 0) | {"autoexpand": False}
-        layout |= {
-            "template": self.theme.template,
-            "width": self.width,
-            "height": round(total),
-            "margin": margin,
-        }
-        return fig.update_layout(layout, barmode="overlay")
-
-    def _edge(self, number: int) -> tuple[bool, bool]:
-        """Whether a panel is the lowest of its column, and the first of its row."""
-        return number + self.columns >= len(self.panels), number % self.columns == 0
+        return fig.update_layout(layout, margin=margin, barmode="overlay")
 
     def _rows_of_words(self, across: float, tall: float) -> tuple[list[float], list[float]]:
         """For each row of panels the room above it (titles, letters) and beneath it (ticks, axis titles)."""
         tops, bottoms = [], []
         for line in range(self.lines):
-            own = range(line * self.columns, min((line + 1) * self.columns, len(self.panels)))
-            titles = [
-                wrap_evenly(self.panels[number].title, across + self.ends_room, self.font) for number in own
-            ]
+            own = self.panels[line * self.columns : (line + 1) * self.columns]
+            titles = [wrap_evenly(panel.title, across + self.ends_room, self.font) for panel in own]
+            top = 0 if line and self.shared_x else self.font * 0.7
             titled = any(titles) or self.letters
-            tops.append(
-                max(map(line_count, titles)) * 1.3 * self.font + 3
-                if titled
-                else 0
-                if line and self.shared_x
-                else self.font * 0.7
-            )
-            lowest = any(self._edge(number)[0] for number in own) or not self.shared_x
+            tops.append(max(map(line_count, titles)) * 1.3 * self.font + 3 if titled else top)
+            lowest = len(self.panels) < (line + 2) * self.columns or not self.shared_x
             room = self.gap if self.shared_x else self.font * 0.8
             room = max(room, self.font * 0.7) if lowest else room  # for the last label of a colour bar
-            if lowest and any(
-                not axis.bare or axis.title for axis in (self.panels[number].x for number in own)
-            ):
-                labels = max(self._tall_labels(self.panels[number].x, across) for number in own)
-                titles = [
-                    wrap_evenly(self.panels[number].x.title, across + self.slack, self.title_font)
-                    for number in own
-                ]
-                room = labels + self.font * 0.4
-                room += max(1.3 * self.title_font * line_count(title) if title else 0 for title in titles)
+            if lowest and any(not panel.x.bare or panel.x.title for panel in own):
+                room = max(self._tall_labels(panel.x, across) for panel in own) + self.font * 0.4
+                room += max(self._tall_title(panel.x.title, across + self.slack) for panel in own)
             bottoms.append(room)
         return tops, bottoms
+
+    def _tall_title(self, title: str, room: float) -> float:
+        """The height of an axis title along so many pixels."""
+        return 1.3 * self.title_font * line_count(wrap_evenly(title, room, self.title_font)) if title else 0.0
 
     def _tall_labels(self, axis: Axis, across: float) -> float:
         """The height of the ticks and their labels beneath a panel."""
         if axis.bare:
             return 0.0
-        labels = self._ticks(axis, across, False)[1] or [""]
+        labels = ticks(axis, across, self.font, False)[1] or [""]
         tall = widest(labels, self.font) if axis.steep else 1.3 * self.font * max(map(line_count, labels))
         return self.tick + tall
 
@@ -316,33 +288,21 @@ class _Page:
             if column and self.shared_y:
                 beside = [*own, *self.panels[column - 1 :: self.columns]]
                 flat = [panel.x for panel in beside if not panel.x.steep]
-                ends = widest(
-                    (label for axis in flat for label in self._ticks(axis, across, False)[1]), self.font
+                labels = [label for axis in flat for label in ticks(axis, across, self.font, False)[1]]
+                ends = widest(labels, self.font) + 0.3 * self.font
+                room = self.gap if all(axis.bare for axis in flat) else max(self.gap, ends)
+            else:
+                held = [
+                    *zip((panel.y for panel in own), (tall * share for share in self.shares), strict=False)
+                ]
+                room = max(widest(ticks(y, length, self.font, True)[1], self.font) for y, length in held)
+                room += max(
+                    self._tall_title(y.title, length) + self.font * 0.5 * bool(y.title) for y, length in held
                 )
-                gap = self.gap if all(axis.bare for axis in flat) else max(self.gap, ends + 0.3 * self.font)
-                rooms.append(gap + self.before.get(column, 0))
-                continue
-            talls = [tall * share for share in self.shares]
-            labels = max(
-                widest(self._ticks(panel.y, room, True)[1], self.font)
-                for panel, room in zip(own, talls, strict=False)  # the last row may be shorter
-            )
-            titles = [
-                wrap_evenly(panel.y.title, room, self.title_font)
-                for panel, room in zip(own, talls, strict=False)
-            ]
-            title = max(
-                1.3 * self.title_font * line_count(title) + self.font * 0.5 if title else 0
-                for title in titles
-            )
-            tick = 0 if all(panel.y.bare for panel in own) else self.tick
-            rooms.append(
-                title + labels + tick + self.font * (0.9 if column else 0.3) + self.before.get(column, 0)
-            )
+                room += 0 if all(y.bare for y, _ in held) else self.tick
+                room += self.font * (0.9 if column else 0.3)
+            rooms.append(room + self.before.get(column, 0))
         return rooms
-
-    def _ticks(self, axis: Axis, room: float, upright: bool) -> tuple[dict[str, Any], list[str]]:
-        return ticks(axis, room, self.font, upright)
 
     def _add(
         self, fig: go.Figure, layout: dict[str, Any], number: int, panel: Panel, box: tuple[float, float, float, float],
@@ -351,29 +311,20 @@ class _Page:
         """A panel's traces, axes and words; ``box`` is left, right, top and bottom in pixels from the upper left."""
         suffix = str(number + 1) if number else ""
         left, right, upper, lower = box
-        lowest, first = self._edge(number)
+        lowest, first = number + self.columns >= len(self.panels), number % self.columns == 0
         empty = [] if panel.traces or panel.images else [go.Scatter(x=[None], y=[None], showlegend=False)]
-        for trace in [
-            *panel.traces,
-            *empty,
-        ]:  # plotly draws no axes without a trace, nor notes where they are
+        for trace in [*panel.traces, *empty]:  # plotly draws no axes without a trace, nor notes where they are
             fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
-        for letter, axis, labelled, length in (
-            ("x", panel.x, lowest or not self.shared_x, right - left),
-            ("y", panel.y, first or not self.shared_y, lower - upper),
+        for letter, axis, edge, shared, ends, whole, length, room in (
+            ("x", panel.x, lowest, self.shared_x, (left, right), self.width, right - left, self.slack),
+            ("y", panel.y, first, self.shared_y, (total - lower, total - upper), total, lower - upper, 0),
         ):
-            settings, _ = self._ticks(axis, length, letter == "y")
-            domain = (left, right) if letter == "x" else (total - lower, total - upper)
-            whole = self.width if letter == "x" else total
-            title = wrap_evenly(axis.title, length if letter == "y" else length + self.slack, self.title_font)
-            shown = (
-                {"title": {"text": title, "standoff": self.font * 0.4}}
-                if labelled
-                else {"showticklabels": False}
-            )
-            shared = self.shared_x if letter == "x" else self.shared_y
+            settings, _ = ticks(axis, length, self.font, letter == "y")
+            title = wrap_evenly(axis.title, length + room, self.title_font)
+            named = {"title": {"text": title, "standoff": self.font * 0.4}}
+            shown = named if edge or not shared else {"showticklabels": False}
             layout[f"{letter}axis{suffix}"] = {
-                "domain": [end / whole for end in domain], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
+                "domain": [end / whole for end in ends], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
                 "automargin": False, "tickangle": 0, **axis.layout(), **settings, **shown,
                 **({"matches": self._partner(letter, number)} if shared and number else {}),
             }  # fmt: skip
@@ -428,9 +379,8 @@ class _Page:
         }  # fmt: skip
         words, leaders = [], []
         for (said, _, colour), end, place in zip(panel.ends, ends, places, strict=True):
-            words.append(
-                look | {"text": f'<span style="color:{readable(colour)}">{said}</span>', "y": place / tall}
-            )
+            coloured = f'<span style="color:{readable(colour)}">{said}</span>'
+            words.append(look | {"text": coloured, "y": place / tall})
             way = {"x0": 0.98, "y0": end, "x1": 1 + (0.2 + _LEADER) * self.font / across, "y1": place / tall}
             leaders.append({"type": "line", **domains, **way, "line": {"color": colour, "width": 0.8}})
         return words, leaders
@@ -447,6 +397,13 @@ class _Page:
                 "x": self.font * 0.3 / self.width, "xanchor": "left", "yanchor": "top",
                 "y": 1 - sum(self.key_lines[:number]) * legend_row(self.font) / total,
             }  # fmt: skip
+
+
+def beside_panels(fig: go.Figure) -> dict[str, float]:
+    """Where a colour bar stands that is as tall as all panels together, at their right."""
+    low, *_, high = sorted(end for axis in fig.select_yaxes() for end in axis.domain)
+    right = max(axis.domain[1] for axis in fig.select_xaxes())
+    return {"x": right, "len": high - low, "y": (low + high) / 2}
 
 
 def spread_out(places: Sequence[float], least: float, room: float) -> list[float]:
@@ -475,8 +432,7 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
     if axis.names:
         if axis.more.get("type") == "category":  # a name that is a number would be looked up by that
             return _token_ticks(axis, room, font)
-        places = list(range(len(axis.names)))
-        return {"tickmode": "array", "tickvals": places, "ticktext": list(axis.names)}, list(axis.names)
+        return _array([*range(len(axis.names))], [*axis.names])
     fewest: tuple[dict[str, Any], list[str]] = ({}, [])
     for settings, labels in _log_ticks(axis) if axis.log else _linear_ticks(axis, room / font):
         if len(labels) < 2 and fewest[1]:
@@ -493,13 +449,10 @@ def _token_ticks(axis: Axis, room: float, font: float) -> tuple[dict[str, Any], 
     """Every category with its label where there is room for all, else its number, at round ones."""
     names, labels = list(axis.names), list(axis.labels or axis.names)
     if len(names) * 0.85 * font > room:
-        step = next(
-            step
-            for step in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9)
-            if room * step >= 2.2 * font * len(names)
-        )
+        steps = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9)
+        step = next(step for step in steps if room * step >= 2.2 * font * len(names))
         names, labels = names[::step], [str(number) for number in range(0, len(names), step)]
-    return {"tickmode": "array", "tickvals": names, "ticktext": labels}, labels
+    return _array(names, labels)
 
 
 def _apart(
@@ -512,10 +465,8 @@ def _apart(
     first = math.ceil(min(axis.low, axis.high) / step - 1e-9)
     values = settings.get("tickvals") or [(first + n) * step for n in range(len(labels))]
     places = [axis.place(value) * room for value in values]
-    halves = [text_width(label, font) / 2 for label in labels]
-    return all(
-        places[n + 1] - places[n] >= halves[n] + halves[n + 1] + 0.7 * font for n in range(len(labels) - 1)
-    )
+    ends = [*zip(places, (text_width(label, font) / 2 for label in labels), strict=True)]
+    return all(at - before >= half + own + 0.7 * font for (before, half), (at, own) in pairwise(ends))
 
 
 def _linear_ticks(axis: Axis, most: float) -> Any:
@@ -523,10 +474,8 @@ def _linear_ticks(axis: Axis, most: float) -> Any:
     low, high = sorted((axis.low, axis.high))
     reach = high - low
     power = 10.0 ** math.floor(math.log10(reach / most))
-    steps = [digit * power * scale for scale in (1, 10, 100) for digit in _STEPS]
-    for step in steps:
-        if axis.whole and (step < 1 or step != round(step)):
-            continue
+    steps = (digit * power * scale for scale in (1, 10, 100) for digit in _STEPS)
+    for step in (step for step in steps if not axis.whole or (step >= 1 and step == round(step))):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         labels = [f"{place * step:.6g}".replace("-", "−") for place in range(first, last + 1)]
         yield {"tickmode": "linear", "tick0": 0, "dtick": step}, labels
@@ -541,9 +490,8 @@ def _log_ticks(axis: Axis) -> Any:
         yield _array(held, [f"{value:g}" for value in held])
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
-    coarse = (
-        [(1, 3)] if math.floor(high + 1e-9) - math.ceil(low - 1e-9) < 2 else []
-    )  # powers are two ticks, or one
+    few = math.floor(high + 1e-9) - math.ceil(low - 1e-9) < 2  # powers are two ticks, or one
+    coarse = [(1, 3)] if few else []
     for digits in (*fine, (1, 2, 3, 5), (1, 2, 5), (1, 3)) if high - low < 2.2 else coarse:
         pairs = [(digit, power) for power in powers for digit in digits]
         pairs = [(d, p) for d, p in pairs if low - 1e-9 <= math.log10(d) + p <= high + 1e-9]
@@ -551,13 +499,11 @@ def _log_ticks(axis: Axis) -> Any:
         yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p, far) for d, p in pairs])
     for step in (1, 2, 3, 5, 10):
         held = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
-        far = any(
-            not -3 < power < 4 for power in held
-        )  # then all are powers, so that the labels are of one kind
+        far = any(not -3 < power < 4 for power in held)  # then all are powers: labels of one kind
         yield _array([10.0**power for power in held], [_decimal(1, power, far) for power in held])
 
 
-def _array(places: list[float], labels: list[str]) -> tuple[dict[str, Any], list[str]]:
+def _array(places: list[Any], labels: list[str]) -> tuple[dict[str, Any], list[str]]:
     return {"tickmode": "array", "tickvals": places, "ticktext": labels}, labels
 
 
@@ -583,13 +529,10 @@ def with_room(axis: Axis, share: float = 0.04) -> Axis:
         return replace(axis, low=least if low / least < near and high / low > 100 else low, high=high)
     pad = share * ((axis.high - axis.low) or abs(axis.high) or 1)
     low, high = axis.low - pad, axis.high + pad
-    if (
-        not axis.whole
-    ):  # a round number just beyond an end is shown, so that ticks do not end at half the range
+    if not axis.whole:  # a round number just beyond an end is shown: ticks do not end at half the range
         power = 10.0 ** math.floor(math.log10(high - low))
-        step = max(
-            size for size in (0.1 * power, 0.2 * power, 0.5 * power, power) if high - low >= 1.8 * size
-        )
+        sizes = (share * power for share in (0.1, 0.2, 0.5, 1))
+        step = max(size for size in sizes if high - low >= 1.8 * size)
         near = _NEAR * (high - low)
         above, below = (round_ * step for round_ in (math.ceil(high / step), math.floor(low / step)))
         high, low = above if above - high < near else high, below if low < 0 and low - below < near else low

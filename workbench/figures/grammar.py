@@ -24,9 +24,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, compose, with_room
+from workbench.figures.composition import Axis, Panel, beside_panels, compose, with_room
 from workbench.figures.estimates import input_count, null_count, quantity
-from workbench.figures.frames import UNTRAINED, series_labels, short_name, without_provenance
+from workbench.figures.frames import model_label, series_labels, without_provenance
 from workbench.figures.marks import (
     NEUTRAL_STYLE,
     Band,
@@ -35,6 +35,7 @@ from workbench.figures.marks import (
     Mark,
     Null,
     Series,
+    coloured,
     key_entry,
     says_how_wide,
 )
@@ -43,7 +44,6 @@ from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_s
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import attention_of
 from workbench.frames.metrics import METRICS, Metric
-from workbench.frames.results import RANDOM_WEIGHTS
 
 SERIES = "series"  # the column of models with their checkpoints, as `series_of` names them
 TITLES = {
@@ -121,8 +121,7 @@ class Plot:
             labels: whether colours are named at the ends of their lines, in the key, or (of layers, ranks and the like)
                 by a bar; "auto" takes a bar for many of these, the ends of one panel's lines where there is room.
         """
-        drawing = _Drawing(self)
-        return drawing.figure(width, height, columns, labels)
+        return _Drawing(self).figure(width, height, columns, labels)
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
         return self.figure()._repr_mimebundle_(*args, **kwargs)
@@ -143,10 +142,8 @@ def plot(
     names = metrics or tuple(dict.fromkeys(frame["metric"].dropna()))
     x = x or next((name for name in TITLES if name in frame and frame[name].nunique() > 1), "layer")
     drawn = Plot(frame, x, color, panel).metric(*names).where(**kept)
-    marks: list[Mark] = [Null(), Band(), Line()]
-    if color != "head" and x != "head" and panel != "head" and (color is None or color != "layer"):
-        marks.append(Dots())
-    return drawn.add(*marks).figure(width)
+    heads = [] if "head" in (x, color, panel) or color == "layer" else [Dots()]
+    return drawn.add(Null(), Band(), Line(), *heads).figure(width)
 
 
 class _Drawing:
@@ -161,13 +158,16 @@ class _Drawing:
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
             frame = frame.assign(depth=frame["layer"].astype(float) / deepest.astype(float))
         self.color = plot.color or (None if plot.panel in ("model", SERIES) else SERIES)
-        seen = [name for name in (plot.x, plot.color, plot.panel, plot.dash) if name is not None]
-        apart = [name for name in seen if name != SERIES or name in frame] + ["model", "checkpoint"] * (
-            "model" in frame
-        )
-        apart += ["standardize"] if SERIES in seen else []
-        kept = [name for name in dict.fromkeys(apart) if name in frame]
-        self.rows = {metric: quantity(frame, metric, plot.kept, kept) for metric in plot.metrics}
+        seen = [
+            plot.x,
+            plot.color,
+            plot.panel,
+            plot.dash,
+            *(["model", "checkpoint"] if "model" in frame else []),
+        ]
+        seen += ["standardize"] if SERIES in seen else []
+        apart = [name for name in dict.fromkeys(seen) if name and name in frame]
+        self.rows = {metric: quantity(frame, metric, plot.kept, apart) for metric in plot.metrics}
         if SERIES in (self.color, plot.panel) and SERIES not in frame:
             labels = series_labels(pd.concat([*self.rows.values()], ignore_index=True)).to_numpy()
             for metric, rows in self.rows.items():
@@ -200,10 +200,7 @@ class _Drawing:
         if column == SERIES:
             return str(value)
         if column == "model":
-            random = "checkpoint" in rows and set(rows.loc[rows["model"] == value, "checkpoint"]) == {
-                RANDOM_WEIGHTS
-            }
-            return short_name(value) + (f" {UNTRAINED}" if random else "")
+            return model_label(rows, value)
         if column == "attention" and value in LOOKS:
             return LOOKS[value].label
         return f"{column} {value}" if column in (*_ORDERED, "head") else str(value).replace("_", " ")
@@ -212,18 +209,17 @@ class _Drawing:
         if self.color == "attention" and set(self.colours) <= set(LOOKS):
             return {value: look_of(value).style for value in self.colours}
         if self.ordered:
-            shades = depth_colours(len(self.colours))
+            shades = zip(self.colours, depth_colours(len(self.colours)), strict=True)
             plain = {"symbol": "circle", "size": 4, "line": {"width": 0}}
             return {
                 value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
-                for value, shade in zip(self.colours, shades, strict=True)
+                for value, shade in shades
             }
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
-        known = [attention_of(str(value)) for value in self.colours]
-        if (
-            all(known) and len(set(known)) == len(known) > 1
-        ):  # models of the records look alike in all figures
-            styles = {value: look_of(name).style for value, name in zip(self.colours, known, strict=True)}
+        known = {value: attention_of(str(value)) for value in self.colours}
+        if all(known.values()) and len({*known.values()}) == len(known) > 1:
+            # models of the records look alike in all figures
+            styles = {value: look_of(name).style for value, name in known.items()}
         return {value: _dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
 
     def series(self, metric: str, panel: Any) -> list[Series]:
@@ -236,28 +232,16 @@ class _Drawing:
             own = rows if value is None else rows[rows[self.color] == value]
             own = own if mark is None else own[own[self.plot.dash] == mark]
             if len(own):
-                words = [
-                    word for word in (self.labels[value], self._label(self.plot.dash, mark, own)) if word
-                ]
+                words = self.labels[value], self._label(self.plot.dash, mark, own)
+                label = ", ".join(filter(None, words))
                 style = self.styles[value] if mark is None else _dashed(self.styles[value], number)
-                found.append(
-                    Series(
-                        own,
-                        self.plot.x,
-                        ", ".join(words),
-                        style,
-                        str(value),
-                        self.units[metric],
-                        self.inputs,
-                        self.null_samples,
-                    )
-                )
+                sampled = self.units[metric], self.inputs, self.null_samples
+                found.append(Series(own, self.plot.x, label, style, str(value), *sampled))
         return found
 
     def figure(self, width: str, height: float | None, columns: int | None, labels: str) -> go.Figure:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
-        if len(self.plot.metrics) == 1:
-            parts = {cell: own for cell, own in parts.items() if own}
+        parts = {cell: own for cell, own in parts.items() if own or len(self.plot.metrics) > 1}
         for bars in (mark for mark in self.plot.marks if isinstance(mark, Band) and mark.bars):
             parts = {cell: _side_by_side(own, bars) for cell, own in parts.items()}
         drawn = [series for own in parts.values() for series in own]
@@ -265,8 +249,7 @@ class _Drawing:
         marks = [mark.within([*parts.values()]) for mark in marks]
         made = {
             cell: [
-                [trace.update(showlegend=False) for trace in mark.together(own)] if own else []
-                for mark in marks
+                [one.update(showlegend=False) for one in mark.together(own)] if own else [] for mark in marks
             ]
             for cell, own in parts.items()
         }
@@ -286,26 +269,23 @@ class _Drawing:
         shapes = [shape for mark in marks for shape in mark.shapes()]
         panels = []
         for cell, own in traces.items():
-            beside = [
-                one for at, one in traces.items() if not free or at == cell or (matrix and at[1] == cell[1])
+            metric, panel = cell
+            across_from = [
+                one for at, one in traces.items() if not free or at == cell or (matrix and at[1] == panel)
             ]
-            reaches = [self._reach(one, cell[0]) for at, one in traces.items() if one and at[0] == cell[0]]
-            own_scale = apart if isinstance(apart, bool) else cell[0] in apart
-            reaches = [self._reach(own, cell[0])] if own_scale and own else reaches
-            unit = _unit(cell[0], parts[cell][0].rows) if own_scale and own else self.units[cell[0]]
-            titled = len(self.panels) > 1 and (not matrix or cell[0] == self.plot.metrics[0])
-            title = self._label(self.plot.panel, cell[1], self.rows[cell[0]]) if titled else ""
-            panel = Panel(
-                own, self._x_axis(beside, cell), self._y_axis(cell[0], reaches, unit), title, shapes=shapes
-            )
-            panels.append(replace(panel, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,)))
+            alike, unit = [one for at, one in traces.items() if one and at[0] == metric], self.units[metric]
+            if own and (apart if isinstance(apart, bool) else metric in apart):
+                alike, unit = [own], _unit(metric, parts[cell][0].rows)
+            y = self._y_axis(metric, [self._reach(one, metric) for one in alike], unit)
+            titled = len(self.panels) > 1 and (not matrix or metric == self.plot.metrics[0])
+            panels.append(Panel(
+                own, self._x_axis(across_from, cell), y,
+                self._label(self.plot.panel, panel, self.rows[metric]) if titled else "",
+                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
+            ))  # fmt: skip
         for number, mark in reversed([*enumerate(marks)]):
-            bands = [
-                _widest(own, panel.y)
-                for by_mark, panel in zip(made.values(), panels, strict=True)
-                for own in by_mark[number]
-                if own.fill == "toself"
-            ]
+            drawn_on = zip((by_mark[number] for by_mark in made.values()), panels, strict=True)
+            bands = [_widest(one, panel.y) for own, panel in drawn_on for one in own if one.fill == "toself"]
             key += [says_how_wide(entry, bands) for entry in mark.key(drawn, style)]
         together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not apart
         fig = compose(
@@ -336,22 +316,19 @@ class _Drawing:
         if labels == "key" or not lines or (labels == "auto" and len(parts) > 1):
             return {}
         font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
-        if labels == "auto" and (len(self.colours) < 3 or widest(self.labels.values(), font) > room):
-            return {}
         last_places = {series.rows[series.x].max() for own in parts.values() for series in own}
-        if labels == "auto" and len(last_places) > 1:  # a name would stand far from where its line ends
+        crowded = len(self.colours) < 3 or widest(self.labels.values(), font) > room
+        if labels == "auto" and (
+            crowded or len(last_places) > 1
+        ):  # a name would stand far from its line's end
             return {}
+        words = {str(value): cut(label, room, font) for value, label in self.labels.items()}
         found: dict[Any, list[tuple[str, float, str]]] = {}
         for cell, own in parts.items():
-            first: dict[str, Series] = {}
-            for series in own:  # the key names the dashes
-                first.setdefault(series.group, series)
-            last = [
-                (series, series.sample().estimate(lines[0].estimator)["value"].iloc[-1])
-                for series in first.values()
-            ]
-            words = {str(value): label for value, label in self.labels.items()}
-            found[cell] = [(cut(words[one.group], room, font), value, one.colour) for one, value in last]
+            first = {series.group: series for series in reversed(own)}  # the key names the dashes
+            for group, series in reversed(first.items()):
+                level = series.sample().estimate(lines[0].estimator)["value"].iloc[-1]
+                found.setdefault(cell, []).append((words[group], level, series.colour))
         return found
 
     def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], cell: Sequence[Any]) -> Axis:
@@ -369,36 +346,29 @@ class _Drawing:
 
     def _reach(self, traces: Sequence[go.Scatter], metric: str) -> tuple[float, float]:
         """What an axis holds: all that is drawn or, if it is cut, little more than the lines."""
-        cut, log = self.plot.scales.get("y_cut"), self._log(metric)
-        cut = cut.get(metric) if isinstance(cut, Mapping) else cut
-        everything = _reach(traces, log)
-        if not cut:
-            return everything
-        lines = _reach([one for one in traces if one.fill is None], log)
+        log = bool(self._scale("y_log", metric))
+        least, most = _reach(traces, log)
+        if not self._scale("y_cut", metric):
+            return least, most
+        low, high = _reach([one for one in traces if one.fill is None], log)
         place = math.log10 if log else float
-        (low, high), span = lines, place(lines[1]) - place(lines[0])
-        if place(everything[1]) - place(everything[0]) < 1.6 * span:
-            return everything
+        span = place(high) - place(low)
+        if place(most) - place(least) < 1.6 * span:
+            return least, most
         room = 10 ** (0.25 * span) if log else 0.25 * span
         low, high = (low / room, high * room) if log else (low - room, high + room)
-        return max(low, everything[0]), min(high, everything[1])
+        return max(low, least), min(high, most)
 
-    def _log(self, metric: str) -> bool:
-        """Whether a log axis is asked for."""
-        log = self.plot.scales.get("y_log")
-        return bool(log.get(metric) if isinstance(log, Mapping) else log)
+    def _scale(self, name: str, metric: str) -> Any:
+        """A scale of y, which may be a mapping by metric."""
+        value = self.plot.scales.get(name)
+        return value.get(metric) if isinstance(value, Mapping) else value
 
     def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]], unit: str) -> Axis:
         known = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
         known = replace(known, unit=unit, label=self.plot.names.get(metric, known.label))
-        scales = {
-            name.removeprefix("y_"): value for name, value in self.plot.scales.items() if name[:2] == "y_"
-        }
-        own = {
-            name: value.get(metric) if isinstance(value, Mapping) else value for name, value in scales.items()
-        }
-        own.pop("free", None)
-        return metric_axis(known, reaches, **own)
+        names = [name for name in self.plot.scales if name[:2] == "y_" and name != "y_free"]
+        return metric_axis(known, reaches, **{name[2:]: self._scale(name, metric) for name in names})
 
 
 _NO_DATA = {"text": "no data", "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
@@ -453,11 +423,8 @@ def metric_axis(
         low, high = min(low, 0.0), max(high, 0.0)
     if not log and metric.low == 0 <= low < 0.5 * high:
         low = 0.0
-    if (
-        not log
-        and math.isfinite(metric.low)
-        and high - low > 0.6 * (metric.high - max(metric.low, min(low, 0)))
-    ):
+    whole = metric.high - max(metric.low, min(low, 0))
+    if not log and math.isfinite(metric.low) and high - low > 0.6 * whole:
         high = max(high, metric.high)
     return with_room(Axis(title, low, high, log=log, cut=bool(cut)))
 
@@ -480,17 +447,7 @@ def _widest(band: go.Scatter, axis: Axis) -> float:
 
 def _add_bar(fig: go.Figure, values: Sequence[Any], title: str) -> go.Figure:
     """A colour bar for ordered colours: it stays readable at 48 layers, where a key would not."""
-    fig.add_trace(
-        go.Scatter(
-            x=[None], y=[None], mode="markers", showlegend=False, hoverinfo="skip",
-            marker={"color": [values[0]], "coloraxis": "coloraxis"},
-        )
-    )  # fmt: skip
-    domains = [axis.domain for axis in fig.select_yaxes()]
-    low, high = min(low for low, _ in domains), max(high for _, high in domains)
-    right = max(axis.domain[1] for axis in fig.select_xaxes())
-    middle = {"len": high - low, "y": (low + high) / 2, "x": right}
-    bar = {"title": {"text": title, "side": "right"}, "nticks": 6, **middle}
-    return fig.update_layout(
-        coloraxis={"colorscale": depth_scale(), "cmin": values[0], "cmax": values[-1], "colorbar": bar}
-    )
+    fig.add_trace(coloured(values[0], "coloraxis"))
+    bar = {"title": {"text": title, "side": "right"}, "nticks": 6, **beside_panels(fig)}
+    ends = {"cmin": values[0], "cmax": values[-1]}
+    return fig.update_layout(coloraxis={"colorscale": depth_scale(), "colorbar": bar, **ends})

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.marks import key_entry
 from workbench.figures.theme import GREY, NULL_BAND, readable
 
 BEYOND = "to 0 or less (log axis)"
@@ -29,16 +30,13 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
     """
     if trace.type != "scatter" or trace[letter] is None:
         return [trace]
-    values = pd.to_numeric(pd.Series([*trace[letter]], dtype=object), errors="coerce").to_numpy(dtype=float)
+    values, up, down = _numbers(trace, letter)
     least = np.finfo(float).tiny if cut else low * (1 - _SLACK)
     if trace.fill not in (None, "none"):
         if letter == "y" and not cut:
             return _band(trace, low, values)
         trace[letter] = np.where(values < least, low, values)
         return [trace]
-    bars = trace[f"error_{letter}"]
-    up = np.zeros(len(values)) if bars.array is None else np.asarray(bars.array, dtype=float)
-    down = up if bars.arrayminus is None else np.asarray(bars.arrayminus, dtype=float)
     below, beyond = values < least, values - down < least
     if not (below | beyond).any():
         return [trace]
@@ -46,15 +44,29 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
     trace[letter] = np.where(below, np.nan, values)
     if (
         trace.mode == "lines"
-    ):  # where it leaves the axis; behind that an arrow for each value would be a row of them
+    ):  # where it leaves the axis; an arrow for each value behind that would be a row of them
         beyond[1:] &= ~below[:-1]
         below[1:] &= ~below[:-1]
-    arrow = _arrow(
-        trace, letter, low, values, np.maximum(values + up - low, 0) * below, below | beyond, words
-    )
+    up = np.maximum(values + up - low, 0) * below
+    arrow = _arrow(trace, letter, low, values, up, below | beyond, words)
+    bars = trace[f"error_{letter}"]
     if bars.array is not None:
         bars.update(symmetric=False, arrayminus=np.where(beyond, np.maximum(values - low, 0), down))
     return [trace, arrow]
+
+
+def _numbers(trace: Any, letter: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values along an axis, and how far their intervals reach up and down."""
+    values = pd.to_numeric(pd.Series([*trace[letter]], dtype=object), errors="coerce").to_numpy(dtype=float)
+    bars = trace[f"error_{letter}"]
+    up = np.zeros(len(values)) if bars.array is None else np.asarray(bars.array, dtype=float)
+    return values, up, up if bars.arrayminus is None else np.asarray(bars.arrayminus, dtype=float)
+
+
+def _colour(trace: Any, letter: str) -> str:
+    """That of a trace's intervals, its line or its markers."""
+    colours = trace[f"error_{letter}"].color, trace.line.color, trace.marker.color, "black"
+    return next(colour for colour in colours if isinstance(colour, str))
 
 
 def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]:
@@ -66,9 +78,8 @@ def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]
     beneath[:-1] &= ~beneath[1:]  # the edge runs backwards: where it leaves
     chosen = np.concatenate([above, beneath, np.zeros(len(values) % 2, dtype=bool)])
     grey = trace.fillcolor.startswith(NULL_BAND.rpartition(",")[0])
-    plain = go.Scatter(trace).update(
-        line={"color": GREY if grey else _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)}
-    )
+    solid = GREY if grey else _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
+    plain = go.Scatter(trace).update(line={"color": solid})
     words = BEYOND if (values[chosen] <= 0).all() else BELOW
     return [trace, _arrow(plain, "y", low, values, np.zeros(len(values)), chosen, words)]
 
@@ -83,16 +94,13 @@ def _arrow(
     words: str,
 ) -> go.Scatter:
     other = "y" if letter == "x" else "x"
-    bars = trace[f"error_{letter}"]
-    colour = next(
-        c for c in (bars.color, trace.line.color, trace.marker.color, "black") if isinstance(c, str)
-    )
+    colour, thickness = _colour(trace, letter), trace[f"error_{letter}"].thickness
     bar = {"type": "data", "symmetric": False, "array": up[chosen], "arrayminus": up[chosen] * 0}
     return go.Scatter(
         {
             letter: np.full(chosen.sum(), low),
             other: [place for place, one in zip(trace[other], chosen, strict=True) if one],
-            f"error_{letter}": {**bar, "color": colour, "thickness": bars.thickness, "width": 0},
+            f"error_{letter}": {**bar, "color": colour, "thickness": thickness, "width": 0},
         },
         mode="markers", marker={"symbol": _ARROWS[letter], "size": 6, "color": colour, "line": {"width": 0}},
         text=[f"{value:.4g}" for value in values[chosen]], hovertemplate=f"%{{text}}, {words}<extra></extra>",
@@ -104,7 +112,7 @@ def arrow_entry(letter: str, words: str, colour: str) -> go.Scatter:
     """The entry of a key that says what the arrows are."""
     symbol = _ARROWS[letter].replace("arrow", "triangle")  # whose middle, not tip, stands beside the words
     marker = {"symbol": symbol, "size": 6, "color": colour, "line": {"width": 0}}
-    return go.Scatter(x=[None], y=[None], name=words, mode="markers", marker=marker, hoverinfo="skip")
+    return key_entry(words, mode="markers", marker=marker)
 
 
 def shape_on_log_axis(shape: dict[str, Any], letter: str, low: float) -> dict[str, Any] | None:
@@ -125,11 +133,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     if trace.type != "scatter" or trace[letter] is None:
         return [trace]
     other, bars = "y" if letter == "x" else "x", trace[f"error_{letter}"]
-    values = pd.to_numeric(pd.Series([*trace[letter]], dtype=object), errors="coerce").to_numpy(dtype=float)
-    up, down = np.zeros(len(values)), np.zeros(len(values))
-    if bars.array is not None:
-        up = np.asarray(bars.array, dtype=float)
-        down = up if bars.arrayminus is None else np.asarray(bars.arrayminus, dtype=float)
+    values, up, down = _numbers(trace, letter)
     filled = trace.fill not in (None, "none")
     if letter == "x" and filled:  # a null beside an estimate, which has the arrow
         return [trace.update(x=[None if np.isnan(value) else min(max(value, low), high) for value in values])]
@@ -152,11 +156,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     if bars.array is not None:
         ends = {"array": np.minimum(up, high - inside), "arrayminus": np.minimum(down, inside - low)}
         bars.update(symmetric=False, **ends)
-    colour = next(
-        (c for c in (bars.color, trace.line.color, trace.marker.color) if isinstance(c, str)), "black"
-    )
-    if filled:
-        colour = _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
+    colour = _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor) if filled else _colour(trace, letter)
     letters = readable(colour) if colour.startswith(("#", "rgb(")) else colour
     places, at, symbols, words = zip(*found, strict=True)
     upright = {low: "top", high: "bottom"} if letter == "y" else dict.fromkeys((low, high), "middle")

@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, beside_panels, compose
 from workbench.figures.frames import short_name, without_provenance
 from workbench.figures.measuring import line_count, widest, wrap, wrap_evenly
 from workbench.figures.overlays import cells, data_uri, need_columns, under_cells
@@ -252,10 +252,7 @@ def add_scale(
     fig: go.Figure, scale: Scale, font: float, place: Mapping[str, float] | None = None
 ) -> go.Figure:
     """The figure with the colour bar of all its panels beside them, as tall as they are; or at a place."""
-    heights = [end for axis in fig.select_yaxes() for end in axis.domain]
-    low, high = min(heights), max(heights)
-    right = max(axis.domain[1] for axis in fig.select_xaxes())
-    place = place or {"x": right, "len": high - low, "y": (low + high) / 2}
+    place = place or beside_panels(fig)
     length = place["len"] * fig.layout.height
     bar = {"title": {"text": wrap_evenly(scale.words, max(length, 7 * font), font), "side": "right"}, **place}
     return set_scale(fig, "coloraxis", scale, bar, length, font)

@@ -535,6 +535,12 @@ def key_entry(name: str, **look: Any) -> go.Scatter:
     return go.Scatter(x=[None], y=[None], name=name, hoverinfo="skip", **look)
 
 
+def coloured(value: float, axis: str) -> go.Scatter:
+    """A trace that is nowhere, so that a colour axis has a bar."""
+    marker = {"color": [value], "coloraxis": axis}
+    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
+
+
 def key_swatch(name: str, colour: str, **look: Any) -> go.Scatter:
     """An entry of the key for a band."""
     return key_entry(

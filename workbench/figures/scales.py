@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
 
-from workbench.figures.marks import key_entry
+from workbench.figures.marks import coloured, key_entry
 from workbench.figures.measuring import widest
 from workbench.figures.theme import DIVERGING, GREY
 
@@ -211,10 +211,7 @@ def set_scale(
     if len(axes) > 1:
         other = f"coloraxis{2 * int(name.removeprefix('coloraxis') or 1) + 10}"
         fig.layout[other] = axes[1]
-        marker = {"color": [axes[1]["cmin"]], "coloraxis": other}
-        fig.add_trace(
-            go.Scatter(x=[None], y=[None], mode="markers", showlegend=False, hoverinfo="skip", marker=marker)
-        )
+        fig.add_trace(coloured(axes[1]["cmin"], other))
     return fig
 
 
