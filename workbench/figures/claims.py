@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
-from workbench.figures.composition import Axis, ticks, with_room
+from workbench.figures.composition import Axis, tick_values, with_room
 from workbench.figures.estimates import NULLS, null_count
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
@@ -55,23 +56,11 @@ VERDICTS = {
     NOT_TESTED: (GREY, "line-ew-open"),
 }
 PAGE_HEIGHT = 720  # px, 7.5 in: what a printed page has room for above a caption
-_NEEDS = {
-    "paper",
-    "place",
-    "claim",
-    "interpretation",
-    "published",
-    "measured",
-    "low",
-    "high",
-    "n",
-    "verdict",
-    "model",
-}
 _ABSENT = {"primary": True, "kind": "", "label": "", "options": "", "units": None, "scope": "", "interval": "",
            "null": None, "null_mean": math.nan, "analysis": "", "margin": "", "p": math.nan,
            "p_adjusted": math.nan}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
+_NEEDS = {*_KEYS, "published", "measured", "low", "high", "n", "verdict", "model"}
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 580, PAGE - 2 * _MARGIN, 3
@@ -81,12 +70,7 @@ _DOUBTS = {
 }
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
 _AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
-_COMPARED = {
-    "<": "< ",
-    "<=": "≤ ",
-    ">": "> ",
-    ">=": "≥ ",
-}
+_SIGNS = {"<=": "≤", ">=": "≥"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _NULL, _SAME = "rgba(90,90,90,0.55)", "bracket"
 _KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
@@ -201,19 +185,12 @@ class _Scale:
     @classmethod
     def of(cls, rows: Sequence[_Row]) -> _Scale:
         """An axis with everything that the rows show, and room for the range where a claim holds."""
-        lanes = [lane for row in rows for lane in row.lanes]
-        parts = [
-            part for one in lanes for part in (one.ends, one.null or (), one.allowed or (), one.same or ())
-        ]
-        parts += [tuple(row.published) for row in rows]
-        parts = [[one for one in part if math.isfinite(one)] for part in parts]
-        numbers = [one for part in parts for one in part]
+        lanes = _lanes(rows)
+        judged = [_finite(part) for lane in lanes for part in (lane.ends, lane.allowed or ())]
+        numbers = [*_finite(end for lane in lanes for part in (lane.null, lane.same) for end in part or ())]
+        numbers += _finite(value for row in rows for value in row.published)
+        numbers += [end for part in judged for end in part]
         low, high = min(numbers), max(numbers)
-        judged = [
-            [one for one in part if math.isfinite(one)]
-            for lane in lanes
-            for part in (lane.ends, lane.allowed or ())
-        ]
         sizes = [max(map(abs, part)) for part in judged if any(part)]
         if low < 0 < high and max(sizes) > 100 * min(sizes):
             start, end = (math.asinh(one / min(sizes)) for one in (low, high))
@@ -253,10 +230,7 @@ class _Scale:
                     taken.append(self.at(one))
                     yield taken[-1], _short(one)
             return
-        settings, labels = ticks(self.axis, wide, _FONT, upright=False)
-        step = settings.get("dtick", 1)
-        first = math.ceil(self.axis.low / step - 1e-9)
-        places = settings.get("tickvals") or [(first + number) * step for number in range(len(labels))]
+        places, labels = tick_values(self.axis, wide, _FONT, upright=False)
         yield from zip(map(self.at, places), labels, strict=True)
 
     @property
@@ -316,17 +290,12 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     below += [f"Only in the figure's table: {_listed(left)}."] if left else []
     plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", " ".join(row.label for row in rows).replace("<br>", " "))
     papers = {*frame["paper"]}
-    below += [
-        f"{words}."
-        for of, symbol, words in _SYMBOLS
-        if symbol in plain and (not of or papers & {*of.split()})
-    ]
+    below += [f"{words}." for of, symbol, words in _SYMBOLS if symbol in plain and (not of or of in papers)]
     null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
     count = null_count(frame, {*shown.loc[shown["null"].notna(), "analysis"]})
     width = "about the range" if count and count < 20 else "95 %"
-    return _Chart(rows, null + (f": {width} of {count} samples" if count else ", 95 %")).figure(
-        rows, " ".join(below)
-    )
+    null += f": {width} of {count} samples" if count else ", 95 %"
+    return _Chart(rows, null).figure(" ".join(below))
 
 
 def claims_caption(frame: pd.DataFrame) -> str:
@@ -336,17 +305,16 @@ def claims_caption(frame: pd.DataFrame) -> str:
         frame: what `claims_figure` takes.
     """
     shown = _tested(shown_claims(frame))
-    lanes = [lane for row in _rows(shown) for lane in row.lanes]
+    lanes = _lanes(_rows(shown))
     same = "is equivalent, whatever the shading, where it lies within the margin (bracket, or shading about a number), "
-    same += "which is no effect where more or less is claimed, " * any(
-        one.verdict == AGAINST for one in lanes
-    )
+    against = any(one.verdict == AGAINST for one in lanes)
+    same += "which is no effect where more or less is claimed, " * against
+    aside = _listed(_aside(shown)).replace(" and ", " or ")
     said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
     said += same * (EQUIVALENT in {*shown["verdict"]} or any(one.same for one in lanes))
     said += "and is undecided elsewhere; headline claims of a paper are decided together (Holm, 5 %). "
-    said += "A headline is the one reading of a claim that counts"
-    said += "; rows marked {} do not".format(_listed(_aside(shown)).replace(" and ", " or ")) * bool(
-        _aside(shown)
+    said += "A headline is the one reading of a claim that counts" + f"; rows marked {aside} do not" * bool(
+        aside
     )
     said += (
         ". Margins, and thresholds that a paper does not print, are set here, not by the paper; § names the "
@@ -372,6 +340,14 @@ def _tested(frame: pd.DataFrame) -> pd.DataFrame:
     return tested.assign(**{name: value for name, value in _ABSENT.items() if name not in tested})
 
 
+def _lanes(rows: Sequence[_Row]) -> list[_Lane]:
+    return [lane for row in rows for lane in row.lanes]
+
+
+def _finite(numbers: Iterable[float]) -> list[float]:
+    return [*filter(math.isfinite, numbers)]
+
+
 def _height(tested: pd.DataFrame) -> float:
     """Pixels of all rows."""
     return sum(row.height(row is own[-1]) for own in _groups(_rows(tested)) for row in own)
@@ -379,13 +355,8 @@ def _height(tested: pd.DataFrame) -> float:
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     """The rows of each axis."""
-    groups: list[list[_Row]] = []
-    for row in rows:
-        if groups and row.key and row.key == groups[-1][-1].key:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
+    own = itertools.groupby(enumerate(rows), lambda one: one[1].key or one[0])
+    return [[row for _, row in group] for _, group in own]
 
 
 def _cut(rows: Sequence[_Row]) -> bool:
@@ -516,16 +487,12 @@ def _claimed(own: pd.DataFrame, factor: float, unit: str) -> str:
             return f"within {_short(high / published)}× of {_short(published)}"
         return f"{_short(low)} to {_short(high)}"
     if comparison.endswith("null"):
-        sign = "−" if comparison.startswith("<") and "=" not in comparison else "+"
-        held = _null_words(own) or "null"
-        return (
-            _COMPARED[comparison.removesuffix("null").strip()]
-            + held
-            + (f" {sign} {margin}" if margin else "")
-        )
+        compared = comparison.removesuffix("null").strip()
+        beyond = f" {'−' if compared == '<' else '+'} {margin}" if margin else ""
+        return f"{_SIGNS.get(compared, compared)} {_null_words(own) or 'null'}{beyond}"
     number = _short(factor * float(threshold))
     same = f" ({number} ± {margin}: equivalent)" if margin else ""
-    return _COMPARED[comparison] + number + unit + same
+    return f"{_SIGNS.get(comparison, comparison)} {number}{unit}{same}"
 
 
 def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) -> _Lane:
@@ -538,8 +505,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     allowed = region(comparison, threshold, float(row["published"]), null, margin, most)
     same = sameness(comparison, allowed, null, margin, most, threshold)
     same = (max(same[0], least), same[1]) if same and same != allowed else None
-    same, allowed = (
-        # what is next to 0 is 0 here
+    same, allowed = (  # what is next to 0 is 0 here
         None if ends is None else tuple(factor * end if abs(end) > 1e-300 else 0.0 for end in ends)
         for ends in (same, allowed)
     )
@@ -548,13 +514,8 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     way, verdict = _way(row), row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
     band = None if null is None else (factor * null.low, factor * null.high)
-    met = (
-        band
-        and allowed
-        and not comparison.endswith("null")
-        and allowed[0] <= band[0]
-        and band[1] <= allowed[1]
-    )
+    inside = band and allowed and allowed[0] <= band[0] and band[1] <= allowed[1]
+    met = inside and not comparison.endswith("null")
     doubts = "†" * (verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"])
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
@@ -583,8 +544,7 @@ def _way(row: Any) -> str:
 def _ways(frame: pd.DataFrame) -> list[str]:
     """How intervals were found, first what is not marked: what most rows have."""
     every = [_way(row) for row in frame.to_dict("records")]
-    usual = max((way for way in every), key=every.count)
-    return [*dict.fromkeys([usual, *every])]
+    return [*dict.fromkeys([max(every, key=every.count), *every])]
 
 
 def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
@@ -596,17 +556,15 @@ def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
     said = [f"{start[:1].upper()}{start[1:]}{over}{comma}{interval}"]
     said += [f"<b>{chr(97 + place)}</b>\u00a0{_WAYS.get(way, way)}" for place, way in enumerate(others)]
     units = {scope: _listed([*own.dropna().unique()]) for scope, own in frame.groupby("scope")["units"]}
-    scopes = [
-        words.format(units[scope]) for scope, words in _SCOPES.items() if scope in units and _of_pairs(frame)
-    ]
+    known = [scope for scope in _SCOPES if scope in units and _of_pairs(frame)]
+    scopes = [_SCOPES[scope].format(units[scope]) for scope in known]
     return ". ".join(["; ".join(said), *(one[:1].upper() + one[1:] for one in scopes)]) + "."
 
 
 def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
     """What the marks beside verdicts mean."""
-    lanes = [lane for row in rows for lane in row.lanes]
     for mark, words in _DOUBTS.items():
-        ps = [f"{lane.adjusted:.2g}" for lane in lanes if mark in lane.doubts]
+        ps = [f"{lane.adjusted:.2g}" for lane in _lanes(rows) if mark in lane.doubts]
         if ps:
             words = words.format(", ".join(ps) + " from the top" * (len(ps) > 1))
             yield f"{mark} {words[:1].upper()}{words[1:]}."
@@ -652,19 +610,10 @@ class _Chart:
     """Rows on their way to a figure, in pixels from the top left; the axes have the room that the words leave."""
 
     def __init__(self, rows: Sequence[_Row], null: str) -> None:
-        self.null = null
-        who = widest(
-            (words for row in rows for words in (row.beside, *(lane.who for lane in row.lanes))), _FONT
-        )
-        said = widest(
-            (
-                words
-                for row in rows
-                for words in (row.printed, *(f"{lane.words} {lane.letter}" for lane in row.lanes))
-            ),
-            _FONT,
-        )
-        self.value = _VERDICT - 10 - max(said, text_width("<b>Measured [95 % CI]</b>", _FONT))
+        self.rows, self.lanes, self.null = rows, _lanes(rows), null
+        who = widest([*(row.beside for row in rows), *(lane.who for lane in self.lanes)], _FONT)
+        words = [*(row.printed for row in rows), *(f"{lane.words} {lane.letter}" for lane in self.lanes)]
+        self.value = _VERDICT - 10 - widest([*words, "<b>Measured [95 % CI]</b>"], _FONT)
         self.strip = _WHO + max(who, 60) + 12
         self.wide = self.value - 14 - self.strip
         self.notes: list[dict[str, Any]] = []
@@ -674,18 +623,13 @@ class _Chart:
     def _at(self, scale: _Scale, value: float) -> float:
         return self.strip + self.wide * scale.at(value)
 
-    def figure(self, rows: Sequence[_Row], below: str) -> go.Figure:
-        top = self._key(rows)
-        heads = {
-            0: "Claim, and what must hold",
-            _WHO: "Model",
-            self.value: "Measured [95 % CI]",
-            _VERDICT: "Verdict",
-        }
-        for x, words in heads.items():
+    def figure(self, below: str) -> go.Figure:
+        top = self._key()
+        heads = "Claim, and what must hold", "Model", "Measured [95 % CI]", "Verdict"
+        for x, words in zip((0, _WHO, self.value, _VERDICT), heads, strict=True):
             self._write(f"<b>{words}</b>", x, top)
         top += _LINE + 6
-        for own in _groups(rows):
+        for own in _groups(self.rows):
             top = self._group(own, top)
         self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
         text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
@@ -699,9 +643,9 @@ class _Chart:
             margin=dict.fromkeys("lrtb", _MARGIN), showlegend=False,
         )  # fmt: skip
 
-    def _key(self, rows: Sequence[_Row]) -> float:
+    def _key(self) -> float:
         """What the marks mean, over everything; returns where it ends."""
-        lanes = [lane for row in rows for lane in row.lanes]
+        lanes, rows = self.lanes, self.rows
         entries = [(word, word) for word in VERDICTS if any(lane.verdict == word for lane in lanes)]
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
         entries.append(("where the claim holds", ALLOWED))
@@ -741,16 +685,13 @@ class _Chart:
             foot = top + _GAP / 2 + row.lines * _LINE
             top += row.height(number == len(rows))
         foot = max(foot, top - _GAP / 2 - _LINE) if len(rows) > 1 else foot
-        look = {"color": "#BBBBBB", "width": 0.6}
+        look, drawn = {"color": "#BBBBBB", "width": 0.6}, self.shapes[grid:]
+        del self.shapes[grid:]  # the grid lies beneath them
         for x, words in places:
             self._box(x, x, start + _GAP / 2, foot + 2, line=look)
             self._write(words, x, foot + 1, GREY, "center")
         self._box(self.strip, self.strip + self.wide, foot, foot, line=look)
-        self.shapes = [
-            *self.shapes[:grid],
-            *self.shapes[-len(places) - 1 :],
-            *self.shapes[grid : -len(places) - 1],
-        ]
+        self.shapes += drawn
         said = ", ".join(filter(None, (rows[0].unit, scale.words)))
         least = min([self.strip, *(x - text_width(words, _FONT) / 2 for x, words in places)])
         self._write(said, least - 8, foot + 1, GREY, "right")
@@ -766,9 +707,8 @@ class _Chart:
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
             self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
-            self._write(
-                f"<b>{re.split(' within| beyond', lane.verdict)[0]}{lane.doubts}</b>", _VERDICT, above, colour
-            )
+            verdict = re.split(" within| beyond", lane.verdict)[0]
+            self._write(f"<b>{verdict}{lane.doubts}</b>", _VERDICT, above, colour)
             x = tuple(self._at(scale, end) for end in lane.ends)
             away = scale.beyond(lane.ends[0])
             self._estimate(x, above + _LINE / 2, lane.verdict, lane.why, _ARROWS[away])
@@ -779,9 +719,8 @@ class _Chart:
             self._write(row.beside, _WHO, below, GREY)
         if row.published:
             self._write(row.printed, self.value, below, RED)
-            self._published(
-                [self._at(scale, value) for value in row.published], below + _LINE / 2, row.printed
-            )
+            places = [self._at(scale, value) for value in row.published]
+            self._published(places, below + _LINE / 2, row.printed)
 
     def _range(self, lane: _Lane, scale: _Scale, above: float) -> None:
         """Where the claim holds, as far as the axis shows it, its ends, and the null distribution."""

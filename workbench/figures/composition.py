@@ -184,11 +184,8 @@ def _apart_from_one_another(arrows: Sequence[Any]) -> None:
                 sides[number] = sides[number].replace("right", "left")
             sizes.append(3 if place in seen else arrow.marker.size)
             seen.add(place)
-        arrow.update(
-            textposition=sides,
-            text=words if arrow.text else None,
-            marker_size=sizes if len({*sizes}) > 1 else sizes[0],
-        )
+        size = sizes if len({*sizes}) > 1 else sizes[0]
+        arrow.update(textposition=sides, text=words if arrow.text else None, marker_size=size)
 
 
 class _Page:
@@ -445,6 +442,18 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
     return fewest
 
 
+def tick_values(axis: Axis, room: float, font: float, upright: bool) -> tuple[list[float], list[str]]:
+    """Where `ticks` stand, and what their labels say."""
+    settings, labels = ticks(axis, room, font, upright)
+    return _values(axis, settings, labels), labels
+
+
+def _values(axis: Axis, settings: Mapping[str, Any], labels: Sequence[str]) -> list[float]:
+    step = settings.get("dtick", 1)
+    first = math.ceil(min(axis.low, axis.high) / step - 1e-9)
+    return settings.get("tickvals") or [(first + n) * step for n in range(len(labels))]
+
+
 def _token_ticks(axis: Axis, room: float, font: float) -> tuple[dict[str, Any], list[str]]:
     """Every category with its label where there is room for all, else its number, at round ones."""
     names, labels = list(axis.names), list(axis.labels or axis.names)
@@ -461,10 +470,7 @@ def _apart(
     """Whether no label comes too near to its neighbour."""
     if upright:
         return len(labels) * 2.1 * font <= room
-    step = settings.get("dtick", 1)
-    first = math.ceil(min(axis.low, axis.high) / step - 1e-9)
-    values = settings.get("tickvals") or [(first + n) * step for n in range(len(labels))]
-    places = [axis.place(value) * room for value in values]
+    places = [axis.place(value) * room for value in _values(axis, settings, labels)]
     ends = [*zip(places, (text_width(label, font) / 2 for label in labels), strict=True)]
     return all(at - before >= half + own + 0.7 * font for (before, half), (at, own) in pairwise(ends))
 

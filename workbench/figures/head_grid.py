@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.options import ranges
-from workbench.figures.composition import Axis, Panel, compose, ticks
+from workbench.figures.composition import Axis, Panel, compose, tick_values
 from workbench.figures.estimates import Sample, null_kinds, quantity
 from workbench.figures.frames import rows_of, without_provenance
 from workbench.figures.maps import add_scale
@@ -62,9 +62,8 @@ def head_grid_figure(
     by_head = bool(held["head"].notna().any())
     by = ("layer", "head") if by_head else ("layer",)
     rows = quantity(held, metric, {}, by)
-    rows = rows.reindex(
-        columns=rows.columns.union(["input", "unit"], sort=False)
-    )  # a frame made by hand may lack both
+    # a frame made by hand may lack both
+    rows = rows.reindex(columns=rows.columns.union(["input", "unit"], sort=False))
     rows = rows[rows[[*by]].notna().all(axis=1)]
     sample = Sample.of(rows, by)
     last = int(rows["layer"].max()) + 1
@@ -195,10 +194,8 @@ def _words(
         return "<br>".join(said)
 
     reasons = [_absence(row) for row in values]
-    return [
-        [cell(layer, head, value) for head, value in enumerate(row)]
-        for layer, row in enumerate(values.tolist())
-    ]
+    every = enumerate(values.tolist())
+    return [[cell(layer, head, value) for head, value in enumerate(row)] for layer, row in every]
 
 
 def _absence(row: np.ndarray) -> str:
@@ -214,13 +211,7 @@ def _bar_ticks(
 ) -> dict[str, Sequence]:
     """Round numbers along the bar, and the null distributions in the place of those that are too near to them."""
     axis = Axis("", low, high, log=by_log)
-    settings, labels = ticks(axis, room, font, upright=True)
-    if "tickvals" in settings:
-        values = settings["tickvals"]
-    else:
-        values = [
-            (math.ceil(low / settings["dtick"] - 1e-9) + n) * settings["dtick"] for n in range(len(labels))
-        ]
+    values, labels = tick_values(axis, room, font, upright=True)
     marks: dict[float, str] = {}
     for value, name in sorted((float(np.nanmean(null.mean)), null.name) for null in nulls):
         kind, line = name.removeprefix("null: ").removesuffix(" attention"), 1.3 * font / room
@@ -229,12 +220,9 @@ def _bar_ticks(
             value, said = (value + other) / 2, f"{marks.pop(other)}<br>{kind}"
         if low <= value <= high:
             marks[value] = said
-    near = 2.2 * font / room
     kept = {
         value: label for value, label in zip(values, labels, strict=True)
-        if all(abs(axis.place(value) - axis.place(mark)) > near for mark in marks)
+        if all(abs(axis.place(value) - axis.place(mark)) > 2.2 * font / room for mark in marks)
     } | marks  # fmt: skip
-    return {
-        "tickmode": "array", "ticktext": [*kept.values()],
-        "tickvals": [math.log10(value) for value in kept] if by_log else [*kept],
-    }  # fmt: skip
+    places = [math.log10(value) if by_log else value for value in kept]
+    return {"tickmode": "array", "ticktext": [*kept.values()], "tickvals": places}

@@ -42,9 +42,7 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
         return [trace]
     words = BEYOND if (np.where(below, values, values - down)[below | beyond] <= 0).all() else BELOW
     trace[letter] = np.where(below, np.nan, values)
-    if (
-        trace.mode == "lines"
-    ):  # where it leaves the axis; an arrow for each value behind that would be a row of them
+    if trace.mode == "lines":  # where it leaves the axis: an arrow for each value would be a row of them
         beyond[1:] &= ~below[:-1]
         below[1:] &= ~below[:-1]
     up = np.maximum(values + up - low, 0) * below
