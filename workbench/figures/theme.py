@@ -10,7 +10,7 @@ and every line differs from its neighbours in dash and marker as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -90,7 +90,7 @@ THEMES = {
 
 
 def _template(
-    font: float, title: float, line: float, marker: float, margin: dict[str, float]
+    font: float, title: float, line: float, marker: float, margin: Mapping[str, float]
 ) -> go.layout.Template:
     """A template from its sizes in pixels."""
     thin = line / 2
@@ -166,16 +166,12 @@ def _template(
 
 def register() -> None:
     """Make both templates known to plotly, without changing its default."""
-    pio.templates["workbench-paper"] = _template(
-        font=8 / 0.75,
-        title=9 / 0.75,
-        line=1.5,
-        marker=4.5,
-        margin={"l": 44, "r": 8, "t": 10, "b": 36, "pad": 0},
+    paper, talk = (
+        {"l": 44, "r": 8, "t": 10, "b": 36, "pad": 0},
+        {"l": 110, "r": 30, "t": 40, "b": 90, "pad": 0},
     )
-    pio.templates["workbench-talk"] = _template(
-        font=24, title=28, line=4, marker=11, margin={"l": 110, "r": 30, "t": 40, "b": 90, "pad": 0}
-    )
+    pio.templates["workbench-paper"] = _template(8 / 0.75, 9 / 0.75, line=1.5, marker=4.5, margin=paper)
+    pio.templates["workbench-talk"] = _template(24, 28, line=4, marker=11, margin=talk)
 
 
 register()
@@ -269,16 +265,12 @@ def apply_theme(
     letters = font / THEMES["paper"].font
     for trace in themed.select_traces(selector={"type": "scatter"}):
         if trace.line.dash in STROKES:
-            strokes = (f"{letters * length:g}px" for length in STROKES[trace.line.dash])
-            trace.line.dash = ",".join(strokes)
+            trace.line.dash = ",".join(f"{letters * length:g}px" for length in STROKES[trace.line.dash])
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = font / 1.25  # plotly writes powers of ten a quarter larger than asked
-    themed.for_each_annotation(
-        lambda note: note.update(font={"size": look.letter * font / look.font, "weight": "bold"}),
-        selector={"name": PANEL_LETTER},
-    )
-    return themed
+    bold = {"size": look.letter * font / look.font, "weight": "bold"}
+    return themed.update_annotations(selector={"name": PANEL_LETTER}, font=bold)
 
 
 def _enlarge(themed: go.Figure, fig: go.Figure, look: Theme) -> float:
@@ -298,16 +290,16 @@ def _enlarge(themed: go.Figure, fig: go.Figure, look: Theme) -> float:
         font, **{name: font * share for name, share in shares.items()}, margin={**room, "pad": 0}
     )
     themed.layout.margin = {**room, "autoexpand": False}
-    legends = [themed.layout[name] for name in themed.layout if name.startswith("legend")]
-    holders = [(legend.font, "size") for legend in legends]
-    for note in themed.layout.annotations:
-        holders += [(note.font, "size"), (note, "xshift"), (note, "yshift")]
-    holders += [(shape.line, "width") for shape in themed.layout.shapes]
-    holders += [(axis.title, "standoff") for axis in (*themed.select_xaxes(), *themed.select_yaxes())]
-    for trace in themed.select_traces(selector={"type": "scatter"}):
-        holders += [(trace.marker, "size"), (trace.marker.line, "width"), (trace.line, "width")]
-        holders += [(trace.error_x, "thickness"), (trace.error_y, "thickness")]
-    for holder, name in holders:
+    layout, axes = themed.layout, (*themed.select_xaxes(), *themed.select_yaxes())
+    sized = [
+        ([layout[name] for name in layout if name.startswith("legend")], "font.size"),
+        (layout.annotations, "font.size xshift yshift"), (layout.shapes, "line.width"), (axes, "title.standoff"),
+        (themed.select_traces(selector={"type": "scatter"}),
+         "marker.size marker.line.width line.width error_x.thickness error_y.thickness"),
+    ]  # fmt: skip
+    for holder, name in (
+        (holder, name) for holders, names in sized for holder in holders for name in names.split()
+    ):
         if isinstance(holder[name], (int, float)):
             holder[name] *= factor
     return font
@@ -373,20 +365,10 @@ def _luminance(parts: Sequence[float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def panel_letter(letter: str, x: float, y: float, **place: float | str) -> dict:
+def panel_letter(letter: str, x: float, y: float) -> dict:
     """Annotation that marks a panel, at paper coordinates (x, y); theme sets its size."""
-    return {
-        "text": f"<b>{letter}</b>",
-        "name": PANEL_LETTER,
-        "x": x,
-        "y": y,
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "top",
-        "showarrow": False,
-        **place,
-    }
+    corner = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top"}
+    return {"text": f"<b>{letter}</b>", "name": PANEL_LETTER, "x": x, "y": y, "showarrow": False, **corner}
 
 
 def even_choice(count: int, most: int) -> Sequence[int]:

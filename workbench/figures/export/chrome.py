@@ -38,21 +38,14 @@ def find_chrome() -> Path | None:
     if chosen:
         path = Path(chosen).expanduser()
         return path if _runs(path) else None
-    for name in NAMES:
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    for place in (*MAC, *(str(Path.home()) + place for place in MAC)):
-        if _runs(Path(place)):
-            return Path(place)
-    return _fetched()
-
-
-def _fetched() -> Path | None:
-    """The Chrome that `make chrome` (plotly's own fetcher) put into the user's data folder."""
+    if found := next(filter(None, map(shutil.which, NAMES)), None):
+        return Path(found)
+    places = [Path(place) for place in (*MAC, *(str(Path.home()) + place for place in MAC))]
+    # what `make chrome` (plotly's own fetcher) puts into the user's data folder
     deps = Path(PlatformDirs("choreographer", "plotly").user_data_dir) / "deps"
-    patterns = ("chrome-*/chrome", "chrome-*/*.app/Contents/MacOS/*")
-    return next((path for pattern in patterns for path in sorted(deps.glob(pattern)) if _runs(path)), None)
+    for pattern in ("chrome-*/chrome", "chrome-*/*.app/Contents/MacOS/*"):
+        places += sorted(deps.glob(pattern))
+    return next(filter(_runs, places), None)
 
 
 def _runs(path: Path) -> bool:

@@ -23,7 +23,7 @@ def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, A
     script = path.with_name(PLOTLY_JS)
     source = get_plotlyjs().encode()
     if not script.is_file() or script.stat().st_size != len(source):
-        _put(script, source)
+        atomic_write(script, source)
     name = str(provenance["name"])
     described = provenance["figure"]
     plot = pio.to_html(
@@ -59,7 +59,7 @@ figcaption {{ margin-top: .75rem; }}
 </body>
 </html>
 """
-    _put(path, page.encode())
+    atomic_write(path, page.encode())
 
 
 def note_in_html(path: Path, provenance: Mapping[str, Any]) -> None:
@@ -67,8 +67,4 @@ def note_in_html(path: Path, provenance: Mapping[str, Any]) -> None:
     if path.is_file():
         element = re.compile(rf'<script type="application/json" id="{HTML_ID}">.*?</script>', re.DOTALL)
         page = path.read_text(encoding="utf-8")
-        _put(path, element.sub(lambda _: html_element(provenance), page, count=1).encode())
-
-
-def _put(path: Path, content: bytes) -> None:
-    atomic_write(path, content)
+        atomic_write(path, element.sub(lambda _: html_element(provenance), page, count=1).encode())

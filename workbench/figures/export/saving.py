@@ -147,22 +147,21 @@ def save_figure(
     )
     table = latex_table(data, caption, name).encode()
     _keep_others(folder, name)
-    for format in FORMATS:  # images of an earlier figure would pass for this one
-        _remove(folder / f"{name}.{format}")
-    _write(folder / f"{name}.csv", csv)
-    _write(folder / f"{name}.tex", table)
-    _write(folder / f"{name}.figure.tex", latex_figure(name, caption, width).encode())
-    _write(folder / f"{name}.figure.json", drawing)
+    for path in (folder / f"{name}.{format}" for format in FORMATS):
+        if path.exists():  # images of an earlier figure would pass for this one
+            path.unlink()
+    atomic_write(folder / f"{name}.csv", csv)
+    atomic_write(folder / f"{name}.tex", table)
+    atomic_write(folder / f"{name}.figure.tex", latex_figure(name, caption, width).encode())
+    atomic_write(folder / f"{name}.figure.json", drawing)
     if "html" in wanted:
         write_html(folder / f"{name}.html", json.loads(drawing), provenance)
-    _write(folder / f"{name}.json", dump(provenance, indent=1).encode())
+    atomic_write(folder / f"{name}.json", dump(provenance, indent=1).encode())
 
-    queue = os.environ.get(DEFER)
-    if queue:
+    if queue := os.environ.get(DEFER):
+        entry = {"path": str((folder / f"{name}.json").resolve()), "formats": wanted}
         with open(queue, "a", encoding="utf-8") as handle:
-            handle.write(
-                json.dumps({"path": str((folder / f"{name}.json").resolve()), "formats": wanted}) + "\n"
-            )
+            handle.write(json.dumps(entry) + "\n")
         return themed
     static = tuple(format for format in wanted if format in STATIC)
     if static:
@@ -247,21 +246,15 @@ def keep_flaws(path: Path, provenance: Mapping[str, Any], flaws: Sequence[str]) 
     """Write into a saved figure's NAME.json, and into the page beside it, what the check of the printed page found."""
     noted = with_flaws(provenance, flaws)
     note_in_html(path.with_suffix(".html"), noted)
-    _write(path, dump(noted, indent=1).encode())
+    atomic_write(path, dump(noted, indent=1).encode())
 
 
 def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]) -> ExportJob:
     """The job that prints a saved figure, from its NAME.json and the specification beside it."""
     figure = provenance["figure"]
     stem = path.with_suffix("")
-    return ExportJob(
-        figure=load_figure(stem.with_name(f"{stem.name}.figure.json")),
-        stem=stem,
-        width=figure["width_px"],
-        height=figure["height_px"],
-        formats=tuple(formats),
-        provenance=provenance,
-    )
+    drawing = load_figure(stem.with_name(f"{stem.name}.figure.json"))
+    return ExportJob(drawing, stem, figure["width_px"], figure["height_px"], tuple(formats), provenance)
 
 
 def _allowed() -> Sequence[str]:
@@ -291,16 +284,10 @@ def _points(fig: go.Figure) -> pd.DataFrame:
                 held[axis] if len(held.get(axis, ())) == size else range(size)
                 for axis, size in zip("yx", z.shape, strict=True)
             )
-            grid = [
-                (x, y, value)
-                for y, line in zip(rows, z, strict=True)
-                for x, value in zip(columns, line, strict=True)
-            ]
-            points = pd.DataFrame(grid, columns=["x", "y", "z"])
+            grid = pd.DataFrame(z, pd.Index(rows, name="y"), pd.Index(columns, name="x"))
+            points = grid.stack(future_stack=True).reset_index(name="z")[["x", "y", "z"]]
         else:
-            points = pd.DataFrame(
-                {axis: pd.Series(np.asarray(values).tolist()) for axis, values in held.items()}
-            )
+            points = pd.DataFrame({axis: pd.Series(np.asarray(own).tolist()) for axis, own in held.items()})
         points.insert(0, "trace", _text(trace.name) or str(number))
         frames.append(points)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -356,12 +343,3 @@ def _is_ours(path: Path) -> bool:
     except InputError:
         return False
     return True
-
-
-def _remove(path: Path) -> None:
-    if path.exists():
-        path.unlink()
-
-
-def _write(path: Path, content: bytes) -> None:
-    atomic_write(path, content)

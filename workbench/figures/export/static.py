@@ -116,23 +116,15 @@ class WarmChrome:
     async def _open(self) -> Any:
         import kaleido
 
-        page = kaleido.PageGenerator(
-            mathjax=False
-        )  # MathJax would be fetched from a content-delivery address
+        page = kaleido.PageGenerator(mathjax=False)  # which would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
         page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
         page.header = page.header.replace("<head>", f"<head>{NO_NETWORK}")
         page.footer = page.footer.replace("</head>", f"<script>{measuring_script()}</script></head>")
         index = self._folder / "index.html"
         index.write_text(page.generate_index(), encoding="utf-8")
-        browser = _printer()(
-            n=TABS,
-            timeout=FILE_SECONDS,
-            page_generator=index,
-            path=str(self._path),
-            tmp_dir=str(self._folder),
-            enable_sandbox=chrome.has_sandbox(),
-        )
+        places = {"page_generator": index, "path": str(self._path), "tmp_dir": str(self._folder)}
+        browser = _printer()(n=TABS, timeout=FILE_SECONDS, enable_sandbox=chrome.has_sandbox(), **places)
         await browser.open()
         return browser
 
@@ -155,30 +147,19 @@ class WarmChrome:
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[bytes | ExportFault]:
         """One figure in several formats, unchecked; a fault stands in the place of an image that failed."""
-        drawn = self._wait(self._draw(figure, formats, width, height), (FILE_SECONDS + 10) * len(formats))
-        return [
-            # plotly.js, kaleido and choreographer raise types of their own
-            ExportFault(f"Chrome could not draw it: {_cause(content)}")
-            if isinstance(content, Exception)
-            else content
-            for content in drawn
-        ]
 
-    async def _draw(
-        self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
-    ) -> list[Any]:
-        # At once, in a tab each.
-        options = [
-            {
-                "format": format,
-                "width": width,
-                "height": height,
-                "scale": png_scale(width) if format == "png" else 1,
-            }
-            for format in formats
-        ]
-        drawing = (self._browser.calc_fig(figure, opts=choice) for choice in options)
-        return await asyncio.gather(*drawing, return_exceptions=True)
+        async def draw(format: str) -> bytes | ExportFault:
+            scale = png_scale(width) if format == "png" else 1
+            options = {"format": format, "width": width, "height": height, "scale": scale}
+            try:
+                return await self._browser.calc_fig(figure, opts=options)
+            except Exception as error:  # plotly.js, kaleido and choreographer raise types of their own
+                return ExportFault(f"Chrome could not draw it: {_cause(error)}")
+
+        async def draw_all() -> list[bytes | ExportFault]:  # at once, in a tab each
+            return await asyncio.gather(*map(draw, formats))
+
+        return self._wait(draw_all(), (FILE_SECONDS + 10) * len(formats))
 
     def close(self) -> None:
         """Stop Chrome; safe to call twice."""
@@ -186,9 +167,7 @@ class WarmChrome:
             browser, self._browser = self._browser, None
             try:
                 self._wait(browser.close(), 20)
-            except (
-                Exception
-            ) as error:  # it is going away in any case; say so rather than mask the caller's error
+            except Exception as error:  # it is going away in any case: not to mask the caller's error
                 print(f"warning: Chrome did not close cleanly: {_cause(error)}")
         self._stop_loop()
 
@@ -372,10 +351,7 @@ def check_pdf(content: bytes, width: int, height: int) -> list[str]:
         )
     if count != 1:
         raise ExportFault(f"the PDF has {count} pages, not one")
-    painted = sum(
-        operators.count(operator) for operator in (b"f", b"f*", b"S", b"B", b"Do", b"Tj", b"TJ", b"sh")
-    )
-    if painted < 3:
+    if sum(map(operators.count, (b"f", b"f*", b"S", b"B", b"Do", b"Tj", b"TJ", b"sh"))) < 3:
         raise ExportFault("the PDF is blank: fewer than three things are painted on its page")
     missing = sorted(name for name, embedded in fonts.items() if not embedded)
     if missing:
@@ -386,31 +362,27 @@ def check_pdf(content: bytes, width: int, height: int) -> list[str]:
 def _fonts(page: Any) -> dict[str, bool]:
     """Base name of each font on a page, and whether its file is inside; forms within the page included."""
     found: dict[str, bool] = {}
-    waiting = [page.get("/Resources")]
-    seen: set[int] = set()
+    waiting, seen = [_held(page, "/Resources")], set()
     while waiting:
         resources = waiting.pop()
-        resources = resources.get_object() if resources is not None else None
-        if resources is None or id(resources) in seen:
+        if not resources or id(resources) in seen:
             continue
         seen.add(id(resources))
-        listed = resources.get("/Font")
-        for reference in listed.get_object().values() if listed is not None else ():
-            font = reference.get_object()
+        for font in (one.get_object() for one in _held(resources, "/Font").values()):
             inner = (
                 font["/DescendantFonts"].get_object()[0].get_object() if "/DescendantFonts" in font else font
             )
-            descriptor = inner.get("/FontDescriptor")
-            entries = descriptor.get_object() if descriptor is not None else {}
+            files = {"/FontFile", "/FontFile2", "/FontFile3"} & {*_held(inner, "/FontDescriptor")}
             # A Type 3 font's glyphs are drawings inside the PDF itself.
-            embedded = font.get("/Subtype") == "/Type3" or any(
-                key in entries for key in ("/FontFile", "/FontFile2", "/FontFile3")
-            )
-            found[str(font.get("/BaseFont", "unnamed"))] = embedded
-        forms = resources.get("/XObject")
-        for reference in forms.get_object().values() if forms is not None else ():
-            waiting.append(reference.get_object().get("/Resources"))
+            found[str(font.get("/BaseFont", "unnamed"))] = bool(files) or font.get("/Subtype") == "/Type3"
+        waiting += [_held(one.get_object(), "/Resources") for one in _held(resources, "/XObject").values()]
     return found
+
+
+def _held(holder: Any, name: str) -> Any:
+    """An entry of a PDF's dictionary, itself a dictionary; an empty one where it is absent."""
+    entry = holder.get(name)
+    return {} if entry is None else entry.get_object()
 
 
 def load_figure(path: Path) -> dict[str, Any]:
