@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from workbench.figures.frames import model_label, series_of
+from workbench.figures.frames import model_label, series_labels
 
 
 def untrained(model="tost:tiny"):
@@ -10,9 +10,9 @@ def untrained(model="tost:tiny"):
 
 
 def test_a_legend_tells_random_weights_from_trained_ones():
-    assert [label for label, _ in series_of(untrained())] == ["tiny (random weights)", "vit"]
+    assert list(series_labels(untrained())) == ["tiny (random weights)", "vit"]
     both = untrained("timm:vit")
-    assert [label for label, _ in series_of(both)] == ["vit (random weights)", "vit"]
+    assert list(series_labels(both)) == ["vit (random weights)", "vit"]
 
 
 def test_a_label_of_one_model_tells_random_weights_by_column_or_provenance():

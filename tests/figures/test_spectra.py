@@ -35,16 +35,6 @@ def test_one_line_per_layer_is_the_median_over_inputs_and_heads():
     assert drawn[1].y[1] == pytest.approx(first, rel=1e-12)
 
 
-def test_a_panel_per_head_shows_that_head_alone():
-    frame = spectra()
-    fig = spectrum_figure(frame, heads="panels")
-    drawn = lines(fig)
-    assert len(drawn) == 3 * 2
-    one = frame[(frame["layer"] == 0) & (frame["head"] == 1) & (frame["rank"] == 1)]["value"].median()
-    assert any(trace.y[0] == pytest.approx(one, rel=1e-12) for trace in drawn if trace.xaxis == "x2")
-    assert [title.split("<br>")[0] for title in titles(fig) if "span" not in title] == ["head 0", "head 1"]
-
-
 def test_eigenvalues_of_rounding_size_are_not_drawn_but_counted():
     # 11 tokens in 4 dimensions: seven eigenvalues are zero, and come out as ±1e-15.
     fig = spectrum_figure(spectra())
@@ -73,8 +63,6 @@ def test_models_get_panels_and_share_their_axes():
     ]
     assert len(lines(fig)) == 3 + 3
     assert {trace.name for trace in lines(fig) if trace.xaxis == "x2"} == {"layer 0", "layer 2", "layer 3"}
-    with pytest.raises(InputError, match="one model"):
-        spectrum_figure(both, heads="panels")
 
 
 @pytest.mark.parametrize(

@@ -223,19 +223,6 @@ def test_the_titles_beside_a_single_query_are_whole():
     assert height >= text_width("Attention", fig.layout.template.layout.font.size)
 
 
-def test_on_a_log_scale_colours_run_from_the_smallest_positive_weight():
-    attn = rows_that_sum_to_one(8, 8)
-    attn[3, 5] = 0
-    fig = attention_matrix_figure(attn, image_tokens(), log=True)
-    np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn, rtol=1e-6)
-    assert fig.layout.coloraxis.cmin == attn[attn > 0].min()
-    bar = fig.layout.coloraxis12.colorbar
-    assert bar.title.text == "Attention weight, log scale"
-    assert bar.ticktext[0].startswith("≤ ")  # the weight of 0 lies beyond
-    with pytest.raises(InputError, match="positive"):
-        attention_matrix_figure(np.zeros((8, 8)), image_tokens(), log=True)
-
-
 def test_keys_that_a_causal_head_leaves_out_have_a_colour_of_their_own():
     attn = np.tril(rows_that_sum_to_one(9, 9))
     fig = attention_matrix_figure(attn, text_tokens())
@@ -259,7 +246,6 @@ def test_a_broken_model_s_weights_are_drawn_as_far_as_they_go_and_spoken_of():
     for fig in (
         token_attention_figure(attn, image_tokens(), 4),
         attention_matrix_figure(attn, image_tokens()),
-        attention_matrix_figure(attn, image_tokens(), log=True),
     ):
         assert "3 of 64 weights are not finite" in said(fig)
         assert np.isfinite([fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax]).all()

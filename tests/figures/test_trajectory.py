@@ -6,7 +6,7 @@ import pytest
 
 from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
-from workbench.figures import similarity_depth_figure, trajectory_figure
+from workbench.figures import trajectory_figure
 from workbench.frames.results import make_frame
 
 AXES = {"input": ["i0", "i1"], "layer": range(4)}
@@ -24,9 +24,7 @@ def frames():
 def test_each_panel_is_the_figure_of_its_metric():
     cosine, rate = frames()
     fig = trajectory_figure(pd.concat([cosine, rate.assign(candidate="input", value=0.0), rate]), 2)
-    for drawn, frame, metric in zip(lines(fig), (cosine, rate), ("token_cosine", "coding_rate"), strict=True):
-        (alone,) = lines(similarity_depth_figure(frame, metric))
-        np.testing.assert_allclose(drawn.y, alone.y)
+    for drawn, frame in zip(lines(fig), (cosine, rate), strict=True):
         np.testing.assert_allclose(drawn.y, frame.groupby("layer")["value"].mean())
     assert [trace.yaxis for trace in lines(fig)] == ["y", "y2"]
     assert len(key(fig)) == len(set(key(fig)))

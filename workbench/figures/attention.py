@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from workbench.figures.marks import Band, Dots, Line, Null, Rule
 from workbench.figures.scales import Scale
 from workbench.figures.theme import even_choice
 from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import as_array, check_token, view_tokens
+from workbench.figures.tokens import TokenView, as_array, check_token, view_tokens
 
 MAX_LAYERS = 4
 MAX_HEADS = 4
@@ -64,9 +65,10 @@ def attention_heatmap_figure(
         raise InputError(f"input {input} does not exist; the capture holds {count}")
     chosen_heads = _choose("head", heads, range(as_array(first.attn[input]).shape[0]), MAX_HEADS)
     maps = np.stack([as_array(records[layer].attn[input])[chosen_heads] for layer in chosen_layers])
+    view = view_tokens(tokens, input, maps.shape[-1])
     if tokens.grid is not None:
-        return _over_image(maps, chosen_layers, chosen_heads, tokens, input, image, query)
-    return _over_text(maps, chosen_layers, chosen_heads, tokens, input, max_tokens)
+        return _over_image(maps, chosen_layers, chosen_heads, view, check_token(query, tokens, input), image)
+    return _over_text(maps, chosen_layers, chosen_heads, view, max_tokens)
 
 
 def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[int]:
@@ -82,44 +84,33 @@ def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[
 
 
 def _over_image(
-    maps: np.ndarray, layers: list[int], heads: list[int], tokens: Any, input: int, image: np.ndarray | None,
-    query: int | None,
+    maps: np.ndarray, layers: list[int], heads: list[int], view: TokenView, query: int | None, image: np.ndarray | None
 ) -> go.Figure:  # fmt: skip
-    view = view_tokens(tokens, input, maps.shape[-1])
-    query = check_token(query, tokens, input)
     place = view.place(query) if query is not None else view.asking if "class" in view.kinds else None
     if maps.shape[2] == 1:  # class attention, which has one query
         place, rows = view.asking, maps[:, :, 0]
     else:
         rows = maps.mean(axis=2) if place is None else maps[:, :, place]
-    grids = rows[:, :, view.patches].reshape(len(layers), len(heads), *tokens.grid)
+    grids = rows[:, :, view.patches].reshape(len(layers), len(heads), *(view.grid or ()))
     whence = "mean over queries" if place is None else f"from {view.labels[place]}"
-    panels = [
-        map_panel(
-            grids[i, j],
-            f"layer {layer}, head {head}",
-            "" if i else f"head {head}",
-            "" if j else f"layer {layer}",
-        )
-        for i, layer in enumerate(layers)
-        for j, head in enumerate(heads)
-    ]
+    panels = []
+    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
+        title, side = "" if i else f"head {head}", "" if j else f"layer {layer}"
+        panels.append(map_panel(grids[i, j], f"layer {layer}, head {head}", title, side))
     return compose_maps(panels, len(heads), Scale.of([grids], f"Attention weight, {whence}"), image=image)
 
 
 def _over_text(
-    maps: np.ndarray, layers: list[int], heads: list[int], tokens: Any, input: int, max_tokens: int
+    maps: np.ndarray, layers: list[int], heads: list[int], view: TokenView, max_tokens: int
 ) -> go.Figure:
-    view = view_tokens(tokens, input, maps.shape[-1])
     queries, keys = asked_and_seen(head_weights(maps[0, 0]), view)
     shown = keys[: max(max_tokens, 1)]
     asking = [place for place in queries if place in shown]
     grid = maps[:, :, asking if maps.shape[2] > 1 else [0]][..., shown]
-    panels = [
-        matrix_panel(grid[i, j], view, asking, shown, f"layer {layer}, head {head}", whole=len(keys))
-        for i, layer in enumerate(layers)
-        for j, head in enumerate(heads)
-    ]
+    panels = []
+    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
+        title = f"layer {layer}, head {head}"
+        panels.append(matrix_panel(grid[i, j], view, asking, shown, title, whole=len(keys)))
     return compose_matrices(panels, len(heads), Scale.of([grid], "Attention weight"))
 
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.maps import add_scale, squared
+from workbench.figures.maps import add_scale, is_masked, squared
 from workbench.figures.marks import key_entry
 from workbench.figures.measuring import text_width, widest
 from workbench.figures.overlays import CHOSEN
-from workbench.figures.scales import MASKED, Scale, bar_room, causal, masked_key, masked_shape
+from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
 from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.token_attention import head_weights
 from workbench.figures.tokens import SPECIAL, TokenView, check_token, distinct, not_finite, view_tokens
@@ -26,16 +25,13 @@ SMALL = 7 / 8  # of the theme's letters, a token label on paper in 7 pt
 LABEL = 0.89  # letters that such a label takes of an axis
 
 
-def attention_matrix_figure(
-    attn: Any, tokens: Any, input: int = 0, token: int | None = None, log: bool = False
-) -> go.Figure:
+def attention_matrix_figure(attn: Any, tokens: Any, input: int = 0, token: int | None = None) -> go.Figure:
     """Attention of one head, query × key: padding left out, arrow heads at the chosen token's row and column.
 
     The axes name the tokens where there is room: words, patches as "row,column", and the class and register tokens;
     of more tokens the numbers, of a larger image the rows of patches. Colours run from 0 along a course of
-    `workbench.figures.scales.course_of`, or with ``log`` by the logarithm from the smallest positive weight. Keys that
-    a causal head leaves out are masked, a colour of its own. ``customdata`` of a cell is [query, key], the numbers of
-    both tokens.
+    `workbench.figures.scales.course_of`. Keys that a causal head leaves out are masked, a colour of its own.
+    ``customdata`` of a cell is [query, key], the numbers of both tokens.
 
     Args:
         attn: attention weights of one head, (query, key), dimensionless; or (1, key), of class attention.
@@ -43,11 +39,9 @@ def attention_matrix_figure(
             those of the queries, with those of the keys as their ``keys`` (what `Capture.tokens_of` gives).
         input: which input of ``tokens``.
         token: number of the chosen token, counted as in ``tokens``.
-        log: colour by the logarithm.
 
     Raises:
-        InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist, or with
-            ``log`` no weight is positive.
+        InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist.
     """
     others = getattr(tokens, "keys", None)
     weights = head_weights(attn, cross=others is not None)
@@ -60,35 +54,21 @@ def attention_matrix_figure(
         queries, keys = view.real, columns.real
     shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
-    if log and not ((shown > 0) & np.isfinite(shown)).any():
-        raise InputError("no attention weight is positive: there is nothing to draw on a log scale")
-    positive = shown[np.isfinite(shown) & (shown > 0)]
-    ends = (float(positive.min()), float(positive.max())) if log else None
-    scale = Scale.of([shown], title, ends=ends, course="log" if log else None)
-    place = None if token is None else view.place(token)
-    notes = [
-        *_pointers(place, queries if len(queries) > 1 else [], "y"),
-        *_pointers(place, keys if others is None else [], "x"),
-    ]
-    key = []
-    if notes and place is not None:
-        marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
-        key = [
-            key_entry(
-                f"chosen token, as query and as key: {view.names[place]}", mode="markers", marker=marker
-            )
-        ]
-    if token is None and others is None and len(queries) > 1:
+    place, notes, words = None if token is None else view.place(token), [], ""
+    if place is not None:
+        notes = _pointers(place, queries if len(queries) > 1 else [], "y")
+        notes += _pointers(place, keys if others is None else [], "x")
+        words = f"chosen token, as query and as key: {view.names[place]}" if notes else ""
+    elif token is None and others is None and len(queries) > 1:
         most = int(np.nan_to_num(shown).mean(0).argmax())
         notes = _pointers(keys[most], keys, "x")
         words = f"key that receives most: {view.names[keys[most]]}"
-        key = [
-            key_entry(words, mode="markers", marker={"symbol": "triangle-down", "color": CHOSEN, "size": 7})
-        ]
+    marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
+    key = [key_entry(words, mode="markers", marker=marker)] if words else []
     panel = replace(matrix_panel(shown, view, queries, keys, columns=columns), notes=notes)
     if len(keys) > _MOST_LABELS:  # few labels, which have room side by side
         panel = replace(panel, x=replace(panel.x, steep=False))
-    return compose_matrices([panel], 1, scale, most=PAGE, key=key)
+    return compose_matrices([panel], 1, Scale.of([shown], title), most=PAGE, key=key)
 
 
 def compose_matrices(
@@ -120,7 +100,7 @@ def compose_matrices(
 
 def matrix_panel(
     shown: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], title: str = "",
-    number: str = "%{z:.4f}", scale: str = "coloraxis", columns: TokenView | None = None, whole: int = 0,
+    scale: str = "coloraxis", columns: TokenView | None = None, whole: int = 0,
 ) -> Panel:  # fmt: skip
     """A matrix whose axes name the tokens at these places; ``customdata`` of a cell is [query, key].
 
@@ -128,17 +108,14 @@ def matrix_panel(
     where not all of them are shown.
     """
     columns = columns or view
-    x, y = (
-        _token_axis(word, own, places, whole)
-        for word, own, places in (("key", columns, keys), ("query", view, queries))
-    )
+    x, y = _token_axis("key", columns, keys, whole), _token_axis("query", view, queries, whole)
     hidden = causal(shown)
     rows, across = (np.asarray(one.index, dtype=np.int32) for one in (view, columns))
     cells = go.Heatmap(
         z=np.where(hidden, np.nan, shown).astype(np.float32),  # half the bytes to the browser for every move
         x=x.more["categoryarray"], y=y.more["categoryarray"], coloraxis=scale, hoverongaps=False, name=title,
         customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
-        hovertemplate=f"from %{{y}}<br>to %{{x}}<br>{number}<extra></extra>",
+        hovertemplate="from %{y}<br>to %{x}<br>%{z:.4f}<extra></extra>",
     )  # fmt: skip
     y = replace(y, low=y.high, high=y.low)
     shapes = [masked_shape()] if hidden.any() else []
@@ -149,11 +126,6 @@ def matrix_panel(
         both = ends if len(shown) == len(keys) else []
         shapes += [rule | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]
     return Panel([cells], replace(x, steep=True), y, title, shapes=shapes)
-
-
-def is_masked(panel: Panel) -> bool:
-    """Whether a panel has masked cells."""
-    return any(shape.get("fillcolor") == MASKED for shape in panel.shapes)
 
 
 def _ends_a_row(view: TokenView, place: int) -> bool:
@@ -176,12 +148,8 @@ def _token_axis(word: str, view: TokenView, places: Sequence[int], whole: int) -
         title = f"{word} (patches, row by row)"
     elif len(places) > _MOST_LABELS:
         title = f"{word} (number of the token)"
-    look = {
-        "type": "category",
-        "categoryarray": names,
-        "ticklen": 2,
-        "tickfont": {"size": SMALL * theme_of("page").font},
-    }
+    font = {"size": SMALL * theme_of("page").font}
+    look = {"type": "category", "categoryarray": names, "ticklen": 2, "tickfont": font}
     return Axis(title, -0.5, len(places) - 0.5, names=tuple(shown), labels=tuple(said), more=look)
 
 
@@ -190,14 +158,11 @@ def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], lis
     return view.real if len(weights) > 1 or len(view.index) == 1 else [view.asking], view.real
 
 
-def _pointers(place: int | None, shown: list[int], axis: str) -> list[dict]:
+def _pointers(place: int, shown: list[int], axis: str) -> list[dict]:
     """An arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
     if place not in shown:
         return []
-    along, across = ("y", "x") if axis == "y" else ("x", "y")
-    anchors = {
-        "y": {"xanchor": "left", "yanchor": "middle"},
-        "x": {"xanchor": "center", "yanchor": "bottom"},
-    }[axis]
-    words = {"text": "◂" if axis == "y" else "▾", "font": {"color": CHOSEN}, "borderpad": 0}
-    return [{along: shown.index(place), across: 1, f"{across}ref": "domain", **words, **anchors}]
+    arrow = {axis: shown.index(place), "font": {"color": CHOSEN}, "borderpad": 0}
+    if axis == "y":
+        return [{**arrow, "text": "◂", "x": 1, "xref": "domain", "xanchor": "left", "yanchor": "middle"}]
+    return [{**arrow, "text": "▾", "y": 1, "yref": "domain", "xanchor": "center", "yanchor": "bottom"}]

@@ -44,14 +44,10 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
         inputs = rows.groupby("batch", sort=False)["input"].nunique()
         words = {str(name): f"{name}: mean over {count} inputs" for name, count in inputs.items()}
     plot = Plot(rows, panel=SERIES if several else None, dash="batch", names=_TITLES | words)
-    plot = plot.metric(*_TITLES).scale(
-        x_free=several, y_free=several, y_zero=dict.fromkeys(_TITLES, not several)
-    )
+    plot = plot.metric(*_TITLES).scale(x_free=several, y_free=several, y_zero=not several)
     band = Band(quantiles=(25, 75), only=("batch", next(iter(frames))) if words else None)
-    line = Line(words=None if words else "")
-    return plot.add(band, line).figure(
-        "page", height=430 if several else None, columns=None if several else 2
-    )
+    plot = plot.add(band, Line(words=None if words else ""))
+    return plot.figure("page", height=430) if several else plot.figure("page", columns=2)
 
 
 def _rows(frame: pd.DataFrame) -> pd.DataFrame:

@@ -74,7 +74,7 @@ def comparison_figure(
     found = _beside(rows, published) if published is not None else pd.DataFrame()
     apart = found[found["place"] != _HERE] if len(found) else found
     drawn = pd.concat([rows, apart.assign(value=float("nan"))]) if len(apart) else rows
-    panels = {title: title for title in dict.fromkeys(rows["panel"])}
+    panels = {title: title for title in rows["panel"]}
     drawn.attrs = frame.attrs  # `pd.concat` drops what differs
     forest = Forest(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
     forest = forest.scale(range=ends).add(Null(null, random), Interval())
@@ -131,14 +131,11 @@ def _titles(rows: pd.DataFrame) -> list[str]:
             "the frame holds single heads; give the result of `workbench.analyze` without per_head"
         )
     keys = [key for key in KEYS if key in rows]
-    return [
-        _title(dict(zip(keys, key, strict=True))) for key in rows[keys].itertuples(index=False, name=None)
-    ]
+    return [*map(_title, rows[keys].to_dict("records"))]
 
 
 def _title(key: dict) -> str:
-    metric = key["metric"]
-    known = METRICS.get(metric)
+    metric, known = key["metric"], METRICS.get(key["metric"])
     name = _SHORT.get(metric, metric if metric.isupper() or known is None else known.label)
     unit = f" ({known.unit})" if known is not None and known.unit else ""
     parts = [str(key[name]).replace("_", " ") for name in KEYS[1:] if name in key and not pd.isna(key[name])]

@@ -62,21 +62,16 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
     forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=3.4)
-    published = printed.assign(
-        value=printed["ratio"], spread=np.nan, paper=printed["source"].str.split(" ").str[0]
-    )
+    papers = printed["source"].str.split(" ").str[0]
+    published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)
     diamonds = []
-    for kinds in (("training", ""), ("test",)):
+    for kinds in ({"training": "training", "": "parameters"}, {"test": "inference"}):
         own = published[published["condition"].isin(kinds)]
         if len(own):
             papers = ", ".join(PAPERS.get(paper, paper) for paper in own["paper"].unique())
-            words = " and ".join(
-                (_CONDITIONS | {"": "parameters"})[one] for one in kinds if (own["condition"] == one).any()
-            )
-            own = own.drop(columns="condition")
-            diamonds.append(
-                Published(own, beside=True, symbol=_DIAMONDS[len(diamonds)], words=f": {words}, {papers}")
-            )
+            words = " and ".join(said for kind, said in kinds.items() if (own["condition"] == kind).any())
+            own, symbol = own.drop(columns="condition"), _DIAMONDS[len(diamonds)]
+            diamonds.append(Published(own, beside=True, symbol=symbol, words=f": {words}, {papers}"))
     words = Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds")
     return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
 

@@ -9,9 +9,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.attention_matrix import asked_and_seen, is_masked, matrix_panel
+from workbench.figures.attention_matrix import asked_and_seen, matrix_panel
 from workbench.figures.frames import short_name
-from workbench.figures.maps import over_bars, squared
+from workbench.figures.maps import is_masked, over_bars, squared
 from workbench.figures.scales import Scale, masked_key
 from workbench.figures.theme import theme_of
 from workbench.figures.token_attention import head_weights
@@ -58,21 +58,20 @@ def difference_figure(
     names = short_name(names[0]), short_name(names[1])
     weights = [as_array(one) for one in (first, second)]
     weights = [head_weights(one[None] if one.ndim == 1 else one) for one in weights]
-    views = [_view(one, info, input) for one, info in zip(weights, tokens, strict=True)]
+    counts = [one.shape[1] for one in weights]
+    views = [
+        plain_view(count) if info is None else view_tokens(info, input, count)
+        for count, info in zip(counts, tokens, strict=True)
+    ]
     known = next((info for info in tokens if info is not None), None)
     token = token if known is None else check_token(token, known, input)
-    reason = _unlike(weights, views, names)
-    if reason:
+    if reason := _unlike(weights, views, names):
         return _matrices(weights, views, names, [reason])
     place = None if token is None else views[0].place(token)
     notes = not_finite(np.stack(weights))
     if views[0].grid is not None and (image is not None or as_array(first).ndim == 1):
         return _maps(weights, views[0], names, image, place, notes)
     return _matrices(weights, views, names, notes, weights[1] - weights[0])
-
-
-def _view(weights: np.ndarray, tokens: Any, input: int) -> TokenView:
-    return plain_view(weights.shape[1]) if tokens is None else view_tokens(tokens, input, weights.shape[1])
 
 
 def _unlike(weights: Sequence[np.ndarray], views: Sequence[TokenView], names: tuple[str, str]) -> str:
@@ -110,8 +109,8 @@ def _maps(
     if isinstance(image, (list, tuple)) and len(images) != 2:
         raise InputError(f"give one image for both maps or a pair; got {len(images)}")
     first, last = images[0], images[-1]
-    if len(images) == 2 and first is not None and last is not None and np.array_equal(first, last):
-        images = images[:1]
+    if first is not None and last is not None and np.array_equal(first, last):
+        images = [first]
     scales = _scales(rows, change, f"Attention weight, {whence}")
     return patch_panels(view, with_images(panels, images), scales, place, notes)
 

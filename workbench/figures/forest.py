@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -176,12 +177,10 @@ class _Drawing:
         if not self.titles:
             raise InputError("the forest has no panels; give x=['metric', …]")
         apart = [name for name in (forest.y, forest.group, forest.color) if name is not None]
-        rows = {
-            name: quantity(frame, name, forest.kept, apart)
-            if forest.panel == "metric"
-            else frame[frame[forest.panel] == name]
-            for name in self.titles
-        }
+        if forest.panel == "metric":
+            rows = {name: quantity(frame, name, forest.kept, apart) for name in self.titles}
+        else:
+            rows = {name: frame[frame[forest.panel] == name] for name in self.titles}
         absent = [name for name, own in rows.items() if own.empty]
         if absent:
             known = ", ".join(map(str, frame[forest.panel].dropna().unique()))
@@ -189,17 +188,13 @@ class _Drawing:
         everything = pd.concat([*rows.values()])
         self.rows = {name: own.assign(**{_ROW: self._keys(own)}) for name, own in rows.items()}
         held = [None] if forest.color is None else [*everything[forest.color].dropna().unique()]
-        self.colours = [
-            *(name for name in forest.names if name in held),
-            *(one for one in held if one not in forest.names),
-        ]
+        self.colours = [*dict.fromkeys(one for one in (*forest.names, *held) if one in held)]
         self.words: list[str] = []
         self.places = self._places(everything)
         self.interval = next((mark for mark in forest.marks if isinstance(mark, Interval)), Interval())
         self.tables = {
             (name, colour): self._table(own if colour is None else own[own[forest.color] == colour])
-            for name, own in self.rows.items()
-            for colour in self.colours
+            for (name, own), colour in itertools.product(self.rows.items(), self.colours)
         }
 
     def _table(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -301,12 +296,9 @@ class _Drawing:
                 traces += [trace for trace, _ in self._published(name, mark)]
             elif isinstance(mark, Rule):
                 level = self._level(mark, name)
-                ends = {"x0": level, "x1": level, "y0": -0.6, "y1": len(self.words) - 0.4}
-                rules += (
-                    [{"type": "line", "line": RULE_LINE, "layer": "below", **ends}]
-                    if np.isfinite(level)
-                    else []
-                )
+                if np.isfinite(level):
+                    ends = {"x0": level, "x1": level, "y0": -0.6, "y1": len(self.words) - 0.4}
+                    rules.append({"type": "line", "line": RULE_LINE, "layer": "below", **ends})
         values = np.asarray([*(x for trace in traces for x in _reach(trace)), *(one["x0"] for one in rules)])
         values = values[np.isfinite(values)]
         own = self.rows[name].get("metric", pd.Series(dtype=str)).dropna().unique()
@@ -326,11 +318,8 @@ class _Drawing:
             {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": _PALE}
         )
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=look)
-        rows = [
-            {**_ROW_LINE, "x0": 0, "x1": 1, "y0": place, "y1": place}
-            for place in self.places.values()
-            if headed
-        ]
+        places = self.places.values() if headed else ()
+        rows = [{**_ROW_LINE, "x0": 0, "x1": 1, "y0": place, "y1": place} for place in places]
         return Panel(traces, x, y, shapes=[*rows, *rules], notes=[*self._reasons(name, x)])
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
@@ -438,9 +427,8 @@ class _Drawing:
             for key, mean, low, high in level.itertuples(index=False):
                 y = self.places[key]
                 if pd.notna(low) and pd.notna(high):
-                    yield as_null(
-                        band([low, high], [y - _NULL_HALF] * 2, [y + _NULL_HALF] * 2, NULL_BAND), number
-                    )
+                    box = band([low, high], [y - _NULL_HALF] * 2, [y + _NULL_HALF] * 2, NULL_BAND)
+                    yield as_null(box, number)
                 elif pd.notna(mean):
                     yield go.Scatter(
                         x=[mean] * 2, y=[y - _NULL_HALF, y + _NULL_HALF], mode="lines", line=NULL_LINE,

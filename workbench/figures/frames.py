@@ -63,33 +63,21 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
     return short_name(model) + (f" {UNTRAINED}" if checkpoints == {RANDOM_WEIGHTS} else "")
 
 
-def series_of(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """One (label, rows) per model, checkpoint and way of standardising, in order of appearance.
+def series_labels(frame: pd.DataFrame) -> pd.Series:
+    """What a legend calls the series of each row: its model, checkpoint and way of standardising.
 
     The checkpoint is named where it varies within a model or is random, standardisation where there is any.
     """
     names = ["model", "checkpoint", "standardize"]
-    keyed = frame.assign(
-        **{name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
-    )
+    known = {name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
+    keyed = frame.assign(**known).reset_index(drop=True)
     checkpoints = keyed.groupby("model")["checkpoint"].nunique()
-    groups = []
-    for key, rows in keyed.groupby(names, sort=False):
-        model, checkpoint, standardize = key if isinstance(key, tuple) else (key, "", "")
-        parts = [
-            short_name(model),
-            UNTRAINED if checkpoint == RANDOM_WEIGHTS else checkpoint if checkpoints[model] > 1 else "",
-            f"({standardize})" if standardize else "",
-        ]
-        groups.append((" ".join(part for part in parts if part), rows))
-    return groups
-
-
-def series_labels(frame: pd.DataFrame) -> pd.Series:
-    """What `series_of` calls the series of each row."""
-    labels = pd.Series("", index=range(len(frame)), dtype=object)
-    for label, rows in series_of(frame.reset_index(drop=True)):
-        labels[rows.index] = label
+    labels = pd.Series("", index=keyed.index, dtype=object)
+    for _, rows in keyed.groupby(names, sort=False):
+        model, checkpoint, standardize = rows[names].iloc[0]
+        state = UNTRAINED if checkpoint == RANDOM_WEIGHTS else checkpoint if checkpoints[model] > 1 else ""
+        words = short_name(model), state, f"({standardize})" if standardize else ""
+        labels[rows.index] = " ".join(filter(None, words))
     return labels.set_axis(frame.index)
 
 
@@ -104,17 +92,8 @@ def page_name(name: str, page: int) -> str:
     return name if page == 1 else f"{name}_{page}"
 
 
-def band(x: Iterable, low: Iterable, high: Iterable, colour: str, **more: object) -> go.Scatter:
+def band(x: Iterable, low: Iterable, high: Iterable, colour: str) -> go.Scatter:
     """A filled band between two curves, closed into one polygon so that it does not depend on trace order."""
     x, low, high = list(x), list(low), list(high)
-    return go.Scatter(
-        x=x + x[::-1],
-        y=high + low[::-1],
-        fill="toself",
-        fillcolor=colour,
-        mode="lines",
-        line={"width": 0, "color": colour},
-        hoverinfo="skip",
-        showlegend=False,
-        **more,
-    )
+    look = {"fill": "toself", "fillcolor": colour, "mode": "lines", "line": {"width": 0, "color": colour}}
+    return go.Scatter(x=x + x[::-1], y=high + low[::-1], **look, hoverinfo="skip", showlegend=False)

@@ -45,7 +45,7 @@ from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import attention_of
 from workbench.frames.metrics import METRICS, Metric
 
-SERIES = "series"  # the column of models with their checkpoints, as `series_of` names them
+SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
 TITLES = {
     "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",
     "head": "Head", "depth": "Depth (share of layers)", "seed": "Seed", "step": "Step",
@@ -158,13 +158,8 @@ class _Drawing:
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
             frame = frame.assign(depth=frame["layer"].astype(float) / deepest.astype(float))
         self.color = plot.color or (None if plot.panel in ("model", SERIES) else SERIES)
-        seen = [
-            plot.x,
-            plot.color,
-            plot.panel,
-            plot.dash,
-            *(["model", "checkpoint"] if "model" in frame else []),
-        ]
+        seen = [plot.x, plot.color, plot.panel, plot.dash]
+        seen += ["model", "checkpoint"] if "model" in frame else []
         seen += ["standardize"] if SERIES in seen else []
         apart = [name for name in dict.fromkeys(seen) if name and name in frame]
         self.rows = {metric: quantity(frame, metric, plot.kept, apart) for metric in plot.metrics}
@@ -189,8 +184,7 @@ class _Drawing:
             return in_order(held)
         if column in _ORDERED:
             return sorted(held)
-        named = [value for value in self.plot.names if value in held]
-        return [*named, *(value for value in held if value not in named)]
+        return [*dict.fromkeys(value for value in (*self.plot.names, *held) if value in held)]
 
     def _label(self, column: str | None, value: Any, rows: pd.DataFrame) -> str:
         if value is None or column is None:
@@ -247,13 +241,11 @@ class _Drawing:
         drawn = [series for own in parts.values() for series in own]
         marks = sorted(self.plot.marks or (Line(),), key=lambda mark: mark.depth)
         marks = [mark.within([*parts.values()]) for mark in marks]
-        made = {
-            cell: [
-                [one.update(showlegend=False) for one in mark.together(own)] if own else [] for mark in marks
-            ]
-            for cell, own in parts.items()
+        made = {cell: [[*mark.together(own)] if own else [] for mark in marks] for cell, own in parts.items()}
+        traces = {
+            cell: [trace.update(showlegend=False) for own in by_mark for trace in own]
+            for cell, by_mark in made.items()
         }
-        traces = {cell: [trace for own in by_mark for trace in own] for cell, by_mark in made.items()}
         several = len(self.colours) > 1
         bar = several and self.ordered and (labels == "bar" or len(self.colours) > _MOST_COLOURS)
         at_ends = self._ends(parts, labels, width) if several and not bar else {}
@@ -318,9 +310,8 @@ class _Drawing:
         font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
         last_places = {series.rows[series.x].max() for own in parts.values() for series in own}
         crowded = len(self.colours) < 3 or widest(self.labels.values(), font) > room
-        if labels == "auto" and (
-            crowded or len(last_places) > 1
-        ):  # a name would stand far from its line's end
+        apart = len(last_places) > 1  # a name would stand far from its line's end
+        if labels == "auto" and (crowded or apart):
             return {}
         words = {str(value): cut(label, room, font) for value, label in self.labels.items()}
         found: dict[Any, list[tuple[str, float, str]]] = {}

@@ -16,6 +16,7 @@ from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.marks import At, Line, Mark, Null, Rule, Series, key_entry
+from workbench.figures.overlays import need_columns
 from workbench.figures.spectra import round_off
 from workbench.figures.tokens import as_array
 
@@ -38,22 +39,17 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """
     metric = "eigenvalue" if (frame["metric"] == "eigenvalue").any() else "eigenvalue_share"
     rows = rows_of(frame, metric, needs=("layer", "rank"))
-    for column in ("head", "model"):
-        if rows[column].nunique() > 1:
-            raise InputError(f"the frame holds {rows[column].nunique()} {column}s; keep one of them")
+    need_columns(rows, ("layer", "rank"), "gram-spectrum", one=("head", "model"))
     layers = sorted(int(number) for number in rows["layer"].unique())
     if layer not in layers:
         raise InputError(f"the frame has no layer {layer}; it holds {ranges(layers)}")
     floor = round_off(rows)
     lost = (rows["value"] <= floor).any()
     ends = [name for name in _ENDS if name in rows]
-    rows = rows.assign(
-        value=rows["value"].clip(lower=floor), **{name: rows[name].clip(lower=floor) for name in ends}
-    )
+    rows = rows.assign(**rows[["value", *ends]].clip(lower=floor))
     rows[ends] = rows[ends].where(rows["layer"] == layer)
-    marks: list[Mark] = [Null(words=f"Gaussian keys, layer {layer}"), _OneThick(layer=layer)] + (
-        [Rule(floor, "round-off")] if lost else []
-    )
+    marks: list[Mark] = [Null(words=f"Gaussian keys, layer {layer}"), _OneThick(layer=layer)]
+    marks += [Rule(floor, "round-off")] if lost else []
     of_90 = frame.loc[(frame["metric"] == "rank_90") & (frame["layer"] == layer), "value"]
     if len(of_90) == 1:
         marks.append(At(float(of_90.iloc[0]), f"rank of 90 % in layer {layer}: {of_90.iloc[0]:.0f}"))
@@ -70,55 +66,40 @@ class _OneThick(Line):
     layer: int = 0
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        thick = []
-        for series in panel:
-            front = series.group == str(self.layer)
-            look = {"width": 3} if front else {"width": 1.2}
+        front = str(self.layer)
+        for series in sorted(panel, key=lambda one: one.group == front):
+            width, opacity = (3, 1) if series.group == front else (1.2, 0.8)
             for trace in super().together([series]):
-                trace.update(line=look, opacity=1 if front else 0.8)
-                if front:
-                    thick.append(trace)
-                else:
-                    yield trace
-        yield from thick
+                yield trace.update(line={"width": width}, opacity=opacity)
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        words = next(self._words(series) for series in drawn if series.group == str(self.layer))
-        yield key_entry(
-            f"layer {self.layer}, {words}",
-            mode="lines",
-            line={
-                **next(series.style for series in drawn if series.group == str(self.layer))["line"],
-                "width": 3,
-            },
-        )
+        front = next(series for series in drawn if series.group == str(self.layer))
+        line = {**front.style["line"], "width": 3}
+        yield key_entry(f"layer {self.layer}, {self._words(front)}", mode="lines", line=line)
 
 
-def singular_values_figure(values: Any, floor: float | None = None) -> go.Figure:
+def singular_values_figure(values: Any) -> go.Figure:
     """Singular values of one head's attention against rank, on a log axis, with two ranks marked.
 
     The effective rank is exp(−Σ p log p) with p = σ / Σ σ; the other is the smallest rank at which the squares hold
-    90 % of their sum. Both are of all values; what lies below the floor is drawn there.
+    90 % of their sum. Both are of all values; what lies below 1e-5 of the largest is drawn there.
 
     Args:
         values: (rank,) singular values, dimensionless, in any order.
-        floor: the smallest value that is known; by default 1e-5 of the largest, what single precision leaves.
 
     Raises:
-        InputError: not one spectrum of finite values, of which one at least is positive, or a floor that is not
-            positive.
+        InputError: not one spectrum of finite values, of which one at least is positive.
     """
     sigma = as_array(values)
     if sigma.ndim != 1 or not np.isfinite(sigma).all() or (sigma < 0).any() or not sigma.any():
         raise InputError(
             f"singular values are (rank,), finite and not all zero; got shape {sigma.shape}: choose one head"
         )
-    if floor is not None and floor <= 0:
-        raise InputError(f"floor is {floor!r}; give a positive number, or None")
     sigma = np.sort(sigma)[::-1]
-    floor = SMALLEST * sigma[0] if floor is None else floor
-    share = np.cumsum(sigma**2) / np.sum(sigma**2)
-    effective, holding = _effective_rank(sigma), int(np.argmax(share >= 0.9)) + 1
+    floor = SMALLEST * sigma[0]
+    p = sigma[sigma > 0] / sigma.sum()
+    effective = float(np.exp(-(p * np.log(p)).sum()))
+    holding = int(np.argmax(np.cumsum(sigma**2) / np.sum(sigma**2) >= 0.9)) + 1
     rows = pd.DataFrame({
         "metric": "singular_value", "rank": np.arange(1, len(sigma) + 1), "value": np.maximum(sigma, floor),
     })  # fmt: skip
@@ -128,9 +109,3 @@ def singular_values_figure(values: Any, floor: float | None = None) -> go.Figure
     ]  # fmt: skip
     marks += [Rule(floor, "round-off")] if (sigma <= floor).any() else []
     return Plot(rows, x="rank").metric("singular_value").add(*marks).scale(y_log=True).figure()
-
-
-def _effective_rank(spectrum: np.ndarray) -> float:
-    """exp(−Σ p log p) with p the spectrum over its sum, as `workbench.analyses`, which no figure imports, has it."""
-    share = spectrum[spectrum > 0] / spectrum.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))

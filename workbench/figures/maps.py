@@ -84,11 +84,12 @@ class Maps:
             last=self.cols[-1], headings={} if len(self.cols) == 1 else self._headings(columns, first),
         )  # fmt: skip
 
-    def _headings(self, columns: list[tuple], first: int) -> dict[tuple[int, ...], str]:
-        """The places of columns that all but the last of their values are common to, and these values in words."""
+    def _headings(self, columns: list[tuple], first: int) -> dict[tuple[int, int], str]:
+        """First and last place of the columns that have all but their last values in common, and these in words."""
         found = {}
         for head, own in itertools.groupby(range(len(columns)), lambda place: columns[place][:-1]):
-            found[tuple(place + first for place in own)] = ", ".join(map(self._say, self.cols[:-1], head))
+            places = [place + first for place in own]
+            found[places[0], places[-1]] = ", ".join(map(self._say, self.cols[:-1], head))
         return found
 
     def _say(self, column: str, value: Any) -> str:
@@ -163,7 +164,7 @@ def compose_maps(
     scale: Scale,
     width: str = "page",
     *,
-    headings: Mapping[tuple[int, ...], str] | None = None,
+    headings: Mapping[tuple[int, int], str] | None = None,
     image: np.ndarray | None = None,
     last: str = "",
     fewest: float = _WIDEST,
@@ -173,7 +174,7 @@ def compose_maps(
     Args:
         across: panels in a row.
         scale: from where to where the colours reach, and what they mean.
-        headings: words over the columns at these places, which stand apart from those before.
+        headings: words over the columns from the first to the second of two places, apart from those before.
         image: shown at the left, once; where there are several rows the colour bar stands beneath it.
         fewest: so many maps of the largest size fit a page.
         last: what single columns are, for the headings where they have no room but for a number ("head").
@@ -184,12 +185,8 @@ def compose_maps(
     gap, cell, beneath = 0.45 * font, whole / fewest, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     beside = 0.0 if image is None else 1.5 * font
-    before = dict.fromkeys(range(across), 0.0) | {places[0]: font for places in headings if places[0]}
-    key = (
-        [masked_key()]
-        if any(shape.get("fillcolor") == MASKED for one in panels for shape in one.shapes)
-        else []
-    )
+    before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
+    key = [masked_key()] if any(map(is_masked, panels)) else []
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
         tall = lines * cell * down / right + (lines - 1) * gap
         bar = bar_room(scale, tall, font, line_count(wrap_evenly(scale.words, max(tall, 7 * font), font)))
@@ -199,9 +196,9 @@ def compose_maps(
         cell = min((whole - spent) / (across + (image is not None)), whole / fewest)
         if theme.fixed_height:
             cell = min(cell, (whole * 9 / 16 - 7 * font) / lines * right / down)
-        for places, said in headings.items():
-            lacks = (widest(said.split(), font) - len(places) * (cell + gap) + gap) / 2
-            for place in (places[0], places[-1] + 1):
+        for (start, end), said in headings.items():
+            lacks = (widest(said.split(), font) - (end + 1 - start) * (cell + gap) + gap) / 2
+            for place in (start, end + 1):
                 if place in before:
                     before[place] = max(before[place], font + lacks)
     titles = [panel.title for panel in panels[:across]]
@@ -211,9 +208,9 @@ def compose_maps(
         said = [one.removeprefix(f"{last} ") for one in said] if short else said
         panels = [replace(panel, title=title) for panel, title in zip(panels, said, strict=True)]
     words = {}
-    for places, said in headings.items():
-        room = max(len(places) * (cell + gap) - gap, widest(said.split(), font))
-        words[places] = wrap_evenly(f"{said}, by {last}" if short else said, room, font)
+    for (start, end), said in headings.items():
+        room = max((end + 1 - start) * (cell + gap) - gap, widest(said.split(), font))
+        words[start, end] = wrap_evenly(f"{said}, by {last}" if short else said, room, font)
     rest = max(whole - spent - (across + (image is not None)) * cell, 0) / 2
     before[0] += rest + beside + (0 if image is None else cell)
     fig = compose(
@@ -222,8 +219,8 @@ def compose_maps(
     )  # fmt: skip
     axes = [*fig.select_xaxes()]
     plain = {"xref": "paper", "yref": "paper", "xanchor": "center", "borderpad": 0, "showarrow": False}
-    for places, said in words.items():
-        middle = (axes[places[0]].domain[0] + axes[places[-1]].domain[1]) / 2
+    for (start, end), said in words.items():
+        middle = (axes[start].domain[0] + axes[end].domain[1]) / 2
         fig.add_annotation(text=said, x=middle, y=1, yanchor="top", yshift=-2, **plain)
     if image is None:
         return add_scale(squared(fig), scale, font)
@@ -238,6 +235,11 @@ def compose_maps(
     )
     place = {"x": left + wide / 4, "y": (low + high) / 2, "len": high - low}
     return add_scale(squared(fig), scale, font, place if beneath else None)
+
+
+def is_masked(panel: Panel) -> bool:
+    """Whether a panel has masked cells."""
+    return any(shape.get("fillcolor") == MASKED for shape in panel.shapes)
 
 
 def squared(fig: go.Figure) -> go.Figure:
@@ -268,7 +270,9 @@ def over_bars(
     font, whole = theme_of(width).font, theme_of(width).widths[width]
     names = [f"coloraxis{number or ''}" for number in (0, *range(2, len(scales) + 1))]
     columns = min(columns, len(panels))
-    coloured = [{_scale_of(trace) for trace in panel.traces} for panel in panels]
+    coloured = [
+        {(one.marker if one.type != "heatmap" else one).coloraxis for one in panel.traces} for panel in panels
+    ]
     places = [[place % columns for place, own in enumerate(coloured) if name in own] for name in names]
     titles = [
         wrap_evenly(scale.words, (max(own) - min(own) + 0.8) / columns * whole, font)
@@ -277,10 +281,8 @@ def over_bars(
     tall = font * (2.5 + 1.3 * max(line_count(title) if title else 0 for title in titles))
     fig = compose(panels, columns, width=width, below=tall, **more)
     axes = [*fig.select_xaxes()]
-    bottom = (
-        min(axis.domain[0] for axis in fig.select_yaxes())
-        - _beneath(panels, whole / columns, font) / fig.layout.height
-    )
+    beneath = _beneath(panels[-1].x, whole / columns, font) / fig.layout.height
+    bottom = min(axis.domain[0] for axis in fig.select_yaxes()) - beneath
     for name, scale, own, title in zip(names, scales, places, titles, strict=True):
         left, right = axes[min(own)].domain[0], axes[max(own)].domain[1]
         # a bar as long as a page says no more; one of several panels leaves its neighbour's numbers room
@@ -293,17 +295,7 @@ def over_bars(
     return fig
 
 
-def _beneath(panels: Sequence[Panel], wide: float, font: float) -> float:
-    """Pixels that the ticks, their labels and the titles of the lowest axes take."""
-    x = panels[-1].x
-    if x.bare:
-        return 0.0
-    return (
-        0.4 * font
-        + widest(x.labels or x.names, font)
-        + 1.46 * font * line_count(wrap(x.title, 0.8 * wide, font))
-    )
-
-
-def _scale_of(trace: Any) -> str | None:
-    return trace.coloraxis if trace.type == "heatmap" else trace.marker.coloraxis
+def _beneath(x: Axis, wide: float, font: float) -> float:
+    """Pixels that the ticks, their labels and the title of a lowest axis take."""
+    title = 1.46 * font * line_count(wrap(x.title, 0.8 * wide, font))
+    return 0.0 if x.bare else 0.4 * font + widest(x.labels or x.names, font) + title

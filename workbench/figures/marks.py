@@ -343,15 +343,10 @@ class Null(Mark):
                 yield key_entry(self.name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
             boxed = self._boxed(drawn, kind)
-            many = (
-                "; each curve's own" if boxed else f"; one band for {several} curves" if several > 1 else ""
-            )
-            entry = as_null(
-                key_swatch(
-                    f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples)}{many})", NULL_BAND
-                ),
-                number,
-            )
+            many = f"; one band for {several} curves" if several > 1 else ""
+            many = "; each curve's own" if boxed else many
+            words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples)}{many})"
+            entry = as_null(key_swatch(words, NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
 
@@ -403,10 +398,9 @@ class Published(Mark):
             yield None, own
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        papers = [
-            str(name) for series in drawn for _, own in self.matching(series) for name in own.get("paper", ())
-        ]
-        if any(True for series in drawn for _ in self.matching(series)):
+        found = [own for series in drawn for _, own in self.matching(series)]
+        if found:
+            papers = [str(name) for own in found for name in own.get("paper", ())]
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
             yield key_entry(self.says(papers), mode="+".join(sorted(drawn_as)), **look)
@@ -541,11 +535,10 @@ def coloured(value: float, axis: str) -> go.Scatter:
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
 
 
-def key_swatch(name: str, colour: str, **look: Any) -> go.Scatter:
+def key_swatch(name: str, colour: str) -> go.Scatter:
     """An entry of the key for a band."""
-    return key_entry(
-        name, mode="lines", fill="toself", fillcolor=colour, line={"width": 0, "color": colour}, **look
-    )
+    line = {"width": 0, "color": colour}
+    return key_entry(name, mode="lines", fill="toself", fillcolor=colour, line=line)
 
 
 def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, Any]) -> go.Scatter:
@@ -582,15 +575,11 @@ def null_of(samples: Sequence[Sample], apart: Sequence[str] = (), count: int | N
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.
     """
     units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
-    named = [
-        next((unit for unit in ("head", "input") if unit in own), own[-1] if own else "") for own in units
-    ]
+    named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
     few = count and count < 20  # the ends lie close to the outermost samples
-    return (
-        f"{'about the range' if few else '95 % range'} of {' or '.join(said)}"
-        + f", {count} samples" * bool(count)
-    )
+    reach = f"{'about the range' if few else '95 % range'} of {' or '.join(said)}"
+    return f"{reach}, {count} samples" if count else reach
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -56,9 +56,8 @@ def multipanel(
     parts = [_part(figure, across, columns) for figure in figures]
     rows = [parts[first : first + columns] for first in range(0, len(parts), columns)]
     lettered = [_LETTER_ROOM if letters and any(not _letters(part) for part in row) else 0 for row in rows]
-    heights = [
-        max(part["layout"]["height"] for part in row) + room for row, room in zip(rows, lettered, strict=True)
-    ]
+    tall = [max(part["layout"]["height"] for part in row) for row in rows]
+    heights = [own + room for own, room in zip(tall, lettered, strict=True)]
     layout: dict[str, Any] = {
         "template": theme.template, "width": whole, "height": round(sum(heights)), "showlegend": True,
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
@@ -83,9 +82,8 @@ def multipanel(
             elif key in _COMMON:
                 layout.setdefault(key, value)
         if letters and not own:
-            layout["annotations"].append(
-                panel_letter(chr(next(given)), left / whole, 1 - above / sum(heights))
-            )
+            corner = left / whole, 1 - above / sum(heights)
+            layout["annotations"].append(panel_letter(chr(next(given)), *corner))
     return go.Figure({"data": traces, "layout": layout})
 
 
@@ -114,9 +112,8 @@ def _part(figure: go.Figure, across: float, columns: int) -> dict[str, Any]:
             item.setdefault(f"{axis}ref", "paper" if kind == "images" else axis)
     for trace in part["data"]:
         trace |= {key: trace.get(key) or key.removesuffix("axis") for key in ("xaxis", "yaxis", "legend")}
-        if trace["type"] in _COLOURED and not trace.get(
-            "coloraxis"
-        ):  # its bar moves like those of several traces
+        if trace["type"] in _COLOURED and not trace.get("coloraxis"):
+            # its bar moves like those of several traces
             own = {
                 "cmin": trace.get("zmin"),
                 "cmax": trace.get("zmax"),
@@ -141,9 +138,8 @@ def _make_room(part: dict[str, Any], across: float) -> None:
     layout["legend"] = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
     layout["width"] = across
     margin["t"] += len(rows) * legend_row(font)
-    if any(key.startswith("coloraxis") for key in layout) or any(
-        trace.get("coloraxis") for trace in part["data"]
-    ):
+    axes = [*layout, *(trace.get("coloraxis") or "" for trace in part["data"])]
+    if any(name.startswith("coloraxis") for name in axes):
         margin["r"] = max(margin["r"], _BAR_ROOM)
 
 
@@ -164,11 +160,8 @@ def _rename(part: dict[str, Any], count: dict[str, int]) -> None:
 
     numbered = {full(names[name]): layout.pop(full(name), {}) for name in used}
     layout |= numbered
-    for one in [
-        *part["data"],
-        *(item for key in _LISTS for item in layout.get(key) or ()),
-        *numbered.values(),
-    ]:
+    items = [item for key in _LISTS for item in layout.get(key) or ()]
+    for one in [*part["data"], *items, *numbered.values()]:
         for holder in (one, one.get("marker") or {}):
             for key in _LINKS:
                 if isinstance(holder, dict) and holder.get(key) in names:
@@ -205,20 +198,12 @@ def _place(part: dict[str, Any], left: float, above: float, width: float, height
             bar |= {along: paper(along, bar.get(along, 0.5)), across: paper(across, bar.get(across, 1.02))}
         elif _NUMBERED.fullmatch(key):  # a legend
             for axis in "xy":
-                first, share = (
-                    whole[axis] if value.get(f"{axis}ref") == "container" else (start[axis], size[axis])
-                )
+                inside = value.get(f"{axis}ref") != "container"
+                first, share = (start[axis], size[axis]) if inside else whole[axis]
                 value[axis] = first + value.get(axis, 1.0) * share
-                value[f"{axis}ref"] = (
-                    "paper"  # in the lower half of a container plotly would keep titles above it
-                )
-        elif key in _LISTS:
-            for item in value:
-                _move(item, paper, size)
-
-
-def _move(item: dict[str, Any], paper: Callable[[str, float], float], size: Mapping[str, float]) -> None:
-    for axis in "xy":
+                # in the lower half of a container plotly would keep titles above it
+                value[f"{axis}ref"] = "paper"
+    for item, axis in ((item, axis) for key in _LISTS for item in layout.get(key) or () for axis in "xy"):
         if item[f"{axis}ref"] == "paper":
             for name in (axis, f"{axis}0", f"{axis}1"):
                 if item.get(name) is not None:

@@ -23,10 +23,8 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
     models: dict[str, list[str]] = {}
     for model, reason in absent.items():
         models.setdefault(reason.splitlines()[0], []).append(model)
-    return [
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not shown: {reason}"
-        for reason, names in models.items()
-    ]
+    are = {reason: "is" if len(names) == 1 else "are" for reason, names in models.items()}
+    return [f"{', '.join(names)} {are[reason]} not shown: {reason}" for reason, names in models.items()]
 
 
 def left_out_notes(frame: pd.DataFrame) -> list[str]:
@@ -67,12 +65,10 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     """
     if not absent:
         return fig
-    noted = go.Figure(fig)
-    theme = theme_of(width_of(fig))
-    text = "<br>".join(
-        wrap(note, theme.widths[width_of(fig)] - 2 * theme.font, theme.font) for note in absent_notes(absent)
-    )
-    room = 1.3 * theme.font * line_count(text) + theme.font / 2
+    noted, width = go.Figure(fig), width_of(fig)
+    font, whole = theme_of(width).font, theme_of(width).widths[width]
+    text = "<br>".join(wrap(note, whole - 2 * font, font) for note in absent_notes(absent))
+    room = 1.3 * font * line_count(text) + font / 2
     margin = noted.layout.margin
     bottom, left = (usual if side is None else side for side, usual in ((margin.b, 36), (margin.l, 44)))
     noted.add_annotation(
@@ -83,6 +79,5 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     for name in (name for name in noted.layout if name.startswith("legend")):
         if noted.layout[name].yref == "container":
             noted.layout[name].y = 1 - (1 - noted.layout[name].y) * height / (height + room)
-    return noted.update_layout(
-        height=round(height + room), margin={**margin.to_plotly_json(), "b": bottom + room}
-    )
+    margin = {**margin.to_plotly_json(), "b": bottom + room}
+    return noted.update_layout(height=round(height + room), margin=margin)

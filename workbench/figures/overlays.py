@@ -67,9 +67,15 @@ def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
     return [frame_shape(x, y, color="white", width=4), frame_shape(x, y, color=CHOSEN, width=2)]
 
 
-def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:
-    """Raise `InputError` where a frame lacks a column, or has no rows; ``source`` is what gives such a frame."""
+def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str, one: Sequence[str] = ()) -> None:
+    """Raise `InputError` where a frame lacks a column, has no rows, or several values where it may have ``one``.
+
+    ``source`` is what gives such a frame.
+    """
     missing = [name for name in columns if name not in frame]
     if missing or frame.empty:
         lacks = f"column {', '.join(missing)}" if missing else "rows"
         raise InputError(f"the frame has no {lacks}; give the frame of `{source}`")
+    for column in one:
+        if frame[column].nunique() > 1:
+            raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")

@@ -14,6 +14,7 @@ from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, image_panel, map_panel
 from workbench.figures.marks import At, Band, Line, Rule
+from workbench.figures.overlays import frame_shape
 from workbench.figures.scales import Scale
 
 MOST_IMAGES = 3
@@ -57,20 +58,16 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
             side = "" if number else name
             panels.append(image_panel(image, grid, label, titles[0], side, shapes=shapes))
             panels.append(map_panel(values[line, number], label, titles[1], shapes=shapes))
-    headings: dict[tuple[int, ...], str] = {
-        (2 * number, 2 * number + 1): str(maps.ids[number]) for number in range(values.shape[1])
-    }
+    headings = {(2 * number, 2 * number + 1): str(maps.ids[number]) for number in range(len(marked))}
     scale = Scale.of([values], "‖S<sub>j</sub>‖ or ‖ΔS<sub>j</sub>‖, all heads")
-    return compose_maps(panels, 2 * values.shape[1], scale, headings=headings)
+    return compose_maps(panels, 2 * len(marked), scale, headings=headings)
 
 
 def _outline(marked: np.ndarray) -> dict:
     """The rectangle around the marked patches of a grid."""
     down, right = (np.flatnonzero(marked.any(axis)) for axis in (1, 0))
-    return {
-        "type": "rect", "x0": right[0] - 0.5, "x1": right[-1] + 0.5, "y0": down[0] - 0.5, "y1": down[-1] + 0.5,
-        "line": {"color": OUTLINE, "width": 1.6},
-    }  # fmt: skip
+    x, y = (right[0] - 0.5, right[-1] + 0.5), (down[0] - 0.5, down[-1] + 0.5)
+    return frame_shape(x, y, color=OUTLINE, width=1.6)
 
 
 def contamination_figure(frame: pd.DataFrame) -> go.Figure:
@@ -89,14 +86,13 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
     kinds_of = rows["contamination"].replace("fgsm", "FGSM")
     shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
-    order = {name: place for place, name in enumerate(("contamination_auc", "contamination_share"))}
-    shown = shown.sort_values("metric", key=lambda names: names.map(order), kind="stable")
+    shown = shown.sort_values("metric", kind="stable")  # the AUC before the share
     fig = comparison_figure(shown, columns=kinds, random="patches permuted")
     axes = list(fig.select_xaxes())
-    for first in range(0, len(axes), kinds):  # panels of one measure are read against one another
-        ranges = [axis.range for axis in axes[first : first + kinds]]
-        for axis in axes[first : first + kinds]:
-            axis.update(range=[min(low for low, _ in ranges), max(high for _, high in ranges)])
+    for own in (axes[first : first + kinds] for first in range(0, len(axes), kinds)):
+        lows, highs = zip(*(axis.range for axis in own), strict=True)
+        for axis in own:  # panels of one measure are read against one another
+            axis.update(range=[min(lows), max(highs)])
     return fig
 
 
@@ -132,9 +128,8 @@ def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     weights = frame.loc[frame["method"] == "PAP", "weight"]
     said = ", ".join(f"{weight:g}" for weight in sorted(weights.unique()))
     plot = Plot(drawn, x="steps", color="method", names=_PARTS).metric(*_PARTS)
-    plot = plot.scale(
-        x_log=2, x_title="Steps", y_log=True, y_cut=True, y_range=(0.01, 1.5 * over["max"].max())
-    )
+    ends = 0.01, 1.5 * over["max"].max()
+    plot = plot.scale(x_log=2, x_title="Steps", y_log=True, y_cut=True, y_range=ends)
     return plot.add(
         Band(columns=("min", "max"), words=f"PAP: from least to largest median over λ = {said}"),
         Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "zero predictor"),

@@ -92,14 +92,13 @@ class Scale:
     def place(self, value: Any) -> Any:
         """Where a number stands along the bar: from 0 to 1, or with a middle at 0 from -1 to 1 at most."""
         low, high = self.ends
+        power = 0.5 if self.course == "root" else 1
         if self.middle is not None:
             share = (np.asarray(value) - self.middle) / max(high - self.middle, self.middle - low)
-            return np.sign(share) * np.abs(share) ** (0.5 if self.course == "root" else 1)
+            return np.sign(share) * np.abs(share) ** power
         if self.course == "log":
             return np.log(np.maximum(value, low) / low) / np.log(high / low)
-        return np.maximum((np.asarray(value) - low) / (high - low), 0) ** (
-            0.5 if self.course == "root" else 1
-        )
+        return np.maximum((np.asarray(value) - low) / (high - low), 0) ** power
 
     def value(self, place: Any) -> Any:
         """The number at a place along the bar."""
@@ -142,8 +141,7 @@ class Scale:
         """Round numbers along the bar with room between them, and at its ends what lies beyond."""
         low, high = self.ends
         span = float(self.place(high) - self.place(low))
-        marks: dict[float, str] = {}
-        marks.update(self._beyond())
+        marks = self._beyond()
         kept = [*marks]
         firsts = (high, low) if self.middle == 0 else (high,) if self.middle is None else (self.middle, high)
         for value in [*firsts, *self._candidates()]:
@@ -161,13 +159,14 @@ class Scale:
     def _beyond(self) -> dict[float, str]:
         """What the bar says at the ends beyond which numbers lie."""
         (low, high), (least, most) = self.ends, self.reach or self.ends
-        slack = 1e-9 * (high - low)
-        below = {
-            low: f"≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
-        }
-        return (below if least < low - slack else {}) | (
-            {high: f"▲ {_number(high)}, to {_number(most)}"} if most > high + slack else {}
-        )
+        slack, found = 1e-9 * (high - low), {}
+        if least < low - slack:
+            found[low] = (
+                f"≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
+            )
+        if most > high + slack:
+            found[high] = f"▲ {_number(high)}, to {_number(most)}"
+        return found
 
     def _candidates(self) -> list[float]:
         """Round numbers, the roundest first."""

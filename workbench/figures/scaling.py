@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -48,17 +49,14 @@ def scaling_figure(
     if now is not None:
         again = _costs(now[(now["condition"] == condition) & now["value"].notna()])
         again = again.assign(size=again["tokens"])
-    parts: list[pd.DataFrame] = []
-    for sweep in sweeps:
-        rows = frame[frame["sweep"] == sweep]
-        missing = [metric for metric in _COSTS if not (rows["metric"] == metric).any()]
-        if missing:
+    parts = {sweep: frame[frame["sweep"] == sweep] for sweep in sweeps}
+    for metric, (sweep, rows) in itertools.product(_COSTS, parts.items()):
+        if not (rows["metric"] == metric).any():
             raise InputError(
-                f"the frame holds no {missing[0]} of the sweep {sweep!r}; give the result of "
+                f"the frame holds no {metric} of the sweep {sweep!r}; give the result of "
                 "workbench.studies.scaling.scaling_study"
             )
-        parts.append(rows.assign(size=rows[SWEEPS[sweep].axis]))
-    known = pd.concat(parts)
+    known = pd.concat([rows.assign(size=rows[SWEEPS[sweep].axis]) for sweep, rows in parts.items()])
     ended = known[known["ended"].notna()].set_index(["sweep", "operator"])["ended"].to_dict()
     rows = _costs(known)
     last = rows.loc[rows.groupby(["sweep", "metric", "operator"])["size"].idxmax()]

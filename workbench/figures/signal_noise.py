@@ -10,7 +10,7 @@ from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
-from workbench.figures.words import variant_words
+from workbench.figures.words import noise_words, variant_words
 
 _BOUND = "bound of Prop. III.1"
 # What the key calls a quantity of the frame, in the order of the marks.
@@ -20,11 +20,10 @@ _GAINS: dict[str, dict[str, str | None]] = {
     "whole block": {"metric": "snr_gain", "candidate": "block"},
     _BOUND: {"metric": "snr_bound", "candidate": None},
 }
-_SHARES: dict[str, dict[str, str | None]] = {
-    "SNR rises: stream + attention": {"metric": "snr_raised", "candidate": "attention"},
-    "SNR rises: boosted residual": {"metric": "snr_raised", "candidate": "boosted"},
-    "SNR rises: whole block": {"metric": "snr_raised", "candidate": "block"},
-}
+_SHARES = {
+    f"SNR rises: {words}": {"metric": "snr_raised", "candidate": where["candidate"]}
+    for words, where in _GAINS.items() if words != _BOUND
+}  # fmt: skip
 _KEPT = "SNR, relative to the first block's input"
 _STREAMS = {"resid_pre": 0.0, "resid_mid": 0.5, "resid_post": 1.0}
 
@@ -47,22 +46,14 @@ def snr_gain_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows[rows["layer"].notna() & (rows["severity"] == severity)]
     rows = titled(rows[rows["input"].notna() | rows["input"].isna().all()], _GAINS, "quantity")
     assumed = frame.loc[frame["metric"] == "snr_assumed", "value"]
-    names = {name: name for name in _GAINS} | (
-        {_BOUND: f"{_BOUND} (premise met nowhere)"} if assumed.max() == 0 else {}
-    )
-    plot = Plot(
-        rows.assign(metric="snr_gain", candidate=pd.NA),
-        color="quantity",
-        panel="noise",
-        names=_noises(rows) | names,
-    )
-    plot = plot.metric("snr_gain").where(metric="snr_gain").scale(y_title="SNR ratio,<br>after / before")
+    nowhere = {_BOUND: f"{_BOUND} (premise met nowhere)"} if assumed.max() == 0 else {}
+    names = _noises(rows) | {name: name for name in _GAINS} | nowhere
+    rows = rows.assign(metric="snr_gain", candidate=pd.NA)
+    plot = Plot(rows, color="quantity", panel="noise", names=names).metric("snr_gain")
+    plot = plot.scale(y_title="SNR ratio,<br>after / before")
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
-    return plot.add(
-        Band(),
-        Line(words=f"mean over {many}, severity {severity:g}"),
-        Rule(1, "SNR unchanged"),
-    ).figure("page")
+    line = Line(words=f"mean over {many}, severity {severity:g}")
+    return plot.add(Band(), line, Rule(1, "SNR unchanged")).figure("page")
 
 
 def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
@@ -76,8 +67,7 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no such rows.
     """
-    metrics = {str(where["metric"]) for where in _SHARES.values()}
-    rows = rows_of(frame, metrics, needs=("noise",))
+    rows = rows_of(frame, "snr_raised", needs=("noise",))
     rows = titled(rows[rows["layer"].isna()], _SHARES, "quantity")
     labels = series_labels(rows)
     rows = rows.assign(model=labels, metric="snr_raised")
@@ -111,9 +101,7 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows[(rows["candidate"] != "resid_post") | (rows["layer"] == last)]
     rows = rows.assign(blocks=rows["layer"].astype(float) + rows["candidate"].map(_STREAMS).astype(float))
     rows = rows.assign(series=series_labels(rows))
-    rows = pd.concat(
-        [own.sort_values("blocks", kind="stable") for _, own in rows.groupby("series", sort=False)]
-    )
+    rows = rows.sort_values("blocks", kind="stable")
     first = rows.groupby(["series", "noise", "input"], dropna=False)["value"].transform("first")
     kept = rows.assign(value=rows["value"] / first, metric=_KEPT, candidate=pd.NA)
     names = _noises(frame) | {name: variant_words(name) for name in kept["series"].unique()}
@@ -125,10 +113,7 @@ def snr_depth_figure(frame: pd.DataFrame) -> go.Figure:
 
 def _noises(rows: pd.DataFrame) -> dict[str, str]:
     """The kinds of noise in words."""
-    return {
-        str(kind): str(kind).replace("-", " ").replace("gaussian", "Gaussian")
-        for kind in dict.fromkeys(rows["noise"])
-    }
+    return {str(kind): noise_words(str(kind)) for kind in dict.fromkeys(rows["noise"])}
 
 
 def _middle(severities: pd.Series) -> int:

@@ -19,26 +19,23 @@ _VARIANTS: dict[str, dict[str, str | None]] = {
         "metric": "token_cosine", "axis": None, "standardize": "without mean",
     },
 }  # fmt: skip
-_MARKS = (Null(), Band(quantiles=(25, 75)), Line())
 
 
-def similarity_depth_figure(
-    frame: pd.DataFrame, metric: str = "token_cosine", relative: bool = False
-) -> go.Figure:
+def similarity_depth_figure(frame: pd.DataFrame, relative: bool = False) -> go.Figure:
     """Mean pairwise cosine of tokens against layer: a line per model, a band for the interquartile range of the inputs.
 
     Of a frame of several sites that after the block is drawn, with all its tokens; the null distribution in grey.
 
     Args:
-        frame: rows of `metric` with columns layer and value, one per input.
-        metric: any metric that has layers and no ranks.
+        frame: rows of ``token_cosine`` with columns layer and value, one per input.
         relative: depth as a share of the model's own layers, to compare models of different depth.
 
     Raises:
         InputError: no such rows, or a missing column.
     """
-    plot = Plot(frame, x="depth" if relative else "layer").metric(metric).add(*_MARKS)
-    return plot.where(axis=None, standardize=None).figure()
+    plot = Plot(frame, x="depth" if relative else "layer").metric("token_cosine")
+    plot = plot.where(axis=None, standardize=None)
+    return plot.add(Null(), Band(quantiles=(25, 75)), Line()).figure()
 
 
 def similarity_sites_figure(frame: pd.DataFrame, tokens: int | None = None) -> go.Figure:

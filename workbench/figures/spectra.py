@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,77 +13,52 @@ from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.multipanel import multipanel
 from workbench.figures.theme import even_choice
 
-MAX_PANELS = 12
 _HOLDING = "rank_90"
 MOST_LAYERS = 3  # lines in a panel: more hide each other
 
 
-def spectrum_figure(
-    frame: pd.DataFrame,
-    heads: Literal["mean", "panels"] = "mean",
-    metric: str = "eigenvalue",
-) -> go.Figure:
+def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Eigenvalue against rank on log axes: a line for the first, the middle and the last layer, named at its end.
 
-    One panel per model (and checkpoint), or per head with ``heads="panels"`` (at most 12, evenly chosen).
-    A line is the median over inputs, and over heads where they share a panel; the band holds the interquartile range.
-    A frame without rows per input brings these itself, for all heads together. Beneath, where the frame holds them, how
-    many eigenvalues hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs,
-    and the null distribution where the frame has one.
+    One panel per model and checkpoint. A line is the median over inputs and heads; the band holds the interquartile
+    range. A frame without rows per input brings these itself. Beneath, where the frame holds them, how many eigenvalues
+    hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs, and the null
+    distribution where the frame has one.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: where a quarter of a rank's values are, it is not drawn, and the title says of how many that is so.
 
     Args:
-        frame: rows of `metric` with columns layer, rank and value.
-        heads: "mean" pools the heads, "panels" gives each its own panel.
-        metric: any metric that has ranks.
+        frame: rows of ``eigenvalue`` with columns layer, rank and value.
 
     Raises:
-        InputError: no such rows, a missing column, or panels asked for several models at once.
+        InputError: no such rows, or a missing column.
     """
-    rows = rows_of(frame, metric, needs=("layer", "rank"))
-    panel = SERIES if heads == "mean" else "head"
+    rows = rows_of(frame, "eigenvalue", needs=("layer", "rank"))
     rows = rows.assign(series=series_labels(rows))
-    if heads == "panels":
-        rows = rows[rows["head"].isin(_chosen_heads(rows))]
-    elif heads != "mean":
-        raise InputError(f"heads is {heads!r}; choose 'mean' or 'panels'")
     parts, titles = [], {}
-    standardized = panel == SERIES and bool(rows[SERIES].str.contains(" (per-", regex=False).any())
-    for name, part in rows.groupby(panel, sort=False):
+    standardized = bool(rows[SERIES].str.contains(" (per-", regex=False).any())
+    for name, part in rows.groupby(SERIES, sort=False):
         layers = sorted(part["layer"].unique())
         chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
         known, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
         parts.append(known)
-        whose, _, way = str(name).partition(" (per-")
-        title = f"head {name}" if panel == "head" else whose
+        title, _, way = str(name).partition(" (per-")
         if standardized:
             title += "<br>standardised keys" if way else "<br>keys as they are"
         titles[name] = title + (f"<br>{lost} of {points} points below round-off" if lost else "")
     more = [title.partition("<br>")[2] for title in titles.values()]
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
-    plot = Plot(pd.concat(parts), x="rank", color="layer", panel=panel, names=titles).metric(metric)
+    plot = Plot(pd.concat(parts), x="rank", color="layer", panel=SERIES, names=titles).metric("eigenvalue")
     plot = plot.add(Band(quantiles=(25, 75), words="IQR"), Line("median", markers=False))
     fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure("page", labels="ends")
-    holding = frame[frame["metric"] == _HOLDING] if heads == "mean" else frame[:0]
+    holding = frame[frame["metric"] == _HOLDING]
     if holding["layer"].isna().all():
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
     plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: "Eigenvalues that<br>hold 90 %"})
     plot = plot.metric(_HOLDING).scale(x_free=True, y_free=True, y_zero=True)
     return multipanel([fig, plot.add(Null(), Band(), Line(), Dots()).figure("page")], 1)
-
-
-def _chosen_heads(rows: pd.DataFrame) -> list[int]:
-    if rows["series"].nunique() > 1:
-        raise InputError(
-            f"a panel per head takes one model; the frame holds {rows['series'].nunique()}: select one, or heads='mean'"
-        )
-    known = sorted(rows["head"].dropna().unique())
-    if not known:
-        raise InputError("the frame names no heads; draw it with heads='mean'")
-    return [known[index] for index in even_choice(len(known), MAX_PANELS)]
 
 
 def _above_rounding(part: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:

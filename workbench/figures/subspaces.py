@@ -15,7 +15,7 @@ from workbench.figures.maps import add_scale, squared
 from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
-from workbench.figures.theme import PAGE, theme_of
+from workbench.figures.theme import PAGE, even_choice, theme_of
 
 COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction", "value")
 MOST = 6  # layers in a row of panels
@@ -41,7 +41,8 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     matrices = {model: [*own.groupby("layer")] for model, own in frame.groupby("model", sort=False)}
     fewest = min(map(len, matrices.values()))
     if len(matrices) > 1:
-        matrices = {model: _spaced(layers, min(fewest, MOST)) for model, layers in matrices.items()}
+        spaced = min(fewest, MOST)
+        matrices = {name: [own[at] for at in even_choice(len(own), spaced)] for name, own in matrices.items()}
     across = min(max(map(len, matrices.values())), MOST)
     alike = len({part["head"].nunique() for layers in matrices.values() for _, part in layers}) == 1
     panels = []
@@ -53,22 +54,11 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     bar = 5 * font
     side = min((PAGE - bar - 5.5 * font) / across - gap, PAGE / 4)
     rest = max(PAGE - bar - 5.5 * font - across * (side + gap), 0) / 2
+    shared, right = "xy" if alike else "y", bar + rest
     fig = compose(
-        panels,
-        across,
-        shared="xy" if alike else "y",
-        width="page",
-        right=bar + rest,
-        inner=side,
-        gap=gap,
-        before={0: rest},
+        panels, across, shared=shared, width="page", right=right, inner=side, gap=gap, before={0: rest}
     )
     return add_scale(squared(fig), Scale((0.0, 1.0), "|cos| of two directions"), font)
-
-
-def _spaced(values: list, count: int) -> list:
-    """So many of the values, evenly spaced from the first to the last."""
-    return [values[round(place)] for place in np.linspace(0, len(values) - 1, count)]
 
 
 def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
@@ -76,13 +66,9 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
     table = part.pivot_table(
         index=["head", "direction"], columns=["other_head", "other_direction"], values="value", sort=True
     )
-    heads = [head for head, _ in table.index]
-    known = sorted(set(heads))
-    places = [
-        number - 0.5 + (place + 0.5) / heads.count(head)
-        for number, head in enumerate(known)
-        for place in range(heads.count(head))
-    ]
+    many = table.groupby(level="head").size()
+    known = [*many.index]
+    places = np.concatenate([n - 0.5 + (np.arange(k) + 0.5) / k for n, k in enumerate(many)]).tolist()
     names = [f"head {head}, direction {direction}" for head, direction in table.index]
     values = table.to_numpy(copy=True)
     np.fill_diagonal(values, np.nan)
@@ -92,10 +78,10 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
         hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
     )  # fmt: skip
     edge, line = len(known) - 0.5, {"color": "white", "width": 1.5}
-    shapes = []
-    for place in (number - 0.5 for number in range(1, len(known))):
-        shapes.append({"type": "line", "line": line, "x0": place, "x1": place, "y0": -0.5, "y1": edge})
-        shapes.append({"type": "line", "line": line, "x0": -0.5, "x1": edge, "y0": place, "y1": place})
+    shapes = [
+        {"type": "line", "line": line, f"{a}0": place, f"{a}1": place, f"{b}0": -0.5, f"{b}1": edge}
+        for place in np.arange(1, len(known)) - 0.5 for a, b in ("xy", "yx")
+    ]  # fmt: skip
     named, bare = tuple(map(str, known)), {"ticks": ""}
     x = Axis("head", -0.5, edge, names=named, more=bare)
     y = Axis(side, edge, -0.5, names=named, more=bare)
@@ -123,26 +109,14 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     held = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
     rows.loc[angles, held] = np.degrees(rows.loc[angles, held].astype(float))
     if angles.any() and "null_mean" in rows:
-        rows = rows.assign(
-            **{
-                name: rows[name] - rows["null_mean"].where(angles & rows["null_mean"].notna(), 0.0)
-                for name in ("value", "null_low", "null_high", "null_mean")
-            }
-        )
+        rows[held] = rows[held].sub(rows["null_mean"].where(angles).fillna(0.0), axis=0)
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     cosines = rows.loc[~angles, ["value", "null_high"]].max().max()
     titles = dict.fromkeys(present, "Layer") | {ANGLE: "Rank of the angle, smallest first"}
+    words = "Mean |cos|,<br>one head", "Mean |cos|,<br>two heads", "Principal angle less<br>random mean (°)"
+    named, ends = dict(zip(COHERENCE, words, strict=True)), dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines))
     plot = Plot(rows, x="place").metric(*present)
-    plot = plot.scale(
-        x_free=True,
-        x_title=titles,
-        y_title={
-            COHERENCE[0]: "Mean |cos|,<br>one head",
-            COHERENCE[1]: "Mean |cos|,<br>two heads",
-            ANGLE: "Principal angle less<br>random mean (°)",
-        },
-        y_range=dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines)),
-    )
+    plot = plot.scale(x_free=True, x_title=titles, y_title=named, y_range=ends)
     band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
     mean = Line(words="mean over pairs of directions (c: over layers and pairs of heads)")
     null = Null(words="random directions, in c of one pair of heads")

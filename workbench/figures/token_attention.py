@@ -88,16 +88,12 @@ def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
 def _panels(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[list[Numbers], list[str]]:
     """What is drawn of a head's weights, and what has to be said about it."""
     if len(weights) == 1 < weights.shape[1]:
-        asks = next(
-            (view.labels[here] for here, kind in enumerate(view.kinds) if kind == "class"), "the query"
-        )
+        asks = view.labels[view.asking] if "class" in view.kinds else "the query"
         note = f"Class attention has one query, {asks}: nothing attends to the other tokens."
         return [Numbers(f"from {asks}: where it attends", f"from {asks} to", weights[0])], [note]
     if place is None:
-        mean = weights[view.real].mean(0)
-        return [
-            Numbers(f"from all {len(view.real)} tokens: where they attend", "mean over queries, to", mean)
-        ], []
+        title, mean = f"from all {len(view.real)} tokens: where they attend", weights[view.real].mean(0)
+        return [Numbers(title, "mean over queries, to", mean)], []
     name = view.names[place]
     shown = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [

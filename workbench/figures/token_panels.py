@@ -44,12 +44,13 @@ def with_images(panels: Sequence[Numbers], images: Sequence[np.ndarray | None]) 
     return found
 
 
-def row_of_panels(count: int, fewest: int = _FEWEST) -> tuple[float, float, float]:
+def row_of_panels(count: int) -> tuple[float, float, float]:
     """The side of a panel of a row of them, the gap between two, and the room left over at either end, in pixels."""
     theme = theme_of(WIDTH)
     font, whole = theme.font, theme.widths[WIDTH]
     gap, room = 1.4 * font, whole - 1.2 * font
-    side = (room - (max(count, fewest) - 1) * gap) / max(count, fewest)
+    most = max(count, _FEWEST)
+    side = (room - (most - 1) * gap) / most
     side = min(side, whole * 9 / 16 - 12 * font) if theme.fixed_height else side
     return side, gap, (room - count * side - (count - 1) * gap) / 2
 
@@ -160,20 +161,14 @@ class _Strip:
         if not self.named:
             return [strip]
         words = zip(self._names(), [_number(value, 2 if self.short else 4) for value in values], strict=True)
+        x, y = (self.edges[1:] + self.edges[:-1]) / 2, self.bottom + 0.1 * self.tall
+        place, between = "bottom center", "<br>"
         if len(values) == 1:
-            spot = {
-                "x": self.edges[1:] + 0.2,
-                "y": [self.bottom - self.tall / 2],
-                "textposition": "middle right",
-            }
-            said = [" ".join(pair) for pair in words]
-        else:
-            spot = {"x": (self.edges[1:] + self.edges[:-1]) / 2, "textposition": "bottom center"}
-            spot["y"] = [self.bottom + 0.1 * self.tall] * len(values)
-            said = ["<br>".join(pair) for pair in words]
+            x, y, place, between = self.edges[1:] + 0.2, self.bottom - self.tall / 2, "middle right", " "
         label = go.Scatter(
-            mode="text", text=said, hoverinfo="skip", showlegend=False, cliponaxis=False, **spot
-        )
+            x=x, y=[y] * len(values), mode="text", text=[between.join(pair) for pair in words], textposition=place,
+            hoverinfo="skip", showlegend=False, cliponaxis=False,
+        )  # fmt: skip
         return [strip, label]
 
 
@@ -205,10 +200,8 @@ def word_panels(
     font = theme_of(WIDTH).font
     labels = [view.labels[place] for place in shown]
     left, line, wide = _flow(labels)
-    framed = np.array([place == chosen for place in shown])
-    border = {
-        "color": np.where(framed, COLOURS[0], GREY).tolist(), "width": np.where(framed, 2.5, 0.5).tolist(),
-    }  # fmt: skip
+    looks = [(COLOURS[0], 2.5) if place == chosen else (GREY, 0.5) for place in shown]
+    border = dict(zip(("color", "width"), map(list, zip(*looks, strict=True)), strict=True))
     x = Axis("", -1.5, _room() + 1.5, bare=True, more=_HIDDEN)  # so that no box is cut
     y = Axis("", float(line[-1]) + 0.5, -0.5, bare=True, more=_HIDDEN)
     drawn = []
@@ -254,12 +247,11 @@ def _flow(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Left edge, line and width of every box, in pixels: a box that does not fit begins a line."""
     font, room = theme_of(WIDTH).font, _room()
     wide = [min(text_width(label, font) + 0.9 * font, room) for label in labels]
-    left, line = [], []
-    place, number = 0.0, 0
+    places, place, number = [], 0.0, 0
     for width in wide:
         if place and place + width > room:
             place, number = 0.0, number + 1
-        left.append(place)
-        line.append(number)
+        places.append((place, number))
         place += width + 0.25 * font
-    return np.array(left), np.array(line), np.array(wide)
+    left, line = map(np.array, zip(*places, strict=True))
+    return left, line, np.array(wide)

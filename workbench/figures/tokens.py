@@ -16,9 +16,8 @@ SPECIAL = ("class", "distillation", "register")
 
 def as_array(tensor: Any) -> np.ndarray:
     """A tensor or array as float64."""
-    return np.asarray(
-        tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor, dtype=np.float64
-    )
+    held = tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor
+    return np.asarray(held, dtype=np.float64)
 
 
 def not_finite(weights: np.ndarray) -> list[str]:

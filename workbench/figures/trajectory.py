@@ -15,9 +15,8 @@ METRICS = ("token_cosine", "coding_rate")
 def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Mean cosine of tokens and their coding rate against the layer, side by side; a line marks one layer.
 
-    Each panel is `similarity_depth_figure` of its metric: a line per model, the mean over inputs with a band for their
-    interquartile range, the null distribution in grey where the frame has it. A metric that the frame lacks has no
-    panel.
+    A line per model, the mean over inputs with a band for their interquartile range, the null distribution in grey
+    where the frame has it. A metric that the frame lacks has no panel.
 
     Args:
         frame: the results of ``token-similarity`` and ``coding-rate``, joined.

@@ -108,6 +108,11 @@ def variant_words(text: str) -> str:
     return _variant(text) or _MODEL.sub(lambda found: _variant(found[1]) or found[0], text)
 
 
+def noise_words(kind: str) -> str:
+    """A kind of noise or corruption in words: gaussian-noise as Gaussian noise."""
+    return kind.replace("-", " ").replace("gaussian", "Gaussian")
+
+
 def attention_of(model: str) -> str:
     """The attention of a model of the records as `LOOKS` names it; nothing for any other model."""
     task, _, kind = model.rpartition(":")[2].partition("-")
