@@ -6,7 +6,7 @@ import pytest
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.figures import model_pages, page_name
-from workbench.figures.levels import at_level, values_once
+from workbench.figures.estimates import at_level, values_once
 
 
 def frame():

@@ -41,7 +41,7 @@ def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
 
 
 def test_two_heads_are_refused():
-    with pytest.raises(InputError, match="one model, input, layer and head"):
+    with pytest.raises(InputError, match="2 heads do not fit one figure"):
         position_logit_figure(pd.concat([matrices(), matrices().assign(head=2)]))
     with pytest.raises(InputError, match=r'analyze\("position-logits", …, per="pair"\)'):
         position_logit_figure(matrices().drop(columns="term"))

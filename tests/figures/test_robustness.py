@@ -9,8 +9,7 @@ from tests.figures.study import named, titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import corruptions_figure, ood_figure, robustness_figure, robustness_models_figure
-from workbench.figures.corruptions import ALL
-from workbench.figures.robustness import images_of
+from workbench.figures.robustness import ALL, images_of
 from workbench.figures.variants import look_of
 
 MODELS = {"digits-vit": "softmax", "digits-rpc-sym": "rpc-sym", "digits-primal": "primal"}

@@ -1,4 +1,3 @@
-from .ablation import ablation_figure as ablation_figure
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .attention_matrix import attention_matrix_figure as attention_matrix_figure
@@ -11,9 +10,6 @@ from .class_attention import class_attention_text_figure as class_attention_text
 from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
-from .corruptions import corruptions_figure as corruptions_figure
-from .corruptions import ood_figure as ood_figure
-from .corruptions import with_aupr_ends as with_aupr_ends
 from .costs import cost_figure as cost_figure
 from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
@@ -37,7 +33,6 @@ from .head_spectra import head_spectrum_figure as head_spectrum_figure
 from .head_spectra import singular_values_figure as singular_values_figure
 from .kernel_svd import attention_rank_figure as attention_rank_figure
 from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
-from .language import perplexity_figure as perplexity_figure
 from .maps import Maps as Maps
 from .marks import At as At
 from .marks import Band as Band
@@ -57,12 +52,16 @@ from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
-from .projection_training import projection_training_figure as projection_training_figure
+from .projection import projection_training_figure as projection_training_figure
 from .robust import contamination_figure as contamination_figure
 from .robust import recovery_figure as recovery_figure
 from .robust import sparse_map_figure as sparse_map_figure
+from .robustness import corruptions_figure as corruptions_figure
+from .robustness import ood_figure as ood_figure
+from .robustness import perplexity_figure as perplexity_figure
 from .robustness import robustness_figure as robustness_figure
 from .robustness import robustness_models_figure as robustness_models_figure
+from .robustness import with_aupr_ends as with_aupr_ends
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
 from .sensitivity import sampled_sensitivity_figure as sampled_sensitivity_figure
@@ -78,6 +77,7 @@ from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .token_attention import token_attention_figure as token_attention_figure
 from .token_norms import token_norms_figure as token_norms_figure
+from .training import ablation_figure as ablation_figure
 from .training import training_curves_figure as training_curves_figure
 from .training import variant_curves_figure as variant_curves_figure
 from .training import versus_baseline_figure as versus_baseline_figure

@@ -13,9 +13,9 @@ from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.attention_matrix import SMALL
 from workbench.figures.composition import Axis, Panel, compose, round_up
+from workbench.figures.estimates import null_of_means
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import null_of_means
 from workbench.figures.maps import Maps, add_scale
 from workbench.figures.marks import Band, Line, Null, Rule, key_entry
 from workbench.figures.overlays import need_columns
@@ -94,10 +94,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     Raises:
         InputError: the frame lacks a column, or holds several texts or models.
     """
-    need_columns(frame, COLUMNS, SOURCE)
-    for column in ("model", "input"):
-        if frame[column].nunique() > 1:
-            raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")
+    need_columns(frame, COLUMNS, SOURCE, one=("model", "input"))
     whole = frame["key"].nunique()
     shown = frame[frame["key"].isin(sorted(frame["key"].unique())[: max(max_tokens, 1)])]
     tokens = shown.drop_duplicates("key").sort_values("key")
@@ -120,9 +117,8 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
             showlegend=False, hovertemplate="to %{x}<br>%{y:.4f}<extra></extra>",
         )  # fmt: skip
         level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": EVEN}
-        top = Axis(
-            f"Mean weight<br>({len(lines) - (_ROLLOUT in lines)} heads)", 0, round_up(max(*mean, even or 0))
-        )
+        words = f"Mean weight<br>({len(lines) - (_ROLLOUT in lines)} heads)"
+        top = Axis(words, 0, round_up(max(*mean, even or 0)))
         panels.append(Panel([bars], x, top, f"layer {layer}", shapes=[] if even is None else [level]))
         cells = go.Heatmap(
             z=[*lines.values()], x=places, y=[*lines], coloraxis="coloraxis", name=f"layer {layer}",
@@ -135,21 +131,16 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
     scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
     key = [key_entry(f"even attention: 1 / {whole}", mode="lines", line=EVEN)] if even is not None else []
-    fig = compose(
-        panels, 1, key, width="page", shared="x", right=bar_room(scale, sum(heights), font, 2), inner=heights
-    )
+    room = bar_room(scale, sum(heights), font, 2)
+    fig = compose(panels, 1, key, width="page", shared="x", right=room, inner=heights)
     return add_scale(fig, scale, font)
 
 
 def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     """The values of a layer by title, each token by token."""
-    which = _which(rows)
-    return {
-        {"mean": "mean", "rollout": _ROLLOUT}.get(one, f"head {one}"): rows[which == one]
-        .sort_values("key")["value"]
-        .tolist()
-        for one in which.categories
-    }
+    titles = {"mean": "mean", "rollout": _ROLLOUT}
+    lines = rows.sort_values("key").assign(line=_which).groupby("line", observed=True)["value"]
+    return {titles.get(one, f"head {one}"): own.tolist() for one, own in lines}
 
 
 def class_attention_summary_figure(
@@ -175,6 +166,5 @@ def class_attention_summary_figure(
     apart = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if apart else None).metric(*present).scale(y_zero=True, x_free=apart)
     line, even = Line(words="mean over heads and inputs"), Rule(name="even attention", column="even")
-    return plot.add(Null(), Band(over="input", bars=True), line, even).figure(
-        "page" if apart or len(present) > 1 else "column"
-    )
+    width = "page" if apart or len(present) > 1 else "column"
+    return plot.add(Null(), Band(over="input", bars=True), line, even).figure(width)

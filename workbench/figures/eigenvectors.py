@@ -8,10 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.estimates import NULL_COLUMNS, at_level, values_once
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
 from workbench.figures.marks import NOISE, Band, Line, Null
 
 CANDIDATES = {  # the order of their colours
@@ -19,9 +19,7 @@ CANDIDATES = {  # the order of their colours
     "perturbed": "perturbed eigenvectors",
     "true": "eigenvectors of K̃",
 }
-_SIZE = {
-    "gamma_size": "mean |γ| of the eigenvectors"
-}  # beside the absolute differences, what they are differences of
+_SIZE = {"gamma_size": "mean |γ| of the eigenvectors"}  # of which the absolute differences are
 _PANELS = {
     "gamma_abs": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|",
     "gamma_rel": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|<br>over the larger |γ|",
@@ -53,15 +51,15 @@ def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") ->
     rows = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]
     rows = rows[rows["null"].isna() | (rows["null"] == _NULL)]
     differences = (rows["metric"] == "gamma_abs") & (rows["candidate"] == "true")
-    power = (
-        math.ceil(math.log10(max(rows.loc[differences, "value"].max(), 1e-300))) if differences.any() else 0
-    )
+    most = max(rows.loc[differences, "value"].max(), 1e-300) if differences.any() else 1.0
     rows = rows.assign(series=series_labels(rows), quantity=rows["candidate"])[~differences]
     of_size = rows["metric"].isin(_SIZE)
     rows["quantity"] = rows["quantity"].mask(of_size, "gamma_size")
     rows["metric"] = rows["metric"].mask(of_size, "gamma_abs")
     rows = rows.assign(candidate=pd.NA, convention=pd.NA, statistic=pd.NA)
-    true = f"{CANDIDATES['true']} (first row: below 10<sup>{power}</sup>)".replace("-", "−")
+    true = f"{CANDIDATES['true']} (first row: below 10<sup>{math.ceil(math.log10(most))}</sup>)".replace(
+        "-", "−"
+    )
     names = CANDIDATES | {"true": true} | _SIZE | _PANELS
     plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=names).metric(*_PANELS)
     plot = plot.scale(

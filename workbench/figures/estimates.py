@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
-from workbench.figures.levels import values_once
 from workbench.frames.results import provenance_of
 
 UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
@@ -33,9 +32,11 @@ _WAYS = (
     "severity", "protocol", "epsilon", "split", "attention",
 )  # fmt: skip
 _OF_SERIES = ("model", "checkpoint", "standardize")  # these may be empty
-_ENDS = ("null_mean", "null_low", "null_high")
+_ENDS = ["null_mean", "null_low", "null_high"]
 _STATISTICS = ("mean", "std", "low", "high", "min", "max", "q25", "median", "q75")
 _QUANTILES = {0: "min", 25: "q25", 50: "median", 75: "q75", 100: "max"}
+Level = Literal["layer", "input", "overall"]
+NULL_COLUMNS = ["null", "null_mean", "null_low", "null_high", "z"]
 
 
 def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: Sequence[str]) -> pd.DataFrame:
@@ -98,6 +99,45 @@ def _are_statistics(rows: pd.DataFrame) -> bool:
     return bool(named and rows["statistic"].isin(_STATISTICS).all() and rows["statistic"].nunique() > 1)
 
 
+def at_level(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
+    """The rows that average over everything but `level`: layers and heads, inputs and heads, or all three.
+
+    Raises `InputError` where there are none, as in the result of an analysis run with ``per_head``: the null
+    distribution of a mean comes from means of null samples, which single heads no longer hold.
+    """
+    chosen = pd.Series(True, index=rows.index)
+    for column in ("input", "layer", "head"):
+        filled = rows[column].notna() if column in rows else pd.Series(False, index=rows.index)
+        chosen &= filled if column == level else ~filled
+    if not chosen.any():
+        wanted = "rows over all inputs and layers" if level == "overall" else f"a row per {level}"
+        raise InputError(
+            f"the frame holds no {wanted}; give the result of `workbench.analyze` without per_head"
+        )
+    return rows[chosen]
+
+
+def values_once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each value once: a value with two null distributions stands in two rows, which differ in nothing else."""
+    return rows.drop_duplicates([name for name in rows.columns if name not in NULL_COLUMNS])
+
+
+def null_of_means(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows by layer with the null distribution of the means alone: those of single inputs beside them are wider."""
+    rows = rows[rows["layer"].notna()]
+    ends = [name for name in NULL_COLUMNS if name in rows]
+    return rows.assign(**{name: rows[name].where(rows["input"].isna()) for name in ends})
+
+
+def means_and_heads(rows: pd.DataFrame) -> pd.DataFrame:
+    """The means by layer with their null distribution, and beside them the single heads of a frame that has both."""
+    if rows["input"].notna().any() and rows["head"].notna().any():
+        by_layer = rows["layer"].notna() & (rows["input"].isna() == rows["head"].isna())
+        at_level(rows, "layer")  # refuses a frame of single heads alone
+        return null_of_means(rows[by_layer])
+    return at_level(rows, "layer")
+
+
 @dataclass(frozen=True)
 class Sample:
     """Rows of one series at the places ``by``, and the units they are sampled over."""
@@ -114,11 +154,9 @@ class Sample:
         """The means that the frame holds at each place, with the null of the mean; else `of`."""
         units = [name for name in UNITS if name in rows and name not in by]
         whole = rows[rows[units].isna().all(axis=1)]
-        return (
-            cls.of(rows, by)
-            if whole.empty
-            else cls(values_once(whole), tuple(by), (), _are_statistics(whole))
-        )
+        if whole.empty:
+            return cls.of(rows, by)
+        return cls(values_once(whole), tuple(by), (), _are_statistics(whole))
 
     @classmethod
     def of(cls, rows: pd.DataFrame, by: Sequence[str], over: str | None = None) -> Sample:
@@ -186,8 +224,7 @@ class Sample:
     def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
         """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""
         own = rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
-        columns = [name for name in _ENDS if name in own]
-        held = own[own[columns].notna().any(axis=1)]
+        held = own[own.reindex(columns=_ENDS).notna().any(axis=1)]
         return Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
 
     @property
@@ -200,15 +237,11 @@ class Sample:
 
         Of a frame of means or statistics ``inputs`` says how many inputs they come from.
         """
-        numbers = {unit: self.rows[unit].nunique() for unit in self.units}
-        parts = [
-            f"{n} {UNITS[unit] if n != 1 else unit}"
-            for unit, n in (numbers | dict(self.pooled)).items()
-            if n > 1 or unit == "input"
-        ]
+        numbers = {unit: self.rows[unit].nunique() for unit in self.units} | dict(self.pooled)
         if inputs is not None and "input" not in (*self.units, *self.by):
-            parts.insert(0, f"{inputs} inputs" if inputs != 1 else "1 input")
-        return " × ".join(parts) or "inputs"
+            numbers = {"input": inputs} | numbers
+        said = {unit: n for unit, n in numbers.items() if n > 1 or unit == "input"}
+        return " × ".join(f"{n} {UNITS[unit] if n != 1 else unit}" for unit, n in said.items()) or "inputs"
 
 
 def input_count(frame: pd.DataFrame) -> int | None:
@@ -229,7 +262,6 @@ def null_count(frame: pd.DataFrame, analyses: Collection[str] | None = None) -> 
 
 def null_kinds(rows: pd.DataFrame) -> list[str | None]:
     """The kinds of null that the rows hold; None for one without a name."""
-    columns = [name for name in _ENDS if name in rows]
-    held = rows[rows[columns].notna().any(axis=1)] if columns else rows.iloc[:0]
+    held = rows[rows.reindex(columns=_ENDS).notna().any(axis=1)]
     kinds = held["null"].astype(object) if "null" in rows else pd.Series(None, index=held.index, dtype=object)
     return [None if pd.isna(kind) else str(kind) for kind in dict.fromkeys(kinds)]

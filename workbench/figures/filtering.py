@@ -9,10 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.estimates import titled
+from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS, means_and_heads
 from workbench.figures.marks import Dots, Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.theme import PAGE, even_choice, theme_of
@@ -50,9 +49,8 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     plot = Plot(shown, color="quantity", panel=SERIES, names={"filter_share": title})
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
-    return plot.add(Null(), Dots("input"), Line(words="mean over heads and inputs")).figure(
-        "page", height=266
-    )
+    plot = plot.add(Null(), Dots("input"), Line(words="mean over heads and inputs"))
+    return plot.figure("page", height=266)
 
 
 _SHOWN = (
@@ -91,7 +89,6 @@ def filtered_figure(filtered: Any) -> go.Figure:
     note += "Identity attention takes means of pixels, by contents and positions, without a trained weight."
     gap, edges = 6, 1.2 * theme_of("page").font
     side = (PAGE - edges + gap) / _COLUMNS - gap
-    fig = compose(
-        panels, _COLUMNS, width="page", shared="xy", inner=side * tall / across, gap=gap, notes=[note]
-    )
+    inner = side * tall / across
+    fig = compose(panels, _COLUMNS, width="page", shared="xy", inner=inner, gap=gap, notes=[note])
     return fig.update_xaxes(visible=False, matches=None).update_yaxes(visible=False, matches=None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.estimates import titled
+from workbench.figures.estimates import at_level, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import at_level, means_and_heads
 from workbench.figures.marks import Band, Line, Null, Points
 
 SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
@@ -77,12 +76,10 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     shown = [*dict.fromkeys(rows["metric"])]
     measured = rows[["series", "layer"]].drop_duplicates()
     places = pd.MultiIndex.from_frame(measured)
-    absent = [
-        measured[~places.isin(pd.MultiIndex.from_frame(own[["series", "layer"]]))].assign(
-            metric=metric, value=0.5
-        )
-        for metric, own in rows.groupby("metric", sort=False)
-    ]
+    absent = []
+    for metric, own in rows.groupby("metric", sort=False):
+        held = places.isin(pd.MultiIndex.from_frame(own[["series", "layer"]]))
+        absent.append(measured[~held].assign(metric=metric, value=0.5))
     without = Points(pd.concat(absent), "no V", by=("metric", SERIES), symbol="")
     shares = {title: (-0.04, 1.04) for title in shown if title != _RANK}
     plot = Plot(rows, panel=SERIES).metric(*shown).scale(y_log={_RANK: True}, y_range=shares, x_free=True)

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
+from workbench.figures.estimates import null_of_means
 from workbench.figures.frames import model_label, rows_of, series_labels
 from workbench.figures.grammar import Plot
-from workbench.figures.levels import null_of_means
 from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
@@ -78,10 +78,7 @@ def token_membership_figure(
     Raises:
         InputError: a column is missing, or the frame holds several texts, models or layers.
     """
-    need_columns(frame, TEXT_COLUMNS, SOURCE)
-    for column in ("model", "input", "layer"):
-        if frame[column].nunique() > 1:
-            raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")
+    need_columns(frame, TEXT_COLUMNS, SOURCE, one=("model", "input", "layer"))
     known = sorted(frame["head"].unique().tolist())
     before = known.index(head) // max_heads * max_heads if head in known else 0
     heads = known[before : before + max_heads]
@@ -134,6 +131,5 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     if "convention" in rows:  # memberships by two formulas are two quantities
         rows = rows.assign(series=series_labels(rows) + rows["convention"].map(_FORMULAS).fillna(""))
     plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*AGREEMENTS)
-    return plot.add(
-        Null(words="patches of the masks permuted"), Band(over="input", bars=True), Line()
-    ).figure("page")
+    null = Null(words="patches of the masks permuted")
+    return plot.add(null, Band(over="input", bars=True), Line()).figure("page")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError
+from workbench.figures.estimates import NULL_COLUMNS, at_level
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS, at_level
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
 
 COLUMNS = ("model", "input", "layer", "head", "term", "query", "key", "value")
@@ -18,6 +18,7 @@ COLUMNS = ("model", "input", "layer", "head", "term", "query", "key", "value")
 _PANELS = ("token-token", "token-position", "sum", "position-token", "position-position", "model")
 _TITLES = {"sum": "sum of the four", "model": "logits of the model"}
 _CROSS = "cross terms with the others"
+SOURCE = 'workbench.analyze("position-logits", …, per="pair")'
 SHARES = ("token-token", "token-position", "position-token", "position-position", "covariances")
 
 
@@ -33,20 +34,13 @@ def position_logit_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: a column is missing, or there are no rows, or those of several inputs or heads.
     """
-    missing = [name for name in COLUMNS if name not in frame]
-    if missing or frame.empty or len(frame[["model", "input", "layer", "head"]].drop_duplicates()) > 1:
-        raise InputError(
-            'give the frame of `workbench.analyze("position-logits", …, per="pair")` for one model, input, layer and '
-            "head"
-        )
+    need_columns(frame, COLUMNS, SOURCE, one=("model", "input", "layer", "head"))
     panels = []
     for term in _PANELS:
         table = frame[frame["term"] == term].pivot(index="query", columns="key", values="value")
         title, number = _TITLES.get(term, term.replace("-", "–")), len(panels)
-        down, across = (
-            f"{word} (0 to {count - 1})" for word, count in zip(("query", "key"), table.shape, strict=True)
-        )
-        side, beneath = "" if number % 3 else down, across if number >= 3 else ""
+        side = "" if number % 3 else f"query (0 to {len(table) - 1})"
+        beneath = f"key (0 to {table.shape[1] - 1})" if number >= 3 else ""
         panels.append(map_panel(table.to_numpy(), term, title, side, beneath))
     most = float(frame["value"].abs().quantile(0.99))
     ends = (-most, most) if most else None
@@ -78,10 +72,6 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     drawn = pd.concat([shares, cross]).assign(candidate=pd.NA, statistic=pd.NA)
     names = {name: name.replace("-", "–") for name in (*SHARES, _CROSS)} | {"logit_correlation": "|r|"}
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric("logit_share", "logit_correlation")
-    marks = (
-        Null(words="positions permuted"),
-        Band(over="input"),
-        Rule(0, column="zero"),
-        Line(words="mean over inputs and heads"),
-    )
-    return plot.scale(x_free=True, y_zero=True).add(*marks).figure("page")
+    null, line = Null(words="positions permuted"), Line(words="mean over inputs and heads")
+    plot = plot.scale(x_free=True, y_zero=True).add(null, Band(over="input"), Rule(0, column="zero"), line)
+    return plot.figure("page")

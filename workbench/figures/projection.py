@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.estimates import input_count
+from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count, values_once
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import NULL_COLUMNS, at_level, values_once
 from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 
 _CONVENTIONS = {
@@ -65,9 +66,8 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=own)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     line = Line(words=f"mean over {many} and heads", flag=("negative", _SIGN))
-    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(
-        "page", height=112 * len(present) + 90
-    )
+    plot = plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line)
+    return plot.figure("page", height=112 * len(present) + 90)
 
 
 def is_wide(drawn: pd.DataFrame) -> bool:
@@ -87,10 +87,8 @@ def share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataF
         "exact": exact.groupby(by)[ends].mean(),
         FLOOR: rows[rows["metric"] == "projection_floor"].groupby(by)[["value"]].first(),
     }
-    found = [own.div(zero, axis=0).assign(quantity=name) for name, own in shares.items()]
-    return (
-        pd.concat(found).dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
-    )
+    found = pd.concat([own.div(zero, axis=0).assign(quantity=name) for name, own in shares.items()])
+    return found.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
 
 
 def norms_figure(frame: pd.DataFrame) -> go.Figure:
@@ -107,9 +105,8 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
     rows = values_once(at_level(rows_of(frame, list(_NORMS), needs=("layer", "statistic")), "layer"))
     rows = rows[rows["statistic"].isin(_QUANTILES)]
     rows = rows.assign(series=series_labels(rows))
-    table = rows.pivot_table(
-        index=["series", "layer", "metric"], columns="statistic", values="value", sort=False
-    )
+    keys = ["series", "layer", "metric"]
+    table = rows.pivot_table(index=keys, columns="statistic", values="value", sort=False)
     for label, own in table.groupby(level="series", sort=False):
         missing = [name for name in _QUANTILES if name not in own or own[name].isna().any()]
         if missing:
@@ -122,3 +119,81 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
         Band(columns=("q25", "q75"), words="IQR of tokens", alpha=0.27),
         Line(words="median over tokens"),
     ).figure("page")  # fmt: skip
+
+
+_PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "J"
+_SQUARED, _RELATIVE = "Squared norm", "Mean |‖φ‖² − ‖h‖²|<br>over ‖φ‖², ‖h‖²"
+_LOGARITHM = "ln J as coded<br>by Teo et al."
+# What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
+_DRAWN = (
+    (_SQUARED, _PHI, "phi_norm2", None, "mean"),
+    (_SQUARED, _H, "h_norm2", None, "mean"),
+    (_RELATIVE, _PHI, "projection_error_over_phi", "saritas2025", None),
+    (_RELATIVE, _H, "projection_error_over_h", "saritas2025", None),
+    (_LOGARITHM, _ERROR, "projection_error", "teo2024_as_implemented", None),
+)
+
+
+def projection_training_figure(
+    frames: Mapping[str, pd.DataFrame], epochs: Mapping[str, float] | None = None, unit: str = "Epoch"
+) -> go.Figure:
+    """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
+
+    Four panels against the epoch: both norms; saritas2025's error over each of them, which is 1 where the error is that
+    norm; the logarithm that teo2024's code plots; the exact error over the zero predictor's, mean ‖φ‖², with the first
+    batch's floor and null. Medians and interquartile ranges over inputs: single ones have a ‖φ‖² that rules any mean.
+    The floor, and other batches, are medians alone.
+
+    Args:
+        frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the
+            first is drawn with solid lines, the second dashed and with crosses.
+        epochs: checkpoint to epoch; by default ``frame.attrs["epochs"]``.
+        unit: what those are, as the axis says it: of a watched training steps.
+
+    Raises:
+        InputError: no batch, a checkpoint without an epoch, or a frame without these values.
+    """
+    if not frames:
+        raise InputError("no batch to draw; give {'train': frame, 'test': frame}")
+    parts = []
+    for number, (batch, frame) in enumerate(frames.items()):
+        known = epochs if epochs is not None else frame.attrs.get("epochs", {})
+        rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *BOUNDS], needs=("checkpoint",))
+        unknown = sorted(set(rows["checkpoint"].dropna()) - set(known))
+        if unknown:
+            raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
+        rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float), batch=batch)
+        single = rows[rows["input"].notna() & rows["layer"].isna() & rows["head"].isna()]
+        plain = single.drop(columns=NULL_COLUMNS)
+        for panel, quantity, metric, convention, statistic in _DRAWN:
+            own = plain[plain["metric"] == metric]
+            own = own if convention is None else own[own["convention"].fillna(convention) == convention]
+            own = own if statistic is None else own[own["statistic"] == statistic]
+            if number:
+                own = own.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
+            parts.append(own.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
+        shares = share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
+        exact = shares["quantity"] == "exact"
+        others = (
+            shares[exact] if number else shares[~exact]
+        )  # without an interval, which would hide the null's
+        parts.append(others.groupby(["epoch", "metric", "quantity", "batch"])["value"].median().reset_index())
+        parts += [shares[exact]] if number == 0 else []
+    drawn = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    drawn = drawn.drop(columns=["model", "checkpoint"])
+    if drawn.empty:
+        raise InputError("the frames hold no projection errors of single inputs")
+    drawn = drawn.replace({"quantity": {"exact": _ERROR}})
+    drawn.attrs = next(iter(frames.values())).attrs  # whose null distribution is drawn
+    names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"} | {one: f"{one} batch" for one in frames}
+    plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
+    shown = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
+    logs = {_SQUARED: True, _RELATIVE: True, SHARE: is_wide(drawn)}
+    plot = plot.metric(*shown).scale(x_title=unit, y_log=logs, y_cut=True)
+    many = drawn.groupby("batch")["input"].nunique().max()
+    return plot.add(
+        Null(words=f"{NOISE}, {next(iter(frames))} batch"),
+        Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
+        Line("median", words=f"median over {many} inputs"),
+        Rule(column="zero", name="zero predictor"),
+    ).figure("page", columns=2, labels="ends")

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.estimates import titled
+from workbench.figures.estimates import means_and_heads, titled
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.levels import means_and_heads
 from workbench.figures.marks import Band, Line, Null, Points, Rule
 from workbench.figures.overlays import need_columns
 
@@ -48,10 +47,8 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     rows = pd.concat([rows, fitted], ignore_index=True).drop(columns="spread")
     rows["constant"] = rows["metric"].map({_LIPSCHITZ: CONSTANT}).astype(float)
     first = sampled["spread"].iloc[0]
-    pairs = Points(
-        sampled[paired & (sampled["spread"] == first)],
-        f"largest slope between two of the vectors, {_SPREAD}{first:g}",
-    )
+    words = f"largest slope between two of the vectors, {_SPREAD}{first:g}"
+    pairs = Points(sampled[paired & (sampled["spread"] == first)], words)
     plot = Plot(rows, x="tokens", color="quantity", names={_LIPSCHITZ: "Lipschitz constant, largest"})
     plot = plot.metric(_LIPSCHITZ, _MOVED).scale(
         x_log=True, x_title="Number of logits N", y_log={_LIPSCHITZ: True}, y_zero={_MOVED: True}

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.forest import Forest, Interval, Stroke, Verdict
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import NOISE, Band, Line, Null, Rule
+from workbench.figures.marks import NOISE, Band, Line, Null, Published, Rule
 from workbench.figures.variants import in_order, look_of
 
 # metric of a training record → what its axis says, factor, logarithmic
@@ -99,9 +99,8 @@ def variant_curves_figure(
         same = own["attention"].where(own["attention"] == _BASELINE, _OTHER)
         parts.append(own.assign(panel=look_of(name).label, attention=same))
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})
-    plot = plot.metric(metric).scale(
-        y_title=_title(split, words), y_log=log and medians.max() > 10 * medians.min()
-    )
+    logs = log and medians.max() > 10 * medians.min()
+    plot = plot.metric(metric).scale(y_title=_title(split, words), y_log=logs)
     columns = len(others) if len(others) <= 5 else next((n for n in (3, 4, 5) if len(others) % n == 0), 4)
     plot = plot.add(Band(quantiles=(0, 100)), Line("median", markers=False))
     wide = log and rows["value"].max() > 100 * medians.max()  # bands would press the lines together
@@ -136,10 +135,9 @@ def versus_baseline_figure(
         InputError: no row of some quantity, or two models with the same attention.
     """
     _one_model_each(frame, "the frame has no rows")
-    for quantity in panels:
-        if quantity not in set(frame["quantity"]):
-            known = ", ".join(frame["quantity"].unique())
-            raise InputError(f"the frame has no {quantity}; its quantities: {known}")
+    known = frame["quantity"].unique()
+    for quantity in set(panels) - {*known}:
+        raise InputError(f"the frame has no {quantity}; its quantities: {', '.join(known)}")
     rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])])
     rows[_SCALED] = rows[_SCALED].astype(float).mul(np.where(rows["quantity"] == "accuracy", 100, 1), axis=0)
     rows["same"] = ~rows["finding"].isin(["", "lower", "higher"])
@@ -150,11 +148,8 @@ def versus_baseline_figure(
     seeds = f"{rows['n'].max():.0f} seeds" if "n" in rows and rows["n"].notna().any() else "seeds"
     words = words or f"median and range over {seeds} (where wider than the mark)"
     forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log])
-    forest = forest.add(
-        Null(words=NOISE),
-        Stroke(name="floor: error of the true projections"),
-        Interval(columns=("value", "low", "high"), words=words, hollow=hollow),
-    )
+    forest = forest.add(Null(words=NOISE), Stroke(name="floor: error of the true projections"))
+    forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
     return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
 
@@ -178,3 +173,57 @@ def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:
         if len(own) > 1:
             raise InputError(f"{', '.join(own)} all have {attention} attention; give one model per variant")
     return in_order(models.index)
+
+
+def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.DataFrame) -> go.Figure:
+    """A row per model: on the left a panel per task with the accuracy of every seed and the mean, then differences.
+
+    A difference from the row without one has its 95 % interval, filled where that leaves out zero; published
+    differences are open diamonds.
+
+    Args:
+        results: rows of `workbench.studies.baselines.versus_baseline` with a column ``label``, the words of a row; rows
+            stand in the order of the frame.
+        seeds: rows of `workbench.studies.baselines.ends_and_speed` with the same column.
+        printed: columns label, where, difference: what a paper prints, in the unit of `results`. May be empty.
+
+    Raises:
+        InputError: no accuracies.
+    """
+    results, seeds = (frame[frame["quantity"] == "accuracy"] for frame in (results, seeds))
+    if results.empty:
+        raise InputError(
+            "the frame has no accuracy; give the result of workbench.studies.baselines.versus_baseline"
+        )
+    ends = {"difference": "value", "difference_low": "low", "difference_high": "high"}
+    same = ~results["finding"].isin(["lower", "higher"])
+    beside = results.drop(columns=["value", "low", "high", "finding"], errors="ignore").rename(columns=ends)
+    every = seeds.groupby(["task", "label"], sort=False)["value"].transform("mean")
+    drawn = seeds.assign(mean=every, panel=seeds["task"], low=float("nan"), high=float("nan"), same=False)
+    known = beside["value"].notna()
+    beside = beside.assign(panel="difference", same=same & known, finding=known.map({False: "reference"}))
+    drawn = pd.concat([beside, drawn])
+    order = [*dict.fromkeys(results["label"])]
+    drawn = drawn.sort_values("label", key=lambda labels: labels.map(order.index), kind="stable")
+    numbers = ["value", "low", "high", "mean"]
+    drawn[numbers] = drawn[numbers].astype(float) * 100
+    references = results.loc[results["difference"].isna(), "label"].str.partition(" (")[0]
+    named = " or ".join(dict.fromkeys(references)) or "the reference"
+    titles = {task: f"{task.capitalize()}:<br>test accuracy (%)" for task in results["task"].unique()}
+    titles["difference"] = f"Difference (points)<br>from {named}"
+    published = printed.assign(value=printed["difference"] * 100, panel="difference", table=printed["where"])
+    return Forest(drawn, y="label", x=titles, panel="panel", color="task").scale(row=2.7).add(
+        Interval(
+            columns=("value", "low", "high"), words="difference of means, 95 % CI (Welch)", alone="each seed",
+            hollow=("same", "not significant"),
+        ),
+        Stroke("mean", "mean over seeds"), Rule({"difference": 0.0}, "no difference"),
+        Published(published, ranges=True, beside=True, words=_printed(published)),
+    ).figure()  # fmt: skip
+
+
+def _printed(published: pd.DataFrame) -> str:
+    """What the diamonds are, for the key: other models than those of the row, and of several the median and range."""
+    most = max((len(own) for _, own in published.groupby("label")), default=1)
+    many = f": median and range of {most} differences" if most > 1 else ""
+    return f", paper's model{'s' * (most > 1)}, without a test{many}"
