@@ -310,7 +310,10 @@ class _Page:
         left, right, upper, lower = box
         lowest, first = number + self.columns >= len(self.panels), number % self.columns == 0
         empty = [] if panel.traces or panel.images else [go.Scatter(x=[None], y=[None], showlegend=False)]
-        for trace in [*panel.traces, *empty]:  # plotly draws no axes without a trace, nor notes where they are
+        for trace in [
+            *panel.traces,
+            *empty,
+        ]:  # plotly draws no axes without a trace, nor notes where they are
             fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
         for letter, axis, edge, shared, ends, whole, length, room in (
             ("x", panel.x, lowest, self.shared_x, (left, right), self.width, right - left, self.slack),
