@@ -58,6 +58,8 @@ class Inputs:
     texts: list[str] | None = None
     targets: list[int] | None = None
     """Class per image, where the source has classes."""
+    classes: tuple[str, ...] | None = None
+    """Names of the class folders, in the order that ``targets`` number them: `class_places` finds a model's outputs."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(id, reason) of images that could not be read."""
     notes: list[str] = field(default_factory=list)
@@ -218,6 +220,7 @@ def inputs(
     check_modality(spec, pool, model)
     samples, skipped = _choose(pool, n, int(seed))
     made = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
+    made.classes = pool.classes
     if skipped:
         made.skipped = skipped
         made.notes.insert(0, skipped_note(skipped))

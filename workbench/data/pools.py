@@ -93,6 +93,8 @@ class Pool:
     read: Callable[[int], Sample]
     where: str
     """In words, for messages."""
+    classes: tuple[str, ...] | None = None
+    """Names of the class folders, in the order that targets number them."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -299,7 +301,7 @@ def _imagenet(path: Path) -> Pool:
         target, name = files[i]
         return Sample(ids[i], read_image(classes[target] / name), target)
 
-    return Pool("image", ids, read, f"{len(classes)} class folders of {root}")
+    return Pool("image", ids, read, f"{len(classes)} class folders of {root}", tuple(labels))
 
 
 def _text_file(path: Path) -> Pool:

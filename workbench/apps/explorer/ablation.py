@@ -19,6 +19,7 @@ from workbench.analyses.layer import visible_keys
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.tiles import Mask, reduce_tiles
 from workbench.core.errors import InputError
+from workbench.data.classes import class_places
 
 if TYPE_CHECKING:
     from workbench.captures import Capture, LayerRecord
@@ -88,8 +89,7 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
         return None
     probability = logits.detach().double().softmax(-1).cpu()
     if len(probability) == 1 and model.modality != "text":
-        targets = one.targets or [-1]
-        actual = torch.tensor(targets[:1])
+        actual = torch.tensor([_target(one, model, probability.shape[-1])])
         most, name = CLASSES, _class_names(model)
         of: Literal["class", "next token"] = "class"
         actual = torch.where(actual < probability.shape[-1], actual, -1)
@@ -111,6 +111,19 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
         at_outcome(probability, actual),
         {one: name(one) for one in named},
     )
+
+
+def _target(one: Inputs, model: LoadedModel, outputs: int) -> int:
+    """The output that is the first image's class; -1 where there is none, or its folder does not say which."""
+    if not one.targets:
+        return -1
+    if one.classes is None:
+        return one.targets[0]
+    try:
+        places = class_places(one.classes, outputs, (model.meta or {}).get("classes") or ())
+    except InputError:
+        return -1
+    return places[one.targets[0]]
 
 
 def at_outcome(probability: Tensor, outcome: Tensor) -> Tensor:

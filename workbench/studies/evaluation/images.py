@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from workbench.core.errors import InputError
 from workbench.studies.evaluation.finite import not_finite
 
 if TYPE_CHECKING:
+    from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
 BATCH = 256
@@ -40,6 +42,8 @@ class PixelModel(nn.Module):
         super().__init__()
         self.module = module
         self.by_name = by_name
+        self.kept: Sequence[int] | None = None
+        """The outputs that classify, where the images are of some of the model's classes; all for None."""
         weight = next(module.parameters())
         self.register_buffer("mean", torch.tensor(mean, device=weight.device).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std, device=weight.device).view(-1, 1, 1))
@@ -53,7 +57,7 @@ class PixelModel(nn.Module):
             raise InputError(f"the model gives {what}, not {self.wanted}")
         if not logits.isfinite().all():
             raise not_finite("logits", self.module, prepared)
-        return logits.float()
+        return logits.float() if self.kept is None else logits[:, self.kept].float()
 
     def prepared(self, pixels: Float[Tensor, "n channel height width"]) -> Tensor | dict[str, Tensor]:
         """What the model itself receives of these pixels."""
@@ -94,29 +98,63 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
     """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
 
     A model with preprocessing of its own is fed by it, any other by that of saritas2025 (see ``workbench.inputs``).
-    Raises InputError where ``inputs`` does, for images without classes, and for a class the model has no
-    logit for.
+    Where the class folders of ``imagenet:FOLDER`` are fewer than the model's classes, the classifier chooses among them
+    alone (see `class_places`).
+    Raises InputError where ``inputs`` does, for images without classes, for a class the model has no
+    logit for, and for class folders that are none of its classes.
     """
-    from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
+    from workbench.data.classes import class_places
 
     if spec == PHOTO_CUTS or spec.startswith(SCENES):
         return _open_test_set(model, spec, n, seed)
-    own = model.image is not None and (model.image.recorded or model.image.own is not None)
-    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "saritas2025")
-    if chosen.targets is None or model.image is None:
+    classifier, chosen, pixels = _pixels_of(model, spec, n, seed)
+    if chosen.targets is None:
         raise InputError(
             f"{spec} has no classes to be right about; take bundled:digits, or imagenet:FOLDER with a folder per class"
         )
+    images = Images(pixels, torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes)
+    if chosen.classes is not None:
+        outputs = classifier.logits(images.pixels[:1]).shape[1]
+        known = (model.meta or {}).get("classes") or ()
+        try:
+            places = class_places(chosen.classes, outputs, known)
+        except InputError as error:
+            raise InputError(f"{spec} does not fit {model.spec}: {error}") from None
+        if len(places) < outputs:
+            classifier.kept = places
+            note = f"{len(places)} of the {outputs} classes of {model.spec}; the logits of the others are left out"
+            images.notes.append(note)
+    _check_classes(classifier, images, model, spec)
+    return classifier, images
+
+
+def other_images(
+    model: LoadedModel, spec: str, most: int, seed: int
+) -> Float[Tensor, "n channel height width"]:
+    """Images of ``spec`` as a model takes them, from 0 to 1: ``most`` of them, or all where there are fewer.
+
+    Raises InputError where ``inputs`` does, and for texts.
+    """
+    from workbench.data.pools import open_pool
+
+    return _pixels_of(model, spec, min(most, len(open_pool(spec))), seed)[2]
+
+
+def _pixels_of(
+    model: LoadedModel, spec: str, n: int | str | None, seed: int
+) -> tuple[PixelModel, Inputs, Float[Tensor, "n channel height width"]]:
+    from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
+
+    own = model.image is not None and (model.image.recorded or model.image.own is not None)
+    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "saritas2025")
+    if model.image is None:
+        raise InputError(f"{model.spec} takes no images, and {spec} gives them")
     colour = model.image.channels == 3
     mean, std = (IMAGENET_MEAN, IMAGENET_STD) if colour and not own else (model.image.mean, model.image.std)
     by_name = isinstance(chosen.batch, dict)
     batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
     classifier = PixelModel(model.module, mean, std, by_name)
-    images = Images(
-        _plain(batch, classifier), torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes
-    )
-    _check_classes(classifier, images, model, spec)
-    return classifier, images
+    return classifier, chosen, _plain(batch, classifier)
 
 
 def _open_test_set(

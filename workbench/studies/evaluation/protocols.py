@@ -19,6 +19,7 @@ from workbench.core.options import Option
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.data.pools import photo_files, read_image
 from workbench.studies.evaluation import attacks, scores, texts
+from workbench.studies.evaluation.images import other_images
 from workbench.studies.evaluation.scenes import climb, mean_over_corruptions, scene_scores
 from workbench.studies.evaluation.sparse import sparse_l1_descent
 
@@ -39,6 +40,8 @@ class Request:
     settings: Mapping[str, Any]
     notes: list[str] = field(default_factory=list)
     """What a reader of the numbers should know; a protocol adds to them as it measures."""
+    model: LoadedModel | None = None
+    """Whose images are measured, for a protocol that reads more of them."""
 
 
 ImageMeasure = Callable[["PixelModel", "Images", Request], Iterator[Row]]
@@ -76,7 +79,7 @@ class Protocol:
         if self.budget:
             parts.append(f"epsilon: {self.budget} [{', '.join(f'{budget:g}' for budget in self.budgets)}]")
         if self.settings:
-            parts.append(", ".join(f"{name} {value}" for name, value in self.defaults.items()))
+            parts.append(", ".join(f"{name} {value}" for name, value in self.defaults.items() if value != ""))
         return "; ".join(parts)
 
 
@@ -193,8 +196,21 @@ def mean_corruption_error(
 
 
 def _out_of_distribution(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task."""
+    """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task.
+
+    Or on the images of a folder, ``outside``, all of them where there are fewer.
+    """
     inside = model.logits(images.pixels)
+    folder = request.settings["outside"]
+    if folder:
+        assert request.model is not None
+        others = other_images(request.model, folder, len(images), request.seed)
+        request.notes.append(
+            f"{len(others)} images of {folder} beside {len(images)}: the AUPR of guessing is "
+            f"{len(others) / (len(others) + len(images)):.3g}"
+        )
+        yield {"metric": "aupr", "value": scores.ood_aupr(inside, model.logits(others)), "kind": folder}
+        return
     shape = images.pixels.shape
     generator = torch.Generator().manual_seed(derived_seed(request.seed, "noise"))
     outside = {
@@ -380,7 +396,15 @@ _TABLE = (
         "corruptions", "Common corruptions, five severities", images=_corruptions, scenes=_corrupted_scenes
     ),
     Protocol(
-        "ood", "Out-of-distribution (OOD) images by the largest probability", images=_out_of_distribution
+        "ood",
+        "Out-of-distribution (OOD) images by the largest probability",
+        published="ImageNet-O beside images of its 200 classes (teo2024 App. A.1)",
+        settings={
+            "outside": Option(
+                "", "inputs that are OOD, as imagenet:FOLDER; nothing for images made here", str
+            )
+        },
+        images=_out_of_distribution,
     ),
     Protocol(
         "word-swap",

@@ -139,7 +139,7 @@ def _one(
     if model.modality not in takes:
         needed = "a language model" if takes == ["text"] else "an image classifier"
         raise InputError(f"protocol {protocol.name!r} is for {needed}; {model.spec} takes {model.modality}s")
-    request = replace(request, notes=[])  # those of one model
+    request = replace(request, notes=[], model=model)  # the notes of one model
     spec = inputs or _test_set(model)
     started = time.perf_counter()
     rows: Iterator[dict[str, Any]]
