@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, WEATHER, corrupt, corruptions_of
 
 
 def _image(height, width, channels, seed=0):
@@ -63,6 +63,48 @@ def test_brightness_keeps_the_hue():
     assert np.allclose(
         changed / changed.max(2, keepdims=True), image / image.max(2, keepdims=True), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("name", WEATHER)
+@pytest.mark.parametrize("shape", [(64, 70, 1), (91, 64, 3)])
+def test_weather_keeps_shape_type_and_range_and_follows_the_seed(name, shape):
+    image = _image(*shape)
+    for severity in SEVERITIES:
+        first, again, other = (
+            corrupt(image, name, severity, np.random.default_rng(seed)) for seed in (1, 1, 2)
+        )
+        assert first.shape == shape
+        assert first.dtype == image.dtype
+        assert 0 <= first.min() <= first.max() <= 1
+        assert np.array_equal(first, again)
+        assert not np.array_equal(first, other)
+
+
+def test_snow_whitens_and_frost_is_bluish_with_less_of_the_image_behind():
+    black = np.zeros((80, 96, 3), dtype=np.float64)
+    snow = [
+        np.mean([corrupt(black, "snow", level, np.random.default_rng(i)) for i in range(3)])
+        for level in SEVERITIES
+    ]
+    assert snow[0] < snow[1] < snow[2] < snow[4]
+    assert min(snow) > 0.1  # half of what is kept of the image becomes grey
+    fallen = corrupt(black, "snow", 3, np.random.default_rng(0))
+    assert np.allclose(fallen, fallen.mean(axis=2, keepdims=True))
+    ice = corrupt(black, "frost", 5, np.random.default_rng(0))
+    lit = ice[..., 2] > 0.01
+    assert np.allclose(ice[lit][:, 0] / ice[lit][:, 2], 0.82)
+    white = np.ones((80, 96, 1), dtype=np.float64)
+    for level, kept in zip(SEVERITIES, (1.0, 0.8, 0.7, 0.65, 0.6), strict=True):
+        assert corrupt(white, "frost", level, np.random.default_rng(0)).min() >= kept
+
+
+def test_weather_is_for_images_of_64_pixels():
+    assert corruptions_of(63, 90) == tuple(CORRUPTIONS)
+    assert corruptions_of(90, 64) == (*CORRUPTIONS, "snow", "frost")
+    with pytest.raises(InputError, match=r"snow is drawn on images of 64 pixels and more, got 63 × 90"):
+        corrupt(_image(63, 90, 1), "snow", 1, np.random.default_rng(0))
+    with pytest.raises(UnknownName, match="did you mean 'frost'"):
+        corrupt(_image(64, 64, 1), "frosty", 1, np.random.default_rng(0))
 
 
 def test_unknown_types_and_severities_are_named():

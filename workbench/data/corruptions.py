@@ -1,9 +1,11 @@
 """Common corruptions of small images in five severities, after ImageNet-C (Hendrycks & Dietterich 2019).
 
-Thirteen of its fifteen types; snow and frost are images of weather, which sixteen pixels cannot show. Strengths of
+Thirteen of its fifteen types, and snow and frost where the shorter side has 64 pixels or more: they are images of
+weather, which sixteen pixels cannot show. Strengths of
 noise, contrast, brightness and pixelation are the published ones. Lengths are shares of the image's shorter side, and
 they, the zoom and the compression are stronger than published: a blur of 1 % of the side changes a photograph and
-leaves a digit as it is.
+leaves a digit as it is. Snow and frost are drawn at the published 224 pixels and made as large as the image: snow as
+published; frost is ice that is drawn here, where the published one has photographs of it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
-from PIL import Image
+from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from workbench.core.errors import InputError, UnknownName
@@ -26,14 +28,25 @@ SEVERITIES = (1, 2, 3, 4, 5)
 def corrupt(image: ImageArray, name: str, severity: int, rng: np.random.Generator) -> ImageArray:
     """`image` (values in [0, 1]) under the corruption `name` at `severity` 1 to 5, in [0, 1] again.
 
-    Raises UnknownName for a type that does not exist, InputError for another severity.
+    Raises UnknownName for a type that does not exist, InputError for another severity, and for weather on an image
+    whose shorter side is below `WEATHER_SIDE` pixels.
     """
-    if name not in CORRUPTIONS:
-        raise UnknownName("corruption", name, CORRUPTIONS)
+    if name not in CORRUPTIONS and name not in WEATHER:
+        raise UnknownName("corruption", name, (*CORRUPTIONS, *WEATHER))
     if severity not in SEVERITIES:
         raise InputError(f"severities of a corruption are 1 to 5, got {severity!r}")
-    changed = CORRUPTIONS[name](image.astype(np.float64), severity - 1, rng)
+    if name in WEATHER and _side(image) < WEATHER_SIDE:
+        raise InputError(
+            f"{name} is drawn on images of {WEATHER_SIDE} pixels and more, got {image.shape[0]} × {image.shape[1]}; "
+            f"smaller ones have {', '.join(CORRUPTIONS)}"
+        )
+    changed = (CORRUPTIONS | WEATHER)[name](image.astype(np.float64), severity - 1, rng)
     return np.clip(changed, 0, 1).astype(image.dtype)
+
+
+def corruptions_of(height: int, width: int) -> tuple[str, ...]:
+    """The types that images of this size undergo: snow and frost from `WEATHER_SIDE` pixels on."""
+    return (*CORRUPTIONS, *(WEATHER if min(height, width) >= WEATHER_SIDE else ()))
 
 
 def _gaussian_noise(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
@@ -100,15 +113,82 @@ def _fog(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
     """A cloud with a falling spectrum is added, and the sum brought back under the brightest pixel."""
     strength, decay = ((0.5, 2.0), (0.75, 2.0), (1.0, 1.8), (1.5, 1.6), (2.0, 1.5))[level]
     height, width = image.shape[:2]
-    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
-    frequency[0, 0] = 1
-    waves = np.fft.fft2(rng.normal(size=(height, width))) / frequency**decay
-    waves[0, 0] = 0
-    cloud = np.fft.ifft2(waves).real
-    spread = np.ptp(cloud)
-    cloud = (cloud - cloud.min()) / (spread if spread > 0 else 1)
+    cloud = _cloud(height, width, decay, rng)
     brightest = image.max()
     return (image + strength * cloud[:, :, None]) * brightest / (brightest + strength)
+
+
+def _snow(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
+    """Flakes are the high values of blurred noise, drawn out where they fall; what lies behind them is whiter."""
+    mean, size, least, length, sigma, kept = (
+        (0.1, 3.0, 0.5, 10, 4, 0.8),
+        (0.2, 2.0, 0.5, 12, 4, 0.7),
+        (0.55, 4.0, 0.9, 12, 8, 0.7),
+        (0.55, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 2.5, 0.85, 12, 12, 0.55),
+    )[level]
+    height, width = _published_size(image)
+    noise = rng.normal(mean, 0.3, (int(height / size) + 2, int(width / size) + 2))
+    flakes = ndimage.zoom(noise, size, order=1)[:height, :width]
+    flakes = np.where(flakes < least, 0, flakes.clip(0, 1))
+    angle = rng.uniform(0.25 * np.pi, 0.75 * np.pi)
+    steps = np.arange(2 * length + 1)
+    weights = np.exp(-((steps / sigma) ** 2) / 2)
+    fallen = sum(
+        weight * ndimage.shift(flakes, (step * np.sin(angle), step * np.cos(angle)), order=1, mode="nearest")
+        for step, weight in zip(steps, weights / weights.sum(), strict=True)
+    )
+    snow = _resized(fallen + fallen[::-1, ::-1], image)
+    grey = image @ _LUMA if image.shape[2] == 3 else image.mean(axis=2)
+    whiter = np.maximum(image, grey[:, :, None] * 1.5 + 0.5)
+    return kept * image + (1 - kept) * whiter + snow[:, :, None]
+
+
+def _frost(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
+    """The image, darker, and a sheet of ice over it, in the published shares."""
+    kept, share = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))[level]
+    ice = _resized(_fern_frost(*_published_size(image), rng), image)[:, :, None] * _ICE
+    return kept * image + share * (ice if image.shape[2] == 3 else ice.mean(axis=2, keepdims=True))
+
+
+def _fern_frost(height: int, width: int, rng: np.random.Generator) -> Float[np.ndarray, "height width"]:
+    """Ice from 0 (clear) to 1 (white): needles of three lengths that branch at 60°, thicker in some parts."""
+    tall, wide = 2 * height, 2 * width
+    ice = np.zeros((height, width))
+    for share, count, orders, weight in ((0.8, 7, 2, 1.0), (0.4, 20, 2, 0.8), (0.15, 60, 1, 0.6)):
+        drawn = Image.new("L", (wide, tall))
+        pen = ImageDraw.Draw(drawn)
+        for _ in range(round(count * height * width / _PUBLISHED_SIDE**2)):
+            start = rng.uniform(0, wide), rng.uniform(0, tall)
+            length = min(tall, wide) * share * rng.uniform(0.6, 1.2)
+            _grow(pen, start, rng.uniform(0, 2 * np.pi), length, orders, rng)
+        layer = np.asarray(drawn, np.float64).reshape(height, 2, width, 2).mean(axis=(1, 3)) / 255
+        ice = np.maximum(ice, weight * layer)
+    near, far = (ndimage.gaussian_filter(ice, sigma) for sigma in (1.8, 6.7))
+    thick = 0.2 + 0.9 * _cloud(height, width, 2.0, rng)
+    grain = 0.85 + 0.3 * _cloud(height, width, 0.5, rng)
+    return (thick * grain * (0.1 + 1.1 * ice + 0.35 * near + 0.45 * far)).clip(0, 1)
+
+
+def _grow(
+    pen: ImageDraw.ImageDraw,
+    start: tuple[float, float],
+    angle: float,
+    length: float,
+    orders: int,
+    rng: np.random.Generator,
+) -> None:
+    """A needle (x, y; pixels) with branches on both sides, shorter towards its tip."""
+    x, y = start
+    right, down = np.cos(angle), np.sin(angle)
+    pen.line([x, y, x + length * right, y + length * down], fill=int(rng.integers(170, 256)))
+    gap = 0.06 * length if orders > 1 else 0.14 * length
+    if not orders or gap < 2:
+        return
+    for place in np.arange(gap, length, gap):
+        for turn in (-np.pi / 3, np.pi / 3):
+            reach = 0.5 * (length - place) * rng.uniform(0.4, 1)
+            _grow(pen, (x + place * right, y + place * down), angle + turn, reach, orders - 1, rng)
 
 
 def _brightness(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
@@ -167,6 +247,40 @@ CORRUPTIONS: dict[str, Corruption] = {
     "pixelate": _pixelate,
     "jpeg-compression": _jpeg_compression,
 }
+
+
+WEATHER: dict[str, Corruption] = {"snow": _snow, "frost": _frost}
+WEATHER_SIDE = 64
+"""Pixels of the shorter side from which on there is weather."""
+_PUBLISHED_SIDE = 224
+_ICE = np.array([0.82, 0.93, 1.0])
+_LUMA = np.array([0.299, 0.587, 0.114])
+"""Shares of red, green and blue in grey."""
+
+
+def _cloud(
+    height: int, width: int, decay: float, rng: np.random.Generator
+) -> Float[np.ndarray, "height width"]:
+    """Noise from 0 to 1 whose amplitudes fall with a power of the frequency."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
+    frequency[0, 0] = 1
+    waves = np.fft.fft2(rng.normal(size=(height, width))) / frequency**decay
+    waves[0, 0] = 0
+    cloud = np.fft.ifft2(waves).real
+    spread = np.ptp(cloud)
+    return (cloud - cloud.min()) / (spread if spread > 0 else 1)
+
+
+def _published_size(image: ImageArray) -> tuple[int, int]:
+    """Height and width where the shorter side has the 224 pixels that the published lengths are made for."""
+    height, width = (round(size * _PUBLISHED_SIDE / _side(image)) for size in image.shape[:2])
+    return height, width
+
+
+def _resized(layer: Float[np.ndarray, "tall wide"], image: ImageArray) -> Float[np.ndarray, "height width"]:
+    height, width = image.shape[:2]
+    resized = Image.fromarray(layer.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(resized, np.float64)
 
 
 def _side(image: ImageArray) -> int:

@@ -103,6 +103,20 @@ def test_corruption_errors_are_means_over_severities_and_relative_to_the_referen
     assert all("makes no error there" in note for note in frame.attrs["notes"])
 
 
+def test_larger_images_undergo_snow_and_frost_too(digits_vit, tmp_path):
+    options = {"name": "vit", "img_size": 64, "patch_size": 16, "in_chans": 1, "num_classes": 10}
+    architecture = {**options, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    means = {"size": [64, 64], "channels": 1, "resize": 64, "mean": [0.3], "std": [0.3]}
+    path = tmp_path / "epoch-000.safetensors"
+    write_checkpoint(path, build(architecture), {"architecture": architecture, "preprocessing": means})
+    frame = evaluate(f"file:{path}", "corruptions", "bundled:digits", n=1, reference=digits_vit)
+    small = evaluate(digits_vit, "corruptions", n=1)
+    kinds, fewer = set(frame["kind"].dropna()), set(small["kind"].dropna())
+    assert kinds - fewer == {"snow", "frost"}
+    assert len(fewer) == 13
+    assert any("mCE leaves out frost, snow: the images of" in note for note in frame.attrs["notes"])
+
+
 def test_an_image_is_corrupted_the_same_way_whatever_the_others(digits_vit):
     from dataclasses import replace
 

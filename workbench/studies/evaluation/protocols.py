@@ -16,7 +16,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import share_interval
 from workbench.core.null_distributions import derived_seed
 from workbench.core.options import Option
-from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from workbench.data.corruptions import SEVERITIES, corrupt, corruptions_of
 from workbench.data.pools import photo_files, read_image
 from workbench.studies.evaluation import attacks, scores, texts
 from workbench.studies.evaluation.images import other_images
@@ -160,7 +160,7 @@ def corrupted(images: Images, name: str, severity: int, seed: int) -> Tensor:
 def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Accuracies by type and severity; the error by type, and over all types, both over the severities."""
     errors = []
-    for name in CORRUPTIONS:
+    for name in corruptions_of(*images.pixels.shape[2:]):
         wrong = []
         for severity in SEVERITIES:
             changed = corrupted(images, name, severity, request.seed)
@@ -175,7 +175,7 @@ def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterato
 def _corrupted_scenes(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Scores by type and severity, and their means over all."""
     rows: list[Row] = []
-    for name in CORRUPTIONS:
+    for name in corruptions_of(*images.pixels.shape[2:]):
         for severity in SEVERITIES:
             changed = corrupted(images, name, severity, request.seed)
             rows += scene_scores(model, changed, images.targets, kind=name, severity=severity)
@@ -188,10 +188,11 @@ def mean_corruption_error(
 ) -> tuple[float, list[str]]:
     """Mean over types of a model's error divided by the reference's, and the types left out.
 
-    Left out are types on which the reference makes no error. NaN if none is left.
+    Of the types that both underwent; left out are those on which the reference makes no error. NaN if none is left.
     """
-    ratios = [errors[name] / reference[name] for name in errors if reference[name] > 0]
-    left_out = [name for name in errors if not reference[name] > 0]
+    both = [name for name in errors if name in reference]
+    ratios = [errors[name] / reference[name] for name in both if reference[name] > 0]
+    left_out = [name for name in both if not reference[name] > 0]
     return (math.fsum(ratios) / len(ratios) if ratios else math.nan), left_out
 
 

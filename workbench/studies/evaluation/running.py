@@ -223,9 +223,15 @@ def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFram
         rows = table[(table["metric"] == "corruption_error") & table["kind"].notna()]
         return dict(zip(rows["kind"], rows["value"], strict=True))
 
-    value, left_out = mean_corruption_error(errors(frame), errors(reference))
+    own, others = errors(frame), errors(reference)
+    value, left_out = mean_corruption_error(own, others)
     base = reference["model"].iloc[0]
     notes = [f"mCE leaves out {', '.join(left_out)}: {base} makes no error there"] if left_out else []
+    if own.keys() != others.keys():
+        odd = ", ".join(sorted(own.keys() ^ others.keys()))
+        notes.append(
+            f"mCE leaves out {odd}: the images of {base} and {frame['model'].iloc[0]} differ in size"
+        )
     same = {name: frame[name].iloc[0] for name in ("model", "checkpoint", "inputs", "n", "seed", "protocol")}
     row = _frame([{**same, "metric": "mCE", "value": value}])
     joined = pd.concat([frame, row], ignore_index=True)
