@@ -112,6 +112,25 @@ def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
     assert key(fig) == ["mean over 5 inputs × 3 heads", "null: permuted (95 % range of one head)"]
 
 
+def test_the_null_of_a_single_layer_is_a_bar_that_can_be_seen():
+    held = frame(layers=1)
+    fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
+    (bar,) = [trace for trace in fig.data if trace.line.color == NULL_BAND and trace.x[0] is not None]
+    assert bar.line.width > 5 and bar.x[:2] == (0, 0)
+    assert bar.y[0] < bar.y[1]
+
+
+def test_a_line_that_leaves_its_axis_has_no_marker_there():
+    held = pd.DataFrame(
+        {"step": [1, 2, 3, 4], "metric": "error", "value": [1.0, 0.1, 1e-6, 1e-9], "name": "a"}
+    )
+    plot = Plot(held, x="step", color="name").metric("error").add(Line())
+    fig = plot.scale(y_log=True, y_cut=True, y_range=(0.01, 2)).figure()
+    (line,) = [trace for trace in fig.data if trace.mode == "lines+markers" and trace.x[0] is not None]
+    assert line.y[:3] == (1.0, 0.1, 0.01)
+    assert line.marker.size[0] == line.marker.size[1] > 0 == line.marker.size[2]
+
+
 def test_a_frame_of_means_is_drawn_by_layer_with_the_null_of_the_mean():
     held = means()
     fig = Plot(held).metric("KCKA").add(Line(), Null()).figure()

@@ -92,8 +92,8 @@ _WAYS = {
     "": "computed, without an interval",
 }
 _SCOPES = {
-    EXPLORED: "seeds of training are exploratory, seen before the rules of verdicts were fixed",
     CONFIRMED: "seeds of training are confirmatory, trained after the rules of verdicts were fixed",
+    EXPLORED: "those of rows marked exploratory were seen before the rules were fixed",
     "this pair of weights": "intervals over {} are of one trained pair, which says nothing of other seeds",
     "this device": "exponents are of one device",
 }
@@ -107,10 +107,17 @@ _SYMBOLS = [
     ("teo2024", "γ", "γ = K̃a/(Na), entry by entry, for a vector a: all entries are alike where a is an eigenvector"),
     ("saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram matrix K̃: "
                          "all entries are alike where a is an eigenvector"),
+    ("saritas2025", "ratio above the floor", "Ratio above the floor: of both errors, each less the least there is"),
+    ("saritas2025", "inconsistency", "Inconsistency: share of the norm of G⁻¹V, with G the diagonal normaliser of the "
+                                     "keys' kernel, that no eigenvectors can give"),
+    ("teo2024", "removable error", "Removable error: that of outputs of zeros above the least there is"),
     ("saritas2025", "the floor", "Floor: the exact error of the true projections, the least there is"),
     ("teo2024", "â", "â: a from V"),
     ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
                            "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
+    ("abdullaev2025", "|r|", "|r|: size of the correlation"),
+    ("abdullaev2025", "rate r", "Rate r: that of 1 − cosine = δ exp(−r layer), from layer to layer"),
+    ("abdullaev2025", "boost", "Boosted residual: with a share of the first tokens added"),
     ("abdullaev2025", "SNR", "SNR: signal-to-noise ratio"),
     ("abdullaev2025", "√N", "N: number of tokens; SD: standard deviation of the logits"),
     ("", "φ", "φ: a query in feature space"),
@@ -398,6 +405,7 @@ def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls
     sampled = [one for name, one in every if one not in ("", usual.get(name))]
     counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
     tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]
+    tail += ["exploratory"] * (EXPLORED in {*own["scope"]})
     tail += ["after warm-up"] * first["over"].endswith("warm-up")
     tail += [name for name in _data(own) if name not in first["label"]]
     tail += _aside(own)
@@ -579,6 +587,14 @@ def _margins(frame: pd.DataFrame) -> Iterator[str]:
     shares += ["of the null's mean" + " where nothing bounds it" * (True in bounds)] * (False in bounds)
     if margins:
         yield f"{' and '.join(sorted(margins))}: {', or '.join(shares)}, or the null's 95 % range if that ends farther."
+    papers = {*frame.loc[frame["null"] == "gaussian", "paper"]}
+    if papers:
+        of = (
+            "as queries and keys (ranks), outputs (r-scores) or V"
+            if papers == {"chen2023"}
+            else "in the place of V"
+        )
+        yield f"Gaussian null: Gaussian noise {of}."
     if len(rows):
         yield "A claim about noise must hold against every null there is; the one that decides is drawn."
 

@@ -309,11 +309,10 @@ class _Page:
         suffix = str(number + 1) if number else ""
         left, right, upper, lower = box
         lowest, first = number + self.columns >= len(self.panels), number % self.columns == 0
-        empty = [] if panel.traces or panel.images else [go.Scatter(x=[None], y=[None], showlegend=False)]
-        for trace in [
-            *panel.traces,
-            *empty,
-        ]:  # plotly draws no axes without a trace, nor notes where they are
+        # plotly puts the notes of axes that have no trace elsewhere
+        bare = panel.notes and not (panel.traces or panel.images)
+        empty = [go.Scatter(x=[None], y=[None], showlegend=False)] if bare else []
+        for trace in [*panel.traces, *empty]:
             fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
         for letter, axis, edge, shared, ends, whole, length, room in (
             ("x", panel.x, lowest, self.shared_x, (left, right), self.width, right - left, self.slack),

@@ -267,9 +267,9 @@ class Null(Mark):
     """Whether no panel has the null of several series, so that its mean is drawn as well; a `Plot` finds it itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
         for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
-                box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
                 for series, level in ((one, one.null(kind)) for one in panel):
                     if level["null_low"].notna().any():
                         places = level[series.x] + series.aside
@@ -281,9 +281,11 @@ class Null(Mark):
                 ends = self.level(part, kind)
                 ends = ends[ends[panel[0].x].astype(float).between(before, last)]
                 ends, before = ends.dropna(subset=["null_low", "null_high"]), last
-                if len(ends):
-                    edges = band(ends[panel[0].x], ends["null_low"], ends["null_high"], NULL_BAND)
-                    yield as_null(edges, number)
+                bounds = ends[panel[0].x], ends["null_low"], ends["null_high"]
+                if len(ends) == 1:  # a band would have no width
+                    yield _bars(*bounds, box)
+                elif len(ends):
+                    yield as_null(band(*bounds, NULL_BAND), number)
             level = self.level(panel, kind)
             found = level.notna().any()
             if found["null_mean"] and (len(self._tables(panel, kind)) == 1 or not found["null_low"]):
