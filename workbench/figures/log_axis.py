@@ -151,12 +151,8 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     if not found:
         return [trace]
     trace[letter] = [None if np.isnan(value) else value for value in drawn]
-    if (
-        line and np.ndim(trace.marker.size) == 0 and trace.marker.size is not None
-    ):  # the arrow stands for the marker
-        trace.marker.size = [
-            trace.marker.size * (cut == value) for cut, value in zip(drawn, values, strict=True)
-        ]
+    if line:  # the arrow stands in the place of the marker
+        trace.marker.opacity = [float(shown == value) for shown, value in zip(drawn, values, strict=True)]
     if bars.array is not None:
         ends = {"array": np.minimum(up, high - inside), "arrayminus": np.minimum(down, inside - low)}
         bars.update(symmetric=False, **ends)
