@@ -1,11 +1,14 @@
 """Patterns of attention: loops and a permuted null as oracle, what a perfect head scores, and what is left out."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
 from workbench.analyses.attention_patterns import induction_keys, pattern_share, uniform_overlap
+from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS = 2, 3, 7
 PREVIOUS = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(-1).triu(-1)
@@ -80,3 +83,35 @@ def test_the_analysis_measures_what_an_image_has():
     assert frame["null_mean"].between(0, 1).all()
     sentences = workbench.findings(frame)
     assert any("attention on the class token: most in layer" in sentence for sentence in sentences)
+
+
+def test_attention_on_the_own_segment_is_what_a_loop_over_patches_computes(tmp_path):
+    """Masks of one pixel per patch: 4 × 2 of them, behind a class token and two registers."""
+    model, given = narrow_vit(), images(BATCH)
+    segments = [[0, 0, 1, 0, 2, 1, 0, 2], [0, 0, 0, 1, 1, 1, 1, 3]]
+    ids = [*workbench.analyze("attention-patterns", model=model, inputs=given, layers=[0])["input"].unique()]
+    for name, own in zip(ids, segments, strict=True):
+        levels = np.array(own, dtype=np.uint8).reshape(4, 2)
+        Image.fromarray(np.repeat(levels[..., None], 3, axis=-1)).save(tmp_path / f"{name}.png")
+    options = {"model": model, "inputs": given, "layers": [0], "masks": str(tmp_path)}
+    frame = workbench.analyze("attention-patterns", **options)
+    rows = frame[frame["metric"] == "pattern_segment"].set_index(["input", "head"])
+    attn = workbench.capture(model, given, layers=[0], sites=["attn"])[0].attn
+    for number, (name, own) in enumerate(zip(ids, segments, strict=True)):
+        for head in range(attn.shape[1]):
+            shares = []
+            for i in range(8):
+                others = [3 + j for j in range(8) if j != i and own[j] == own[i]]
+                if others:
+                    shares.append(sum(attn[number, head, 3 + i, j].item() for j in others))
+            assert rows.loc[(name, head), "value"] == pytest.approx(sum(shares) / len(shares), rel=1e-5)
+    # of the first input four patches have 3 others of their segment, two 1 and two 1, among 11 tokens
+    assert rows.loc[(ids[0], 0), "null_mean"] == pytest.approx((4 * 3 + 2 + 2) / 8 / 11)
+    tiled = workbench.analyze("attention-patterns", method="tiled", **options)
+    again = tiled[tiled["metric"] == "pattern_segment"]
+    assert again["value"].tolist() == pytest.approx(rows["value"].tolist(), rel=1e-4)
+
+
+def test_segments_need_a_mask_for_every_input(tmp_path):
+    with pytest.raises(InputError, match="no mask for input"):
+        workbench.analyze("attention-patterns", model=narrow_vit(), inputs=images(1), masks=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Which simple pattern does a head's attention follow? Previous, first or own token, induction, local, class, even.
+"""Which simple pattern does a head's attention follow? Previous, first or own token, induction, local, segment, even.
 
 A score is the share of a head's attention that lies on the keys of the pattern, mean over queries; of even attention,
 how much of it even attention would give as well. Attention is (*batch, head, query, key), both of the same tokens.
@@ -25,12 +25,14 @@ from workbench.analyses.layer import (
     Layer,
     NotApplicable,
     need_token_attention,
+    patch_places,
     token_attention,
     visible_keys,
     visible_of,
 )
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, RowSquares
 from workbench.analyses.registry import Analysis, OfMaps
+from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.analyses.tiles import Operands, count_tiled, report_broken, tiled_operands
 from workbench.core import operands
 from workbench.core.null_distributions import ROUNDING, Null
@@ -48,11 +50,16 @@ _PERMUTED = (
 
 @dataclass(frozen=True)
 class Options(OfMaps):
-    """How far local attention reaches."""
+    """How far local attention reaches, and which segments the patches of an image belong to."""
 
     radius: Annotated[
         float, Gt(0), Le(64), "reach of local attention, in tokens of a text and in patches of an image"
     ] = 2.0
+    masks: Annotated[
+        Masks,
+        "segments of images: a folder with one mask image per input, of its name, a colour or grey level each; ink "
+        "(bright patches, for the bundled digits); or none",
+    ] = None
 
 
 def _pattern(name: str, label: str, what: str, source: str = "workbench") -> Metric:
@@ -78,6 +85,11 @@ PATTERN_LOCAL = _pattern(
     "pattern_local", "Local attention", "other tokens within the radius of the query", "Clark et al. 2019"
 )
 PATTERN_CLASS = _pattern("pattern_class", "Attention on the class token", "the class token, from all others")
+PATTERN_SEGMENT = _pattern(
+    "pattern_segment",
+    "Attention on the own segment",
+    "other patches of the query's own segment, from patches",
+)
 PATTERN_UNIFORM = Metric(
     "pattern_uniform",
     "Overlap with even attention",
@@ -241,11 +253,11 @@ def _after_earlier(words: Sequence[str | None]) -> Callable[[range], tuple[Tenso
     return pairs
 
 
-def patterns(layer: Layer, count: int, radius: float) -> Iterator[tuple[Metric, PatternPlaces]]:
+def patterns(layer: Layer, count: int, options: Options) -> Iterator[tuple[Metric, PatternPlaces]]:
     """The patterns that the tokens of a layer can have: of an input and some of its queries, the pairs with their keys.
 
     Those of an order (previous, first: Clark et al. 2019; induction: Olsson et al. 2022) are of texts; a class token is
-    of models that have one.
+    of models that have one; segments are of images with ``masks``.
     """
     every = torch.arange(count)
     positions = layer.positions(count)
@@ -275,12 +287,15 @@ def patterns(layer: Layer, count: int, radius: float) -> Iterator[tuple[Metric, 
         ]
         yield PATTERN_INDUCTION, lambda number, rows: after[number](rows)
     if positions is not None:
-        yield PATTERN_LOCAL, lambda _, rows: _near(positions, rows, radius)
+        yield PATTERN_LOCAL, lambda _, rows: _near(positions, rows, options.radius)
     kinds = layer.token_kinds(count)
     if "class" in kinds:
         of_class = torch.tensor([kind == "class" for kind in kinds])
         classes = of_class.nonzero()[:, 0]
         yield PATTERN_CLASS, lambda _, rows: _to_each(rows, classes, ~of_class)
+    if options.masks is not None:
+        segments = [_segments(layer, number, kinds, options.masks) for number in range(len(layer.ids))]
+        yield PATTERN_SEGMENT, lambda number, rows: _alike(segments[number], rows)
     yield PATTERN_DIAGONAL, lambda _, rows: _pairs(rows, every, every >= 0)
 
 
@@ -303,6 +318,24 @@ def _near(positions: Tensor, rows: range, radius: float) -> tuple[Tensor, Tensor
     here = positions[rows.start : rows.stop]
     apart = torch.cdist(here, positions, compute_mode="donot_use_mm_for_euclid_dist")
     queries, keys = (apart <= radius).nonzero(as_tuple=True)
+    queries = queries + rows.start
+    others = queries != keys
+    return queries[others], keys[others]
+
+
+def _segments(layer: Layer, number: int, kinds: Sequence[str], masks: str) -> Tensor:
+    """The segment of every token of an input, -1 for what is no patch."""
+    places = patch_places(kinds, layer.grid)
+    assert layer.grid is not None  # there are patches
+    found = torch.full((len(kinds),), -1)
+    found[places] = patch_segments(masks, layer.ids[number], layer.grid, layer.image(number))
+    return found
+
+
+def _alike(segments: Tensor, rows: range) -> tuple[Tensor, Tensor]:
+    """The queries of ``rows``, each with the other tokens of its segment."""
+    here = segments[rows.start : rows.stop, None]
+    queries, keys = ((here == segments) & (here >= 0)).nonzero(as_tuple=True)
     queries = queries + rows.start
     others = queries != keys
     return queries[others], keys[others]
@@ -334,7 +367,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
     count_tiled(layer, operands is not None)
-    for metric, score in scores_of(dict(patterns(layer, keys, options.radius))):
+    for metric, score in scores_of(dict(patterns(layer, keys, options))):
         null = "dirichlet" if metric is PATTERN_UNIFORM else "permutation"
         yield Measurement(metric, score.value, null=score.null, columns={"null": null})
 
@@ -394,7 +427,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 ANALYSIS = Analysis(
     "attention-patterns",
-    "Which simple pattern each head follows: previous, first or own token, induction, local, class token, even",
+    "Which simple pattern each head follows: previous, first or own token, induction, local, class, segment, even",
     ("mask", "attn"),
     measure,
     (
@@ -403,6 +436,7 @@ ANALYSIS = Analysis(
         PATTERN_INDUCTION,
         PATTERN_LOCAL,
         PATTERN_CLASS,
+        PATTERN_SEGMENT,
         PATTERN_UNIFORM,
         PATTERN_DIAGONAL,
     ),

@@ -216,7 +216,7 @@ _OURS = {
     "attention-map": "attention_entropy attention_entropy_share attention_distance attention_sink attention_sink_key "
     "attention_diversity head_output_norm nonfinite",
     "attention-patterns": "pattern_previous pattern_first pattern_induction pattern_local pattern_class "
-    "pattern_uniform pattern_diagonal",
+    "pattern_segment pattern_uniform pattern_diagonal",
     "class-attention": "class_attention class_attention_special class_attention_entropy_share class_attention_spread "
     "class_attention_diversity class_attention_mask",
     "token-similarity": "token_cosine token_cosine_rate effective_rank",

@@ -48,6 +48,7 @@ from .membership import token_membership_figure as token_membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
+from .perturbed import embedded_budgets_figure as embedded_budgets_figure
 from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure
@@ -64,6 +65,7 @@ from .robustness import robustness_models_figure as robustness_models_figure
 from .robustness import with_aupr_ends as with_aupr_ends
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
+from .scenes import scenes_figure as scenes_figure
 from .sensitivity import sampled_sensitivity_figure as sampled_sensitivity_figure
 from .sensitivity import softmax_sensitivity_figure as softmax_sensitivity_figure
 from .signal_noise import snr_depth_figure as snr_depth_figure

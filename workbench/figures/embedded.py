@@ -46,7 +46,9 @@ _SEED, _MEAN = "each seed", "mean over 3 seeds"
 _SEED_WORDS = "each seed (equal ones coincide; a square alone: one seed)"
 
 
-def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+def embedded_scores_figure(
+    frame: pd.DataFrame, metric: str = "accuracy", columns: int = 3, same: bool = False
+) -> go.Figure:
     """A row per mechanism, a panel per data set: every seed at its last epoch, and the mean with its 95 % CI.
 
     The interval is Student's over seeds, cut where the score can go no further; a mechanism of one seed has a dot and
@@ -55,11 +57,13 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
         metric: of its test rows: accuracy, mean_iou, loss or normalised_return.
+        columns: panels in a row.
+        same: whether all panels have one axis.
 
     Raises:
         InputError: no such rows, or a metric that is none of these.
     """
-    words, factor, (least, most) = _axis(metric)
+    words, factor, (least, most) = axis_of(metric)
     rows = _scores(frame, metric)
     seeds = rows[rows["variant"] != MAJORITY]
     drawn, cut = [], False
@@ -91,8 +95,9 @@ def embedded_scores_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
-    forest = forest.scale(row=1.9 if tall else 2.2).add(interval, Rule(levels.to_dict(), "trivial predictor"))
-    return forest.figure(columns=min(len(titles), 3))
+    forest = forest.scale(row=1.9 if tall else 2.2, same=same or ())
+    forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
+    return forest.figure(columns=min(len(titles), columns))
 
 
 def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -107,7 +112,7 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     Raises:
         InputError: no such rows, or a metric that is none of these.
     """
-    words, factor, _ = _axis(metric)
+    words, factor, _ = axis_of(metric)
     rows = frame[(frame["split"] == "test") & (frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
     many = rows.groupby("variant")["seed"].transform("nunique") > 1
     rows = rows[many | (rows["variant"] == "softmax-shuffled")]
@@ -119,9 +124,10 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     rows["trivial"] = rows["data"].map(levels)
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
-    plot = plot.scale(y_title=words.capitalize(), y_log=False, y_free=True)
+    plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True)
     count = rows.groupby("variant")["seed"].nunique().max()
-    line = Line("median", markers=False, words=f"median over {count} seeds; shuffled: one seed")
+    shuffled = "; shuffled: one seed" * bool((rows["variant"] == "softmax-shuffled").any())
+    line = Line("median", markers=False, words=f"median over {count} seeds{shuffled}")
     plot = plot.add(Band(quantiles=(0, 100), alpha=0.13, words=f"range over {count} seeds"), line)
     plot = plot.add(Rule(column="trivial", name="trivial predictor"))
     return plot.figure("page", columns=min(rows["data"].nunique(), 3), labels="key")
@@ -144,14 +150,14 @@ def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Fi
     Raises:
         InputError: no runs over η and s in the frame.
     """
-    words, factor, _ = _axis(metric)
+    words, factor, _ = axis_of(metric)
     rows = embedded_grid(frame, metric)
     if rows.empty:
         raise InputError("the frame has no runs over η and s; give the record of a time series")
     rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
     rows = rows.drop(columns=["attention", "variant"])
     plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
-    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=words.capitalize(), y_log=False)
+    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=words[0].upper() + words[1:], y_log=False)
     return plot.add(Line("mean", words="one seed")).figure(
         "page", columns=min(rows["data"].nunique(), 3), labels="key"
     )
@@ -167,7 +173,8 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     ]
 
 
-def _axis(metric: str) -> tuple[str, float, tuple[float, float]]:
+def axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
+    """What the axis of a metric says, the factor of its values, and the least and largest that there can be."""
     if metric not in _AXES:
         raise InputError(f"no axis for {metric!r}; give {', '.join(_AXES)}")
     return _AXES[metric]

@@ -7,6 +7,7 @@ hand is on record too (``make records``).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,10 @@ _EVALUATION_TYPES = {
     "severity": "Int64",
     **dict.fromkeys(("epsilon", "value", "low", "high"), "float64"),
 }
+
+
+_OF_EVALUATION = {"pixel_accuracy": "accuracy", "accuracy_top1": "accuracy"}
+"""What an evaluation calls a metric of training."""
 
 
 def _folder(confirmed: bool = False) -> Path:
@@ -222,7 +227,8 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
     """What training on embedded data gave (all data sets on record, or those named), under one another.
 
     Columns: `EMBEDDED_COLUMNS`. ``variant`` is the mechanism as `PLAN` in `studies.training.embedded_runs` calls it,
-    or "majority", the trivial predictor, which has no seed. ``attrs`` as those of `training_record`.
+    or "majority", the trivial predictor, which has no seed. ``split`` is "train", "test", or what the trained model
+    underwent, with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`.
 
     Raises `UnknownName` for data without a record, `InputError` for a file that is not the one recorded.
     """
@@ -233,7 +239,8 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
         if name not in known:
             raise UnknownName("embedded data on record", name, known)
         about, path = _open(f"{EMBEDDED_RECORDS}/{name}", EPOCHS_FILE)
-        frames.append(read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"}))
+        frame = read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"})
+        frames.append(frame.replace({"metric": _OF_EVALUATION}))
         files.append(path)
         runs.append(
             {
@@ -247,6 +254,34 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
     joined = pd.concat(frames[1:] or frames, ignore_index=True)
     joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": []}
     return joined
+
+
+def beside_perturbed(record: pd.DataFrame, conditions: Mapping[str, str]) -> pd.DataFrame:
+    """The last epochs of an `embedded_record`, its data sets taken apart by what the test set underwent.
+
+    ``conditions`` are words → ``split``: {"clean": "test", "FGSM, ε = 0.02": "fgsm 0.02"}. ``data`` is then "mosaics,
+    FGSM, ε = 0.02", ``split`` "test", and the other columns are as there. The trivial predictor looks at no input, and
+    has its score in each.
+
+    Raises `InputError` where nothing is on record of any of them.
+    """
+    last = record.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
+    record = record[record["epoch"] == last]
+    trivial = record[record["variant"] == "majority"]
+    parts = []
+    for (data, own), (words, split) in itertools.product(
+        record.groupby("data", sort=False), conditions.items()
+    ):
+        rows = own[(own["split"] == split) & (own["variant"] != "majority")]
+        if len(rows):
+            rows = pd.concat([trivial[trivial["data"] == data], rows])
+            parts.append(rows.assign(data=f"{data}, {words}", split="test"))
+    if not parts:
+        found = ", ".join(map(str, record["split"].unique())) or "nothing"
+        raise InputError(f"the record holds {found}; nothing of {', '.join(conditions.values())}")
+    table = pd.concat(parts, ignore_index=True)
+    table.attrs = record.attrs
+    return table
 
 
 def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from timm.layers import Mlp
 from timm.models.vision_transformer import init_weights_vit_timm
 from torch import Tensor, nn
@@ -91,3 +91,25 @@ def install_mixture(blocks: Iterable[nn.Module], experts: int) -> None:
         block.mlp = SwitchMlp(first.in_features, first.out_features, experts)
         for part in block.mlp.modules():
             init_weights_vit_timm(part, needs_reset=False)
+
+
+@torch.no_grad()
+def expert_choices(model: nn.Module, **batch: Tensor) -> Int[Tensor, "layer batch token"]:
+    """Which expert takes each token, in every mixture of a model in their order.
+
+    Raises `InputError` for a model without a mixture.
+    """
+    mixtures = [part for part in model.modules() if isinstance(part, SwitchMlp)]
+    if not mixtures:
+        raise InputError("the model has no mixture of experts; give one whose recipe has experts")
+    found: list[Tensor] = []
+    handles = [
+        one.router.register_forward_hook(lambda module, given, output: found.append(output.argmax(dim=-1)))
+        for one in mixtures
+    ]
+    try:
+        model(**batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return torch.stack(found)

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from workbench.core.null_distributions import derived_seed
 from workbench.models.checkpoints import restore
+from workbench.studies.evaluation.embedded_passages import passages_of, swapped_passages
 from workbench.studies.evaluation.images import BATCH, PHOTO_CUTS
 from workbench.studies.evaluation.running import evaluate
-from workbench.studies.evaluation.texts import swap_words
 from workbench.studies.training.feeding import pad_together
-from workbench.studies.training.tasks import load_task
-from workbench.studies.training.tasks.passages import decoded, encoded
 
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
 INPUTS_OF_TASK = {"images": PHOTO_CUTS}
@@ -46,19 +42,10 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
 def swapped(checkpoint: Path, shares: Sequence[float] = (0.0, 0.05, 0.1, 0.2)) -> pd.DataFrame:
     """Accuracy of a classifier of passages on its test set, a share of the words replaced (teo2024 App. A.4)."""
     module, about = restore(checkpoint)
-    characters, context = about["preprocessing"]["characters"], about["preprocessing"]["context"]
-    task = load_task(
-        "passages", 1, data=about["data"]["source"], architecture=about["architecture"], characters=characters
-    )
-    texts = [decoded(ids, characters) for ids in task.test.sequences]  # ty: ignore[missing-attribute] - `Sequences`
+    task = passages_of(about)
     rows = []
     for share in shares:
-        examples = []
-        for number, (text, (_, target)) in enumerate(zip(texts, task.test, strict=True)):  # ty: ignore[invalid-argument-type]
-            changed = swap_words(text, share, np.random.default_rng(derived_seed(0, str(number)))).text
-            ids = torch.from_numpy(encoded(changed, characters, context).astype(np.int64))
-            examples.append((ids, target))
-        right = []
+        examples, right = [(ids, target) for ids, target, _ in swapped_passages(task, share)], []
         for start in range(0, len(examples), BATCH):
             batch, targets = pad_together(examples[start : start + BATCH], "input_ids")
             right.append(module.eval()(**batch).argmax(1) == targets)

@@ -1,0 +1,87 @@
+"""Embedded tasks under perturbation: data sets taken apart by what they underwent, and curves against the budget."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.core.errors import InputError
+from workbench.figures import embedded_budgets_figure, embedded_scores_figure
+from workbench.studies.findings import embedded_findings
+from workbench.studies.records import beside_perturbed
+
+FINAL = {"softmax": [0.6, 0.7, 0.8], "rpc-sym": [0.65, 0.75, 0.7], "softmax-boost": [0.5]}
+BUDGETS = {
+    "test": 1.0,
+    "train": 1.1,
+    "corruptions": 0.8,
+    "fgsm 0": 1.0,
+    "fgsm 0.02": 0.5,
+    "word-swap 0.1": 0.9,
+}
+
+
+def record(metric="accuracy"):
+    rows = [
+        {"variant": "majority", "attention": "", "seed": None, "epoch": 0, "split": "test", "value": 0.25}
+    ]
+    rows += [
+        {
+            "variant": variant,
+            "attention": "",
+            "seed": seed,
+            "epoch": 3,
+            "split": split,
+            "value": value * factor,
+        }
+        for variant, values in FINAL.items()
+        for seed, value in enumerate(values)
+        for split, factor in BUDGETS.items()
+    ]
+    frame = pd.DataFrame(rows).assign(data="made", metric=metric, unit="")
+    return frame.astype({"seed": "Int64"})
+
+
+def test_what_the_test_set_underwent_is_a_data_set_of_its_own_with_the_trivial_predictor():
+    found = beside_perturbed(record(), {"clean": "test", "FGSM": "fgsm 0.02", "PGD": "pgd 0.02"})
+    assert [*found["data"].unique()] == ["made, clean", "made, FGSM"]
+    assert set(found["split"]) == {"test"}
+    softmax = found[(found["variant"] == "softmax") & (found["data"] == "made, FGSM")]
+    assert softmax["value"].tolist() == pytest.approx([0.3, 0.35, 0.4])
+    assert found.loc[found["variant"] == "majority", "value"].tolist() == [0.25, 0.25]
+    with pytest.raises(InputError, match=r"holds .*fgsm 0.02.*; nothing of pgd 0.02"):
+        beside_perturbed(record(), {"PGD": "pgd 0.02"})
+
+
+def test_figure_and_sentences_of_scores_take_it_as_they_take_the_record():
+    found = beside_perturbed(record(), {"clean": "test", "FGSM": "fgsm 0.02"})
+    seeds = [
+        trace for trace in embedded_scores_figure(found).data if trace.x is not None and len(trace.x) == 7
+    ]
+    assert sorted(np.round(seeds[1].x, 9)) == [25, 30, 32.5, 35, 35, 37.5, 40]
+    clean, attacked = embedded_findings(found, "accuracy")
+    assert "On made, clean softmax has a test accuracy of 70.0" in clean
+    assert "On made, FGSM softmax has a test accuracy of 35.0" in attacked
+
+
+def test_curves_against_the_budget_hold_means_over_seeds_and_leave_the_rest_out():
+    figure = embedded_budgets_figure(record())
+    lines = [
+        [*map(float, trace.y)] for trace in figure.data
+        if trace.y is not None and trace.mode == "lines" and trace.fill is None and None not in trace.y
+    ]  # fmt: skip
+    assert pytest.approx([70, 35]) in lines  # of softmax under FGSM
+    assert pytest.approx([50, 25]) in lines  # of one seed
+    assert not any(56 in line for line in lines)  # 70 times 0.8, of corruptions
+    titles = {note.text for note in figure.layout.annotations}
+    assert {"made: FGSM", "made: words swapped"} <= titles
+    assert [25, 25] in lines  # the trivial predictor
+
+
+def test_other_frames_are_refused():
+    with pytest.raises(InputError, match="no mean_iou under a budget"):
+        embedded_budgets_figure(record(), "mean_iou")
+    with pytest.raises(InputError, match="no axis"):
+        embedded_budgets_figure(record(), "f1")
+    only = record()
+    with pytest.raises(InputError, match="under a budget"):
+        embedded_budgets_figure(only[only["split"] == "test"])

@@ -1,0 +1,55 @@
+"""Embedded tasks under perturbation: test scores against the budget of an attack, or the share of words swapped."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.core.errors import InputError
+from workbench.figures.embedded import MAJORITY, NAMES, axis_of
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.robustness import ATTACKS
+
+_BUDGET = r"(?P<protocol>[a-z-]+) (?P<epsilon>[\d.e-]+)"
+_CALLED = {**ATTACKS, "word-swap": "words swapped"}
+
+
+def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """The test score against the budget, a panel per data set and attack: mean over seeds, band from least to largest.
+
+    A line for every mechanism, of one seed without a band. The budget of swapped words is their share.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: accuracy or mean_iou.
+
+    Raises:
+        InputError: no rows of a budget, or a metric without an axis.
+    """
+    words, factor, _ = axis_of(metric)
+    rows = frame[(frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
+    rows = rows.join(rows["split"].str.extract(_BUDGET)).dropna(subset="protocol")
+    if rows.empty:
+        raise InputError(f"the frame has no {metric} under a budget; give the result of embedded_record()")
+    trivial = frame[(frame["variant"] == MAJORITY) & (frame["metric"] == metric)]
+    rows = rows.assign(
+        epsilon=rows["epsilon"].astype(float),
+        value=rows["value"] * factor,
+        trivial=rows["data"].map(trivial.groupby("data")["value"].first() * factor),
+        panel=rows["data"] + ": " + rows["protocol"].map(_CALLED),
+    ).drop(columns="attention")
+    swapped = rows["panel"].str.endswith(_CALLED["word-swap"])
+    titles = dict.fromkeys(rows["panel"][swapped].unique(), "Share of words")
+    titles |= dict.fromkeys(rows["panel"][~swapped].unique(), "Budget ε (L∞)")
+    names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
+    seeds = rows.groupby(["data", "variant"])["seed"].nunique()
+    many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
+    plot = Plot(rows, "epsilon", "variant", "panel", names=names).metric(metric)
+    plot = plot.scale(y_title=words[0].upper() + words[1:], x_title=titles, y_log=False)
+    plot = plot.add(
+        Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
+        Line("mean", markers=False, words=f"mean over {many} seeds; one seed: no range"),
+        Rule(column="trivial", name="trivial predictor"),
+    )
+    return plot.figure("page", columns=min(len(titles), 4), labels="key")

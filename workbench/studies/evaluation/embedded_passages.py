@@ -1,0 +1,102 @@
+"""Test passages of an embedded task with some of their words swapped, and the attention that these words get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from workbench.analyses.attention_patterns import pattern_share
+from workbench.captures import capture
+from workbench.core.null_distributions import derived_seed
+from workbench.models.loading import LoadedModel
+from workbench.studies.evaluation.texts import swap_words
+from workbench.studies.training.feeding import pad_together
+from workbench.studies.training.tasks import Task, load_task
+from workbench.studies.training.tasks.base import spread
+from workbench.studies.training.tasks.passages import decoded, encoded
+
+
+def passages_of(about: Mapping[str, Any]) -> Task:
+    """The task ``passages`` that a checkpoint was trained on, in its characters, with one passage for training."""
+    read = about["preprocessing"]
+    return load_task(
+        "passages",
+        1,
+        data=about["data"]["source"],
+        architecture=about["architecture"],
+        characters=read["characters"],
+    )
+
+
+def swapped_passages(
+    task: Task, share: float
+) -> Iterator[tuple[Int[Tensor, " token"], int, Bool[Tensor, " token"]]]:
+    """The test passages of a task ``passages``, a share of the words replaced: ids, class, and which tokens are new.
+
+    The same words at every call, and with a larger share these and more.
+    """
+    characters, context = task.preprocessing["characters"], task.preprocessing["context"]
+    held: Any = task.test  # `Sequences`
+    for number, (ids, target) in enumerate(zip(held.sequences, held.targets, strict=True)):
+        draw = np.random.default_rng(derived_seed(0, str(number)))
+        changed = swap_words(decoded(ids, characters), share, draw)
+        ids = torch.from_numpy(encoded(changed.text, characters, context).astype(np.int64))
+        yield ids, int(target), torch.from_numpy(~changed.kept[:context])
+
+
+@dataclass(frozen=True)
+class EmbeddedPassages:
+    """Some test passages by the share of their words that is swapped, in the same order."""
+
+    given: dict[float, dict[str, Tensor]]
+    """What the model takes."""
+    swapped: dict[float, Bool[Tensor, "batch token"]]
+    """Which tokens are of words put in the place of others."""
+    targets: Int[Tensor, " batch"]
+
+
+def embedded_passages(model: LoadedModel, shares: Sequence[float], *, n: int) -> EmbeddedPassages:
+    """``n`` test passages, spread over all, of the embedded data that a classifier of passages was trained on."""
+    assert model.meta is not None  # it was trained here
+    task = passages_of(model.meta)
+    given, swapped, targets = {}, {}, torch.empty(0)
+    for share in shares:
+        every = [*swapped_passages(task, share)]
+        chosen = [every[number] for number in spread(len(every), n)]
+        given[share], targets = pad_together([(ids, target) for ids, target, _ in chosen], "input_ids")
+        swapped[share] = torch.nn.utils.rnn.pad_sequence([new for *_, new in chosen], batch_first=True)
+    return EmbeddedPassages(given, swapped, targets)
+
+
+def attention_on_swapped(
+    models: Mapping[str, LoadedModel], passages: EmbeddedPassages, share: float
+) -> pd.DataFrame:
+    """Share of a head's attention on swapped words, mean over queries that see some; beside it the null distribution.
+
+    Columns attention (the name of a model in ``models``), input, layer, head, metric "swapped_share", value, null
+    ("permutation": the weights of a query among the keys that it sees), null_mean, null_low, null_high.
+    """
+    batch, new = passages.given[share], passages.swapped[share]
+    count = new.shape[1]
+    real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+    before = torch.ones(count, count, dtype=torch.bool).tril()
+    rows = []
+    for name, model in models.items():
+        for layer in capture(model, batch, sites=["attn"]):
+            assert layer.attn is not None  # of a language model every layer has one
+            found = pattern_share(layer.attn, new[:, None, None].expand(-1, 1, count, -1), before, real)
+            for place in np.ndindex(*found.value.shape):
+                null = {
+                    f"null_{part}": float(getattr(found.null, part)[place])
+                    for part in ("mean", "low", "high")
+                }
+                one = {"attention": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
+                rows.append({**one, "value": float(found.value[place]), **null})
+    return pd.DataFrame(rows).assign(metric="swapped_share", null="permutation").dropna(subset="value")

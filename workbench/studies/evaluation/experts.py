@@ -1,0 +1,79 @@
+"""How a mixture of experts shares the tokens of texts out: how evenly, and whether by what a token is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from workbench.core.null_distributions import derived_seed
+from workbench.models.architectures.mixture import SwitchMlp, expert_choices
+
+_BAND = torch.tensor([0.025, 0.975], dtype=torch.float64)
+
+
+def expert_use(
+    model: nn.Module, batch: dict[str, Tensor], *, seed: int = 0, null_samples: int = 20
+) -> pd.DataFrame:
+    """By layer how the real tokens of a batch are shared out among the experts.
+
+    Columns ``layer``, ``expert``, ``metric``, ``value``, ``null_mean``, ``null_low``, ``null_high``. ``expert_share``:
+    share of the tokens that an expert takes. ``expert_evenness``: entropy of these shares over log of the number of
+    experts, 1 where all take as many. ``expert_by_token``: mutual information of expert and token (a character) over
+    the entropy of the shares, 1 where the character alone decides; its null has the choices permuted among the tokens,
+    ``null_samples`` times (at least once).
+
+    Raises `InputError` for a model without a mixture of experts.
+    """
+    choices, ids = expert_choices(model, **batch), batch["input_ids"]
+    real = batch.get("attention_mask", torch.ones_like(ids)).bool()
+    experts = [len(part.experts) for part in model.modules() if isinstance(part, SwitchMlp)]
+    rows: list[dict[str, Any]] = []
+    for layer, (chosen, count) in enumerate(zip(choices, experts, strict=True)):
+        own, tokens = chosen[real], ids[real]
+        shares = torch.bincount(own, minlength=count).double() / len(own)
+        spent = float(torch.special.entr(shares).sum())
+        rows += [
+            {"layer": layer, "expert": expert, "metric": "expert_share", "value": float(share)}
+            for expert, share in enumerate(shares)
+        ]
+        rows.append({"layer": layer, "metric": "expert_evenness", "value": spent / math.log(count)})
+        if spent > 0:
+            generator = torch.Generator().manual_seed(derived_seed(seed, f"experts of layer {layer}"))
+            orders = [torch.randperm(len(own), generator=generator) for _ in range(null_samples)]
+            null = torch.tensor([information(own[order], tokens) / spent for order in orders]).double()
+            low, high = null.quantile(_BAND).tolist()
+            known = {"value": information(own, tokens) / spent, "null_mean": float(null.mean())}
+            rows.append(
+                {"layer": layer, "metric": "expert_by_token", **known, "null_low": low, "null_high": high}
+            )
+    columns = ["layer", "expert", "metric", "value", "null_mean", "null_low", "null_high"]
+    return pd.DataFrame(rows, columns=columns).astype({"expert": "Int64"})
+
+
+def information(choices: Int[Tensor, " token"], tokens: Int[Tensor, " token"]) -> float:
+    """Mutual information (nats) of two numbers that every token has."""
+    first, second = (part.unique(return_inverse=True)[1] for part in (choices, tokens))
+    joint = torch.zeros(int(first.max()) + 1, int(second.max()) + 1, dtype=torch.float64)
+    joint.index_put_((first, second), torch.ones(len(first), dtype=torch.float64), accumulate=True)
+    joint = joint / joint.sum()
+    entropy = [torch.special.entr(part).sum() for part in (joint.sum(0), joint.sum(1), joint)]
+    return max(float(entropy[0] + entropy[1] - entropy[2]), 0.0)
+
+
+def expert_findings(use: pd.DataFrame, name: str) -> list[str]:
+    """How evenly experts are used by layer, and what of their choice the character tells, beside its null."""
+    parts = []
+    for layer, own in use.groupby("layer"):
+        even = own.loc[own["metric"] == "expert_evenness", "value"].iloc[0]
+        known = own[own["metric"] == "expert_by_token"]
+        words = "".join(
+            f", {row.value:.0%} of the choice told by the character (null {row.null_mean:.1%})"
+            for row in known.itertuples()
+        )
+        parts.append(f"layer {layer} evenness {even:.2f}{words}")
+    return [f"Experts of {name}: {'; '.join(parts)}."]
