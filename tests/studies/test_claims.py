@@ -151,7 +151,9 @@ def test_a_cost_is_counted_at_the_paper_s_own_size(everything):
 
 
 def test_no_claim_about_a_trained_mechanism_rests_on_seeds_that_had_been_seen(everything):
-    trained = everything[everything["analysis"].isin(["training", "evaluation"]) & (everything["kind"] != "count")]
+    trained = everything[
+        everything["analysis"].isin(["training", "evaluation"]) & (everything["kind"] != "count")
+    ]
     assert len(trained) > 40
     assert set(trained["scope"]) == {"confirmatory seeds"}
     assert set(trained["units"]) == {"seeds"}
