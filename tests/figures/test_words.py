@@ -56,6 +56,7 @@ def test_what_labels_are_short_for_is_said_once():
         ("bilateral filter", []),  # the filter of images, no attention
         ("symmetric<br>softmax", ["Symmetric"]),
         ("asymmetric RPC", ["RPC"]),
+        ('error_x": {"symmetric": false}, "softmax', []),  # what plotly calls an interval
     ],
 )
 def test_labels_are_recognised_by_what_they_name(label, defined):

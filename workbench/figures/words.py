@@ -33,7 +33,7 @@ alone: sentences have that word."""
 DEFINED = {
     r"Scaled \(S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
     r"\\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
-    r"\b[Ss]ymmetric\b": "Symmetric: attention whose keys are its queries",
+    r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
     "RPC": "RPC: attention by robust principal components",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
     r"\bbilateral\b(?!(?: |<br>)(?:filter|attention))": "Bilateral: attention as a bilateral filter, over tokens and "
