@@ -19,6 +19,7 @@ COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
     "offline_rl": {"model", "inputs", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
+    "segmentation": {"inputs"},  # those of the task that its models were trained on
     "subspaces": {"inputs", "n"},  # of weights
     "time_series": {"model", "inputs"},  # trains its own
     "training_curves": {"n", "seed"},  # of training runs on record: how many, and from which on
@@ -40,6 +41,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "projection_error_by_attention": ["change"],
     "robust_components": ["auc", "planted"],
     "robustness": ["rpc", "bilateral", "operators", "corruptions", "ood"],
+    "segmentation": ["attacks", "segments", "noise", "masks"],
     "snr_boost": ["shares", "depth"],
     "softmax_sensitivity": ["layers"],
     "subspaces": ["coherence"],
@@ -53,6 +55,7 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
     "class_attention": "bundled:photos-tost",
     **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),
     "robust_components": "bundled:digits-rpc-sym",
+    "segmentation": "bundled:embedded-mosaics-softmax-sym",
     **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
     **dict.fromkeys([f"attention_in_one_hour_{part}" for part in ("text", "words")], "bundled:prose-softmax"),
     "attention_in_one_hour_members": "bundled:prose-tost",
@@ -67,6 +70,7 @@ NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "robust_components_planted", "softmax_sensitivity",
     *(f"offline_rl{part}" for part in ("", "_curves")),
+    *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
     *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),
 }  # fmt: skip
 

@@ -27,6 +27,17 @@ def test_a_pixel_has_the_colour_of_its_class_and_the_image_its_own():
     assert [trace.name for trace in figure.data if trace.type == "scatter"] == ["sky", "a wall"]
 
 
+def test_titles_stand_over_the_images_alone():
+    images, truth = zip(*map(scene, range(2)), strict=True)
+    figure = scenes_figure(images, {"truth": truth}, NAMES, ["clean", "noise"])
+    assert [note.text for note in figure.layout.annotations if note.text in ("clean", "noise")] == [
+        "clean",
+        "noise",
+    ]
+    with pytest.raises(InputError, match="1 titles for 2 images"):
+        scenes_figure(images, {"truth": truth}, NAMES, ["clean"])
+
+
 def test_maps_that_do_not_fit_are_refused():
     image, truth = scene(0)
     with pytest.raises(InputError, match="truth: 1 maps for 2 images"):

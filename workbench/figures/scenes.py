@@ -21,7 +21,10 @@ CLASSES = (
 
 
 def scenes_figure(
-    images: Sequence[np.ndarray], masks: Mapping[str, Sequence[np.ndarray]], classes: Sequence[str]
+    images: Sequence[np.ndarray],
+    masks: Mapping[str, Sequence[np.ndarray]],
+    classes: Sequence[str],
+    titles: Sequence[str] = (),
 ) -> go.Figure:
     """A column per image: the image, and beneath it a map of classes for each of the ``masks``, in their order.
 
@@ -29,9 +32,11 @@ def scenes_figure(
         images: (height, width, 3) each, 8 bits.
         masks: what a row is called → a (height, width) map of class numbers for each image.
         classes: their names, from class 0; the key has those that a map holds.
+        titles: what stands over each image, or nothing.
 
     Raises:
-        InputError: other numbers of images and maps, more classes than there are colours, or a class without a name.
+        InputError: other numbers of images and maps or titles, more classes than there are colours, or a class without
+            a name.
     """
     if len(classes) > len(CLASSES):
         raise InputError(f"{len(classes)} classes; a figure has colours for {len(CLASSES)}: draw fewer")
@@ -39,6 +44,8 @@ def scenes_figure(
     for name, own in maps.items():
         if len(own) != len(images):
             raise InputError(f"{name}: {len(own)} maps for {len(images)} images; give one each")
+    if titles and len(titles) != len(images):
+        raise InputError(f"{len(titles)} titles for {len(images)} images; give one each")
     held = sorted({int(number) for own in maps.values() for one in own for number in np.unique(one)})
     if held and not 0 <= held[0] <= held[-1] < len(classes):
         raise InputError(f"maps hold classes {held[0]} to {held[-1]}, of {len(classes)} names")
@@ -50,7 +57,8 @@ def scenes_figure(
             tall, across = np.shape(picture)[:2]
             trace = go.Image(z=picture, name=name, hoverinfo="name")
             y = Axis("" if number else name, tall - 0.5, -0.5, bare=True)
-            panels.append(Panel([trace], Axis("", -0.5, across - 0.5, bare=True), y))
+            title = titles[number] if titles and name == "image" else ""
+            panels.append(Panel([trace], Axis("", -0.5, across - 0.5, bare=True), y, title))
     key = [
         key_entry(
             classes[number].replace("_", " "),

@@ -169,7 +169,7 @@ def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
                 )
         of_softmax = mean_interval(baseline).words(digits)
         sentences.append(
-            f"On {data} softmax has a test {metric.replace('_', ' ')} of {of_softmax}{unit} (mean over {len(baseline)} "
+            f"On {data} softmax has a test {_called(metric)} of {of_softmax}{unit} (mean over {len(baseline)} "
             f"seeds, 95 % CI), the trivial predictor {trivial:{digits}}{unit}."
             + (
                 f" Less softmax's, in{points}, Welch's 95 % CI over seeds: {'; '.join(apart_by)}."
@@ -222,11 +222,14 @@ def ablation_findings(frame: pd.DataFrame, metric: str) -> list[str]:
                 value = f"{change.iloc[0]:+{digits}}".replace("-", "−")
                 said.append(f"{name} {value} (seed {change.index[0]} alone, not tested{beside})")
         if said:
-            what = metric.replace("_", " ")
             sentences.append(
-                f"On {data}, test {what} less that without the change, in{points}: {'; '.join(said)}."
+                f"On {data}, test {_called(metric)} less that without the change, in{points}: {'; '.join(said)}."
             )
     return sentences
+
+
+def _called(metric: str) -> str:
+    return metric.replace("_", " ").replace("iou", "IoU")
 
 
 def _units(metric: str) -> tuple[float, str, str, str]:
