@@ -33,6 +33,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "claims": ["wu2025", "trained_wu2025"],  # of one paper in the quick preset
     "class_attention": ["summary", "masks"],
     "cosine_decay": ["sites"],
+    "efficiency_variants": ["tasks"],
     "eigenvector_test": ["exact"],
     "membership_maps": ["baseline"],
     "offline_rl": ["curves"],
@@ -68,7 +69,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
-    "robust_components_planted", "softmax_sensitivity",
+    "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
     *(f"offline_rl{part}" for part in ("", "_curves")),
     *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
     *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),

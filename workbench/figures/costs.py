@@ -27,6 +27,8 @@ _STEPS = {
     "rpc-sym": "RPC, 4 iterations in layer 1", "rpc-sym num_iter=[5]": "RPC, 5 iterations in layer 1",
     "rpc-sym num_iter=[6]": "RPC, 6 iterations in layer 1", "rpc-sym num_iter=2": "RPC, 2 iterations in each layer",
 }  # fmt: skip
+_OF_TASKS = {"softmax": "softmax, fused", "linformer": "Linformer", "nystrom": "Nyströmformer"}
+"""Where the baseline is softmax attention whose matrix is formed."""
 
 
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
@@ -34,11 +36,12 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
 
     The bar of a dot is the interquartile range over rounds. Red diamonds of training and triangles of inference are
     what papers print, as multiples of their own baselines. Rows are grouped by baseline, which has none itself;
-    a variant whose paper has another baseline than softmax attention stands with that one.
+    a variant whose paper has another baseline than softmax attention stands with that one. A frame with the column
+    ``problem`` is grouped by it: the same baseline on several tasks.
 
     Args:
         frame: the result of `workbench.studies.training.variant_costs`, and under it as wanted `published_costs`, whose
-            variants are drawn where they are measured too.
+            variants are drawn where they are measured too; likewise of `task_costs` and `published_task_costs`.
 
     Raises:
         InputError: another frame, or one without measured rows.
@@ -51,17 +54,21 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     shown = shown[(shown["attention"] != shown["baseline"]) & ~shown["source"].str.startswith("counted")]
     other = set(measured.loc[measured["baseline"] != "softmax", "attention"]) - set(measured["baseline"])
     shown = shown[(shown["baseline"] != "softmax") | ~shown["attention"].isin(other)]
-    shown = shown.assign(of="relative to " + shown["baseline"].map(_label))
+    of_tasks = "problem" in shown
+    shown = shown.assign(of=shown["problem"] if of_tasks else "relative to " + shown["baseline"].map(_label))
     drawn = shown[shown["source"] == "measured"]
-    known = set(zip(drawn["baseline"], drawn["attention"], strict=True))
+    known = set(zip(drawn["of"], drawn["attention"], strict=True))
     printed = shown[shown["source"] != "measured"]
-    printed = printed[[pair in known for pair in zip(printed["baseline"], printed["attention"], strict=True)]]
+    printed = printed[[pair in known for pair in zip(printed["of"], printed["attention"], strict=True)]]
     reach = pd.concat([drawn, printed])[["ratio", "low", "high"]].to_numpy(dtype=float)
     reach = reach[np.isfinite(reach) & (reach > 0)]
     names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS | _BOTH
+    names |= _OF_TASKS if of_tasks else {}
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
-    forest = forest.scale(log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=3.4)
+    forest = forest.scale(
+        log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 3.4
+    )
     papers = printed["source"].str.split(" ").str[0]
     published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)
     diamonds = []

@@ -165,7 +165,8 @@ def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
 
 def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
     """Multiples of the baseline; the baseline's own row has what they are multiples of."""
-    shown = data[["source", "baseline", "attention"]].copy()
+    keys = [*(["problem"] if "problem" in data else []), "source", "baseline", "attention"]
+    shown = data[keys].copy()
     shown["quantity"] = [
         f"{_SHORT[metric]} ({condition})" if condition else _SHORT[metric]
         for metric, condition in data[["metric", "condition"]].itertuples(index=False)
@@ -176,7 +177,7 @@ def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
             ["attention", "baseline", "value", "unit", "ratio"]
         ].itertuples(index=False)
     ]
-    return _spread_out(shown, ["source", "baseline", "attention"])
+    return _spread_out(shown, keys)
 
 
 def _beside_table(data: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "runs": ["train"],
         "folder": ["TrainResult"],
         "efficiency": ["cost_findings", "papers_counts", "published_costs", "variant_costs"],
+        "task_efficiency": ["published_task_costs", "task_cost_findings", "task_costs"],
         "recipes": ["Recipe", "load_recipe", "recipe_names"],
     },
 )

@@ -150,8 +150,8 @@ def variant_costs(
     pairs = [
         (name, base) for base in (SOFTMAX, SYMMETRIC) for name in names if base in _baselines(name, names)
     ]
-    rows = [row for name, base in pairs for row in _rows(costs, times, name, base)]
-    frame = _frame(rows, model=loaded.spec, source="measured")
+    rows = [row for name, base in pairs for row in rows_of_costs(costs, times, name, base)]
+    frame = frame_of_costs(rows, model=loaded.spec, source="measured")
     frame.attrs["provenance"] = shared(
         {
             "analysis": "variant-costs",
@@ -242,7 +242,7 @@ def _timed(steps: Mapping[str, _Steps], rounds: int, n: int) -> dict[str, dict[t
     return found
 
 
-def _rows(
+def rows_of_costs(
     costs: Mapping[str, Mapping[tuple[str, str], float]],
     times: Mapping[str, Mapping[tuple[str, str], pd.Series]],
     name: str,
@@ -271,7 +271,8 @@ def _baselines(name: str, known: Sequence[str]) -> list[str]:
     return [SOFTMAX, SYMMETRIC] if symmetric else [SOFTMAX]
 
 
-def _frame(rows: pd.DataFrame | list[dict[str, Any]], **constant: Any) -> pd.DataFrame:
+def frame_of_costs(rows: pd.DataFrame | list[dict[str, Any]], **constant: Any) -> pd.DataFrame:
+    """These rows in the columns of `variant_costs`, with the unit of each quantity."""
     frame = pd.DataFrame(rows).assign(version=__version__, **constant)
     frame["unit"] = frame["metric"].map(lambda metric: METRICS[metric].unit)
     return frame.reindex(columns=list(COLUMNS))
@@ -301,7 +302,7 @@ def published_costs() -> pd.DataFrame:
         rows["ratio"] = rows["value"] / rows.set_index(quantity).index.map(base)
         parts.append(rows)
     joined = pd.concat(parts, ignore_index=True)
-    return _frame(joined.assign(low=joined["ratio"], high=joined["ratio"]), model="")
+    return frame_of_costs(joined.assign(low=joined["ratio"], high=joined["ratio"]), model="")
 
 
 def papers_counts() -> pd.DataFrame:
@@ -320,8 +321,8 @@ def papers_counts() -> pd.DataFrame:
             found = model_costs(build(architecture), torch.zeros(1, architecture["in_chans"], side, side))
             costs[name] = _as_quantities(found)
         base = next(iter(names.values()))
-        rows = [row for name in names.values() for row in _rows(costs, {}, name, base)]
-        parts.append(_frame(rows, source=f"counted as in {paper}", model=recipe))
+        rows = [row for name in names.values() for row in rows_of_costs(costs, {}, name, base)]
+        parts.append(frame_of_costs(rows, source=f"counted as in {paper}", model=recipe))
     return pd.concat(parts, ignore_index=True)
 
 
