@@ -18,7 +18,7 @@ from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.measuring import legend_row
-from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, WIDTHS, apply_theme, translucent
+from workbench.figures.theme import GREY, NULL_BAND, NULL_EDGE, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
 from workbench.frames.results import conform
 
@@ -115,7 +115,11 @@ def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
 def test_the_null_of_a_single_layer_is_a_bar_that_can_be_seen():
     held = frame(layers=1)
     fig = Plot(held).metric("attention_diversity").add(Line(), Null()).figure()
-    (bar,) = [trace for trace in fig.data if trace.line.color == NULL_BAND and trace.x[0] is not None]
+    (bar,) = [
+        trace
+        for trace in fig.data
+        if trace.line.color == NULL_EDGE and trace.mode == "lines" and trace.x[0] is not None
+    ]
     assert bar.line.width > 5
     assert bar.x[:2] == (0, 0)
     assert bar.y[0] < bar.y[1]

@@ -37,7 +37,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import beside_null, over_inputs, unit_of
+from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -629,11 +629,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     of_entropy = frame[frame["metric"] == ATTENTION_ENTROPY_SHARE.name]
     if len(of_entropy):
         even = {int(layer): over_inputs(rows).within(0, 1) for layer, rows in of_entropy.groupby("layer")}
-        (first, start), (last, end) = min(even.items()), max(even.items())
-        sentences.append(
-            f"normalised attention entropy {start.words()} in layer {first} and {end.words()} in layer {last}, mean "
-            f"over heads and {unit_of(start).removeprefix('mean over ')}"
-        )
+        unit = unit_of(even[min(even)]).removeprefix("mean over ")
+        sentences.append(f"normalised attention entropy {first_to_last(even)}, mean over heads and {unit}")
     of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]
     if len(of_heads) and of_heads["value"].notna().any():
         apart = over_inputs(of_heads)

@@ -37,7 +37,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, checked
 from workbench.core.options import NullSamples, ranges
-from workbench.frames.estimate import beside_null, over_inputs, unit_of
+from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -550,12 +550,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             by_layer = {
                 int(layer): over_inputs(own).within(0, ends_at) for layer, own in rows.groupby("layer")
             }
-            (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
-            ends.append(
-                f"{words} {start.words()} in layer {first}"
-                + (f", {end.words()} in layer {last}" if last > first else "")
-            )
-            over = unit_of(start).removeprefix("mean over ")
+            ends.append(f"{words} {first_to_last(by_layer, between=', ')}")
+            over = unit_of(by_layer[min(by_layer)]).removeprefix("mean over ")
     sentences = (
         [f"attention of the {whose} token by head: {'; '.join(ends)}; mean over heads and {over}"]
         if ends

@@ -29,7 +29,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import over_inputs
+from workbench.frames.estimate import first_to_last, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -647,14 +647,12 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How many eigenvalues hold 90 % of the spectrum in the first and the last layer, and in the null distribution."""
     ranks = frame[frame["metric"] == "rank_90"]
-    by_layer = {int(layer): rows for layer, rows in ranks.groupby("layer")}
-    first, last = min(by_layer), max(by_layer)
-    start, end = over_inputs(by_layer[first]), over_inputs(by_layer[last])
+    by_layer = {int(layer): over_inputs(rows) for layer, rows in ranks.groupby("layer")}
     null = ranks["null_mean"].dropna()
     beside = f"; Gaussian keys of the same mean square give {null.mean():.1f}" if len(null) else ""
     return [
-        f"90 % of the spectrum lies in {start.words('.1f')} eigenvalues in layer {first} and in {end.words('.1f')} in "
-        f"layer {last}, {start.over('inputs')}, of the mean over heads{beside}"
+        f"eigenvalues that hold 90 % of the spectrum: {first_to_last(by_layer, '.1f')}, "
+        f"{by_layer[min(by_layer)].over('inputs')}, of the mean over heads{beside}"
     ]
 
 

@@ -22,7 +22,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import over_inputs
+from workbench.frames.estimate import first_to_last, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -332,10 +332,9 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     if cosines.empty:
         return []
     by_layer = {int(layer): over_inputs(rows) for layer, rows in cosines.groupby("layer")}
-    (first, start), (last, end) = min(by_layer.items()), max(by_layer.items())
+    start = by_layer[min(by_layer)]
     sentences = [
-        f"mean token cosine ({site}) {start.words()} in layer {first} and {end.words()} in layer {last}, "
-        f"{start.over('inputs')}{_beside_null(cosines)}"
+        f"mean token cosine ({site}) {first_to_last(by_layer)}, {start.over('inputs')}{_beside_null(cosines)}"
     ]
     fitted = plain[plain["metric"] == "token_cosine_rate"]
     if len(fitted):

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds
 from workbench.figures.frames import band, short_name
-from workbench.figures.theme import GREY, NULL_BAND, PUBLISHED, RED, translucent
+from workbench.figures.theme import GREY, NULL_BAND, NULL_EDGE, PUBLISHED, RED, translucent
 from workbench.figures.words import in_words
 
 NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
@@ -282,8 +282,8 @@ class Null(Mark):
                 ends = ends[ends[panel[0].x].astype(float).between(before, last)]
                 ends, before = ends.dropna(subset=["null_low", "null_high"]), last
                 bounds = ends[panel[0].x], ends["null_low"], ends["null_high"]
-                if len(ends) == 1:  # a band would have no width
-                    yield _bars(*bounds, box)
+                if len(ends) == 1:  # a band would have no width, and a bar has no edge
+                    yield _bars(*bounds, box | {"color": NULL_EDGE})
                 elif len(ends):
                     yield as_null(band(*bounds, NULL_BAND), number)
             level = self.level(panel, kind)
@@ -559,7 +559,7 @@ def as_null(trace: go.Scatter, number: int) -> go.Scatter:
 
     Its edge goes all around, so that it is seen where it is narrower than a line.
     """
-    fill, width, edge = ("rgba(120,120,120,0.05)", 1, "#333333") if number else (NULL_BAND, 0.7, "#B0B0B0")
+    fill, width, edge = ("rgba(120,120,120,0.05)", 1, "#333333") if number else (NULL_BAND, 0.7, NULL_EDGE)
     if trace.x[0] is not None:
         trace.update(x=[*trace.x, trace.x[0]], y=[*trace.y, trace.y[0]])
     return trace.update(fillcolor=fill, line={"width": width, "color": edge, "dash": "solid"})

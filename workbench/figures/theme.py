@@ -53,6 +53,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "pentagon", "cross", "triangle-down")
 GREY = "#666666"
 NULL_BAND = "rgba(120,120,120,0.22)"
+NULL_EDGE = "#B0B0B0"
 ALLOWED = "rgba(119,170,221,0.28)"  # where a claim holds
 
 # The one look of numbers that papers print, in every figure; no series is red.

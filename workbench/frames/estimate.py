@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -23,6 +24,15 @@ def over_inputs(rows: pd.DataFrame) -> Finding:
     mean = float(means.get("mean", whole["value"].mean()))
     low, high = (float(means.get(name, math.nan)) for name in ("low", "high"))
     return Finding(mean, low, high, input_count(rows))
+
+
+def first_to_last(by_layer: Mapping[int, Finding], format: str = ".2f", between: str = " and ") -> str:
+    """The findings of the first and of the last layer: "0.91 [0.90, 0.92] in layer 0 and 0.79 [0.78, 0.80] in layer 3".
+
+    A single layer is named once.
+    """
+    ends = dict.fromkeys((min(by_layer), max(by_layer)))
+    return between.join(f"{by_layer[layer].words(format)} in layer {layer}" for layer in ends)
 
 
 def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:

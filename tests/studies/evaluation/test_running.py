@@ -22,7 +22,7 @@ from workbench.studies.evaluation.robustness import DEAR, RUNS, _jobs, make_robu
 from workbench.studies.evaluation.texts import PROSE, open_texts
 from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
 
-MODEL = "bundled:digits-vit"
+MODEL, SYMMETRIC = "bundled:digits-vit", "bundled:digits-softmax-sym"
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,;:'-?!"
 
 
@@ -352,6 +352,15 @@ def test_a_record_holds_the_numbers_and_takes_up_finished_work(tmp_path, capsys)
     again = make_robustness_record([MODEL], ["clean", "ood"], data, work, limit=5)
     assert again["files"] == made["files"]
     assert capsys.readouterr().err == ""  # nothing was measured again
+    both = make_robustness_record([SYMMETRIC], ["clean"], data, work, limit=5)  # beside what is there
+    assert list(both["models"]) == [MODEL, SYMMETRIC]
+    assert list(both["seconds"]) == [f"{MODEL} clean", f"{MODEL} ood", f"{SYMMETRIC} clean"]
+    beside = read_evaluation(folder / EVALUATIONS_FILE)
+    assert list(beside["model"].unique()) == [SYMMETRIC, MODEL]
+    pd.testing.assert_frame_equal(beside[beside["model"] == MODEL].reset_index(drop=True), frame)
+    both["models"][MODEL]["sha256"] = "of other weights"
+    (folder / RECORD_FILE).write_text(json.dumps(both))
+    assert list(make_robustness_record([SYMMETRIC], ["clean"], data, work, limit=5)["models"]) == [SYMMETRIC]
     with pytest.raises(UnknownName, match="bundled model of digits or prose 'bundled:digits-none'"):
         make_robustness_record(["bundled:digits-none"], None, data, work)
     with pytest.raises(UnknownName, match="protocol"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,8 @@ def make_robustness_record(
 ) -> dict[str, Any]:
     """Evaluate `models` (all bundled ones trained on digits or prose) under `protocols` (``RUNS``, less ``DEAR``).
 
-    Numbers and record go to ``data/records/robustness``, in place of what is there. Unfinished work lies in
+    Numbers and record go to ``data/records/robustness``, in place of what is there; where models or protocols are
+    named, beside what is there of others, as long as their weights are the ones bundled. Unfinished work lies in
     `work` until then; `limit` shortens every run; `workers` evaluations run at a time, on one thread
     each.
 
@@ -132,27 +133,47 @@ def make_robustness_record(
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
     }
     folder = data / "records" / ROBUSTNESS
-    if runs is not None and (folder / RECORD_FILE).is_file():
-        frame, about = _beside(folder, frame, about)
+    if (runs is not None or models or protocols) and (folder / RECORD_FILE).is_file():
+        frame, about = _beside(
+            folder, frame, about, _weights_of_bundled if runs is None else _weights_on_record(folder)
+        )
     return write_record(folder, EVALUATIONS_FILE, frame, about)
 
 
-def _beside(folder: Path, frame: pd.DataFrame, about: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The record with what stands in the folder of other seeds, models and protocols, of weights still on record."""
-    old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
-    weights = {
+def _weights_on_record(folder: Path) -> Callable[[str], str | None]:
+    """The hash of the last checkpoint of NAME-SEED, as its record of training has it."""
+    found = {
         f"{path.parent.name}-{run['seed']}": run["last_checkpoint_sha256"]
         for path in folder.parent.glob(f"*/{RECORD_FILE}")
         for run in json.loads(path.read_text(encoding="utf-8")).get("runs", ())
     }
-    stays = [
-        key
-        for key in old["seconds"]
-        if key not in about["seconds"]
-        and old["models"][key.rpartition(" ")[0]]["file_sha256"] == weights.get(key.rpartition(" ")[0])
-    ]
-    rows = read_evaluation(folder / EVALUATIONS_FILE, CONFIRMED_COLUMNS)
-    names = rows["model"].str.removeprefix("bundled:") + "-" + rows["training_seed"].astype(str)
+    return found.get
+
+
+def _weights_of_bundled(spec: str) -> str | None:
+    from workbench import load
+    from workbench.models.catalog import bundled_models
+
+    known = spec in {entry.spec for entry in bundled_models()}
+    return load(spec).identity["sha256"] if known else None
+
+
+def _beside(
+    folder: Path, frame: pd.DataFrame, about: dict[str, Any], weights: Callable[[str], str | None]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The record with what stands in the folder of other seeds, models and protocols, of weights that are still these.
+
+    ``weights``: what a model is called in the record → its hash.
+    """
+    old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    same = {
+        name: one.get("file_sha256", one["sha256"]) == weights(name) for name, one in old["models"].items()
+    }
+    stays = [key for key in old["seconds"] if key not in about["seconds"] and same[key.rpartition(" ")[0]]]
+    rows = read_evaluation(folder / EVALUATIONS_FILE, tuple(frame.columns))
+    names = rows["model"]
+    if "training_seed" in rows:
+        names = names.str.removeprefix("bundled:") + "-" + rows["training_seed"].astype(str)
     rows = rows[(names + " " + rows["protocol"]).isin(stays)]
     stay = {key.rpartition(" ")[0]: old["models"][key.rpartition(" ")[0]] for key in stays}
     joined = {
@@ -162,8 +183,16 @@ def _beside(folder: Path, frame: pd.DataFrame, about: dict[str, Any]) -> tuple[p
         "seconds": {key: old["seconds"][key] for key in stays} | about["seconds"],
         "notes": sorted({*(old["notes"] if stays else ()), *about["notes"]}),
     }
+    order = [name for own in RUNS.values() for name in own]
     both = pd.concat([rows, frame], ignore_index=True)
-    return both.sort_values(["model", "training_seed", "protocol"], kind="stable", ignore_index=True), joined
+    by = ["model", *(["training_seed"] if "training_seed" in both else []), "protocol"]
+    both = both.sort_values(
+        by,
+        kind="stable",
+        ignore_index=True,
+        key=lambda own: own.map(order.index) if own.name == "protocol" else own,
+    )
+    return both, joined
 
 
 def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
