@@ -73,7 +73,19 @@ def test_curves_against_the_budget_hold_means_over_seeds_and_leave_the_rest_out(
     assert pytest.approx([50, 25]) in lines  # of one seed
     assert not any(56 in line for line in lines)  # 70 times 0.8, of corruptions
     titles = {note.text for note in figure.layout.annotations}
-    assert {"made: FGSM", "made: words swapped"} <= titles
+    wanted = {
+        f"made, {of}:<br>{name}"
+        for of in ("FGSM", "words swapped")
+        for name in ("symmetric RPC", "softmax + boost")
+    }
+    assert {title for title in titles if "made" in title} == wanted
+    assert (
+        lines.count(pytest.approx([70, 35])) == 3
+    )  # softmax behind both mechanisms, one of which has the same mean
+    alone = record().query("variant in ('softmax', 'majority')")
+    assert "made, FGSM:<br>softmax" in {
+        note.text for note in embedded_budgets_figure(alone).layout.annotations
+    }
     assert [25, 25] in lines  # the trivial predictor
 
 

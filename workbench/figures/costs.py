@@ -27,7 +27,14 @@ _STEPS = {
     "rpc-sym": "RPC, 4 iterations in layer 1", "rpc-sym num_iter=[5]": "RPC, 5 iterations in layer 1",
     "rpc-sym num_iter=[6]": "RPC, 6 iterations in layer 1", "rpc-sym num_iter=2": "RPC, 2 iterations in each layer",
 }  # fmt: skip
-_OF_TASKS = {"softmax": "softmax, fused", "linformer": "Linformer", "nystrom": "Nyströmformer"}
+_OF_TASKS = {
+    "softmax": "softmax, fused",
+    "primal": "Primal, last layer",
+    "primal-causal": "causal Primal, last layer",
+    "primal layers=0-1": "Primal, all layers",
+    "linformer": "Linformer",
+    "nystrom": "Nyströmformer",
+}
 """Where the baseline is softmax attention whose matrix is formed."""
 
 

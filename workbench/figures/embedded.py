@@ -11,6 +11,7 @@ from workbench.core.intervals import mean_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.theme import series_style
 
 NAMES = {
     "softmax": "softmax",
@@ -42,8 +43,9 @@ _AXES = {
     "loss": ("test loss (nats)", 1, (0, np.inf)),
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
+_SQUARE = series_style(1)["marker"]["symbol"]
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
-_SEED_WORDS = "each seed (equal ones coincide; a square alone: one seed)"
+_SEED_WORDS = "each seed (a stroke alone: one seed)"
 
 
 def embedded_scores_figure(
@@ -90,14 +92,18 @@ def embedded_scores_figure(
         color="kind",
         names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: _SEED_WORDS},
     )
-    said = "95 % CI (t) of the mean over seeds" + ", cut where scores end" * cut
+    said = "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
     interval = Interval(columns=("value", "low", "high"), words=said)
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
     forest = forest.scale(row=1.9 if tall else 2.2, same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
-    return forest.figure(columns=min(len(titles), columns))
+    fig = forest.figure(columns=min(len(titles), columns))
+    for trace in fig.select_traces(lambda trace: trace.marker.symbol == _SQUARE):
+        # seeds that lie close are told apart as strokes
+        trace.marker.update(symbol="line-ns-open", size=9, line={"width": 1.5, "color": trace.marker.color})
+    return fig
 
 
 def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:

@@ -12,13 +12,15 @@ from workbench.figures.marks import Band, Line, Rule
 from workbench.figures.robustness import ATTACKS
 
 _BUDGET = r"(?P<protocol>[a-z-]+) (?P<epsilon>[\d.e-]+)"
+_BASELINE, _MECHANISM = "softmax", "the mechanism of the panel"
 _CALLED = {**ATTACKS, "word-swap": "words swapped"}
 
 
 def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """The test score against the budget, a panel per data set and attack: mean over seeds, band from least to largest.
+    """The test score against the budget: a panel per mechanism, data set and attack, with softmax attention behind it.
 
-    A line for every mechanism, of one seed without a band. The budget of swapped words is their share.
+    Lines are means over seeds, bands go from the least to the largest; one seed has no band. The budget of swapped
+    words is their share.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
@@ -37,19 +39,31 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         epsilon=rows["epsilon"].astype(float),
         value=rows["value"] * factor,
         trivial=rows["data"].map(trivial.groupby("data")["value"].first() * factor),
-        panel=rows["data"] + ": " + rows["protocol"].map(_CALLED),
+        attack=rows["data"] + ", " + rows["protocol"].map(_CALLED),
     ).drop(columns="attention")
-    swapped = rows["panel"].str.endswith(_CALLED["word-swap"])
-    titles = dict.fromkeys(rows["panel"][swapped].unique(), "Share of words")
-    titles |= dict.fromkeys(rows["panel"][~swapped].unique(), "Budget ε (L∞)")
-    names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
+    mechanisms = [name for name in NAMES if name in set(rows["variant"]) and name != _BASELINE]
+    mechanisms = mechanisms or [_BASELINE]
+    panels = [
+        own.assign(
+            panel=f"{attack}:<br>{NAMES[name]}",
+            whose=own["variant"].where(own["variant"] == _BASELINE, _MECHANISM),
+        )
+        for attack, held in rows.groupby("attack", sort=False)
+        for name in mechanisms
+        if len(own := held[held["variant"].isin([_BASELINE, name])])
+    ]
+    rows = pd.concat(panels, ignore_index=True)
+    titles = {
+        panel: "Share of words" if protocol == "word-swap" else "Budget ε (L∞)"
+        for panel, protocol in zip(rows["panel"], rows["protocol"], strict=True)
+    }
     seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
-    plot = Plot(rows, "epsilon", "variant", "panel", names=names).metric(metric)
+    plot = Plot(rows, "epsilon", "whose", "panel").metric(metric)
     plot = plot.scale(y_title=words[0].upper() + words[1:], x_title=titles, y_log=False)
     plot = plot.add(
         Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
         Line("mean", markers=False, words=f"mean over {many} seeds; one seed: no range"),
         Rule(column="trivial", name="trivial predictor"),
     )
-    return plot.figure("page", columns=min(len(titles), 4), labels="key")
+    return plot.figure("page", columns=len(mechanisms), labels="key")
