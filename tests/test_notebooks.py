@@ -41,7 +41,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "position_logits": ["shares"],
     "projection_error_by_attention": ["change"],
     "robust_components": ["auc", "planted"],
-    "robustness": ["rpc", "bilateral", "operators", "corruptions", "ood"],
+    "robustness": ["rpc", "asymmetric", "bilateral", "operators", "corruptions", "ood"],
     "segmentation": ["attacks", "segments", "noise", "masks"],
     "snr_boost": ["shares", "depth"],
     "softmax_sensitivity": ["layers"],

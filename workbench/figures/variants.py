@@ -42,6 +42,8 @@ LOOKS: dict[str, Look] = {
     "softmax+boost": _boosted(_SOFTMAX, "#000000", "star"),
     "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
     "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
+    "rpc-asym": Look("asymmetric RPC", "#004488", "dash", "diamond-tall"),
+    "rpc-sym-asym": Look("symmetric RPC, then softmax", "#004488", "dot", "diamond-wide"),
     "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
     "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
     "bilateral": _BILATERAL,

@@ -49,6 +49,8 @@ _PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
 MODELS: dict[str, Bundled] = {
     "digits-vit": Bundled("digits", keep="all"),
     **{f"digits-{name}": Bundled("digits", name) for name in _DIGITS},
+    # teo2024, Table 14: RPC-Attention where the queries are not the keys.
+    **{f"digits-{name}": Bundled("digits", name) for name in ("rpc-asym", "rpc-sym-asym")},
     "digits-softmax-boost": Bundled("digits", "softmax", boost=True),
     "digits-bilateral-boost": Bundled("digits", "bilateral", boost=True),
     **{f"prose-{name}": Bundled("prose", name) for name in _PROSE},
