@@ -17,6 +17,7 @@ NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=
 STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
+    "fan": {"model", "inputs", "n", "seed"},  # of training runs on record
     "offline_rl": {"model", "inputs", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
     "segmentation": {"inputs"},  # those of the task that its models were trained on
@@ -35,6 +36,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "cosine_decay": ["sites"],
     "efficiency_variants": ["tasks"],
     "eigenvector_test": ["exact"],
+    "fan": ["attacks", "curves"],
     "membership_maps": ["baseline"],
     "offline_rl": ["curves"],
     "operator_efficiency": ["exponents"],
@@ -70,6 +72,7 @@ NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an 
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
+    *(f"fan{part}" for part in ("", "_attacks", "_curves")),
     *(f"offline_rl{part}" for part in ("", "_curves")),
     *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
     *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),

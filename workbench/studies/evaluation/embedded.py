@@ -16,6 +16,8 @@ from workbench.studies.evaluation.running import evaluate
 from workbench.studies.training.feeding import pad_together
 
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
+IMAGES = {("images", "pgd"): 100}
+"""How many test images, where not all: FAN takes its twenty steps under six budgets as the models of digits do."""
 INPUTS_OF_TASK = {"images": PHOTO_CUTS}
 """Where a checkpoint does not say its test set: the embedded cuts are those of the task ``photos``."""
 
@@ -29,7 +31,9 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
         return swapped(checkpoint)
     rows: list[dict[str, Any]] = []
     for protocol in PROTOCOLS_OF_TASK.get(task, ()):
-        found = evaluate(f"file:{checkpoint}", protocol, INPUTS_OF_TASK.get(task), n="all")
+        found = evaluate(
+            f"file:{checkpoint}", protocol, INPUTS_OF_TASK.get(task), n=IMAGES.get((task, protocol), "all")
+        )
         if protocol == "corruptions":
             found = found[found["kind"].isna()]
         for row in found.to_dict("records"):
