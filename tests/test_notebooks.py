@@ -18,6 +18,7 @@ STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
     "fan": {"model", "inputs", "n", "seed"},  # of training runs on record
+    "long_range": {"inputs"},  # those of the task that its models were trained on
     "offline_rl": {"model", "inputs", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
     "segmentation": {"inputs"},  # those of the task that its models were trained on
@@ -37,6 +38,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "efficiency_variants": ["tasks"],
     "eigenvector_test": ["exact"],
     "fan": ["attacks", "curves"],
+    "long_range": ["curves", "position", "maps", "rank"],
     "membership_maps": ["baseline"],
     "offline_rl": ["curves"],
     "operator_efficiency": ["exponents"],
@@ -57,6 +59,7 @@ OTHERS = {"attention_heatmaps": {"attention_summary"}, "membership_maps": {"memb
 MODELS = {  # notebooks, and figures, of another model than the plain one
     "class_attention": "bundled:photos-tost",
     **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),
+    "long_range": [f"bundled:embedded-digits-{name}" for name in ("softmax", "bilateral", "primal", "tssa")],
     "robust_components": "bundled:digits-rpc-sym",
     "segmentation": "bundled:embedded-mosaics-softmax-sym",
     **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
@@ -73,6 +76,7 @@ NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
     *(f"fan{part}" for part in ("", "_attacks", "_curves")),
+    *(f"long_range{part}" for part in ("", "_curves")),
     *(f"offline_rl{part}" for part in ("", "_curves")),
     *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
     *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),
