@@ -101,7 +101,7 @@ def embedded_scores_figure(
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     fig = forest.figure(columns=min(len(titles), columns))
     for trace in fig.select_traces(lambda trace: trace.marker.symbol == _SQUARE):
-        # seeds that lie close are told apart as strokes
+        # seeds that lie close can be distinguished as strokes
         trace.marker.update(symbol="line-ns-open", size=9, line={"width": 1.5, "color": trace.marker.color})
     return fig
 
