@@ -43,7 +43,6 @@ _AXES = {
     "loss": ("test loss (nats)", 1, (0, np.inf)),
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
-_SQUARE = series_style(1)["marker"]["symbol"]
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
 _SEED_WORDS = "each seed (a stroke alone: one seed)"
 
@@ -100,7 +99,8 @@ def embedded_scores_figure(
     forest = forest.scale(row=1.9 if tall else 2.2, same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     fig = forest.figure(columns=min(len(titles), columns))
-    for trace in fig.select_traces(lambda trace: trace.marker.symbol == _SQUARE):
+    of_seeds = series_style(int((table["kind"] == _MEAN).any()))["marker"]["symbol"]  # means come first
+    for trace in fig.select_traces(lambda trace: trace.marker.symbol == of_seeds):
         # seeds that lie close can be distinguished as strokes
         trace.marker.update(symbol="line-ns-open", size=9, line={"width": 1.5, "color": trace.marker.color})
     return fig
