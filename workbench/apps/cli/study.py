@@ -381,19 +381,24 @@ def _name(spec: str) -> str:
               help="Only these data. May be repeated. [default: all]")  # fmt: skip
 @epochs_option
 @limit_option
+@device_option
 @workers_option
 @_into("runs/embedded")
-def embedded(name: tuple[str, ...], out: str | None, work: Path, restart: bool, **given: Any) -> None:
+def embedded(
+    name: tuple[str, ...], device: str | None, out: str | None, work: Path, restart: bool, **given: Any
+) -> None:
     """Train what is recorded of the embedded tasks: every mechanism that a claim is about, three seeds each.
 
     \b
     workbench study records embedded --name listops -j 2
     """
+    from workbench.models.loading import default_device
     from workbench.studies.evaluation.embedded import undergone
     from workbench.studies.training.embedded_runs import make_embedded_records
 
     if restart:
         begin_anew(work)
+    given["device"] = device or default_device()
     for line in make_embedded_records(name, _data(out), work, undergone=undergone, **given):
         click.echo(line)
 

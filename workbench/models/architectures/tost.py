@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from timm.models.xcit import ConvPatchEmbed, Xcit, conv3x3
 from torch import Tensor, nn
@@ -153,6 +154,9 @@ class HalvingPatchEmbed(ConvPatchEmbed):
 class ClassAttentionTransformer(Xcit):
     """timm's ``Xcit`` with plain blocks, which do not get the patch grid: none of them looks at neighbours."""
 
+    cls_token: nn.Parameter
+    cls_attn_blocks: nn.ModuleList
+
     def forward_features(
         self, x: Float[Tensor, "batch channel height width"]
     ) -> Float[Tensor, "batch token embed_dim"]:
@@ -161,4 +165,8 @@ class ClassAttentionTransformer(Xcit):
             x = x + self.pos_embed(1, *grid).flatten(2).mT
         for block in self.blocks:
             x = block(x)
-        return self.norm(self.forward_cls(x))
+        # timm has a method of its own for what follows, but only in newer versions
+        x = torch.cat((self.cls_token.expand(len(x), -1, -1), x), dim=1)
+        for block in self.cls_attn_blocks:
+            x = block(x)
+        return self.norm(x)

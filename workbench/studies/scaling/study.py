@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from workbench.studies.records import OPERATORS as RECORD
 from workbench.studies.records import POINTS_FILE, SCALING_COLUMNS, conform_scaling, write_record
 from workbench.studies.scaling.layers import Forecast, forecast
 from workbench.studies.scaling.measuring import ENOUGH, ROUNDS, THREADS, measured
-from workbench.studies.training.measuring import free_memory, memory_measure
+from workbench.studies.training.measuring import device_name, free_memory, memory_measure
 
 SECONDS_A_PASS = 30.0
 """A pass that is expected to take longer is not run, and ends its curve."""
@@ -143,18 +142,6 @@ def study_identity(device: str, dtype: str) -> dict[str, Any]:
         "memory": memory_measure(device),
         "versions": {name: known.get(name) for name in ("python", "torch", "workbench")},
     }
-
-
-def device_name(device: str) -> str:
-    """The name of the GPU, or of the processor as far as the system tells it."""
-    if device != "cpu":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(names or [platform.processor()])[0]} CPU ({platform.machine()})".strip()
 
 
 class _Curve:

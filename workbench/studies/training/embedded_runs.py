@@ -176,8 +176,17 @@ def names_on_record(asks_for: str) -> list[str]:
     return found
 
 
-def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | None, limit: int | None) -> Path:
-    """The folder of one run, trained on one thread unless it is complete."""
+def run(
+    name: str,
+    planned: Planned,
+    seed: int,
+    work: Path,
+    *,
+    epochs: int | None,
+    limit: int | None,
+    device: str = "cpu",
+) -> Path:
+    """The folder of one run, trained on one thread (or a GPU) unless it is complete."""
     out = work / name / planned.variant.replace(" ", "_") / f"seed-{seed}"
     recipe = planned.recipe(name).with_epochs(epochs)
     if _is_complete(out, recipe):
@@ -192,7 +201,9 @@ def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | Non
         }
     task = EMBEDDED[name].task
     if task in PRETRAINED:
-        asked["start"] = pretrain(task, planned.attention, seed, work, epochs=epochs, limit=limit)
+        asked["start"] = pretrain(
+            task, planned.attention, seed, work, epochs=epochs, limit=limit, device=device
+        )
     with one_thread():
         train(
             task,
@@ -202,7 +213,7 @@ def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | Non
             seed=seed,
             epochs=epochs,
             limit=limit,
-            device="cpu",
+            device=device,
             progress=False,
             **asked,
         )
@@ -210,7 +221,14 @@ def run(name: str, planned: Planned, seed: int, work: Path, *, epochs: int | Non
 
 
 def pretrain(
-    task: str, attention: str, seed: int, work: Path, *, epochs: int | None, limit: int | None
+    task: str,
+    attention: str,
+    seed: int,
+    work: Path,
+    *,
+    epochs: int | None,
+    limit: int | None,
+    device: str = "cpu",
 ) -> Path:
     """The checkpoint that runs of this task, attention and seed begin with, whatever the data; trained once."""
     before, data = PRETRAINED[task]
@@ -224,7 +242,7 @@ def pretrain(
             seed=seed,
             epochs=epochs,
             limit=limit,
-            device="cpu",
+            device=device,
             progress=False,
         )
     return found.checkpoints[-1]
@@ -282,7 +300,7 @@ def collect(
             ]
         )
     ]  # fmt: skip
-    listed, described = [], {}
+    listed, described, devices = [], {}, set()
     for (variant, seed), folder in runs.items():
         about = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
         for split in ("train", "test"):
@@ -314,6 +332,7 @@ def collect(
             }
         )
         described[variant] = about["recipe"]
+        devices |= {about["device"]} if "device" in about else set()  # older runs do not say
     frame = pd.concat(frames, ignore_index=True).assign(data=name)
     frame["seed"] = frame["seed"].astype("Int64")
     about = {
@@ -321,6 +340,7 @@ def collect(
         "title": EMBEDDED[name].title,
         "asks_for": EMBEDDED[name].asks_for,
         "command": f"{COMMAND} --name {name}",
+        "device": " and ".join(sorted(devices)),
         "threads": 1,
         "trivial": scores,
         "runs": listed,
@@ -341,6 +361,7 @@ def make_embedded_records(
     workers: int = 1,
     epochs: int | None = None,
     limit: int | None = None,
+    device: str = "cpu",
     undergone: Callable[[Path, str], pd.DataFrame] | None = None,
 ) -> Iterator[str]:
     """Train what is planned of these embedded data sets (all for none); one line for each whose record is written.
@@ -359,7 +380,7 @@ def make_embedded_records(
     from joblib import Parallel, delayed
 
     together = Parallel(n_jobs=workers, return_as="generator_unordered")
-    given = {"epochs": epochs, "limit": limit}
+    given: dict[str, Any] = {"epochs": epochs, "limit": limit, "device": device}
     before = {(EMBEDDED[name].task, planned.attention, seed) for name, planned, seed in todo}
     before = sorted(one for one in before if one[0] in PRETRAINED)
     with safe_path():
@@ -378,10 +399,8 @@ def make_embedded_records(
                 yield _line(name, record)
 
 
-def _run_one(
-    name: str, planned: Planned, seed: int, work: Path, *, epochs: int | None, limit: int | None
-) -> tuple[str, str, int, Path]:
-    return name, planned.variant, seed, run(name, planned, seed, work, epochs=epochs, limit=limit)
+def _run_one(name: str, planned: Planned, seed: int, work: Path, **given: Any) -> tuple[str, str, int, Path]:
+    return name, planned.variant, seed, run(name, planned, seed, work, **given)
 
 
 def _as_planned(name: str, folders: Mapping[tuple[str, int], Path]) -> dict[tuple[str, int], Path]:

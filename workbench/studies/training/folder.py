@@ -30,6 +30,7 @@ from workbench.models.checkpoints import FORMAT, load_weights, upgraded, write_c
 from workbench.models.source import read_torch_file
 from workbench.studies.records import METRICS_FILE, read_metrics
 from workbench.studies.training.loop import Trainer
+from workbench.studies.training.measuring import device_name
 from workbench.studies.training.progress import in_words
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.tasks import Task
@@ -183,7 +184,7 @@ class RunFolder:
         if epoch in self.recipe.checkpoint_epochs():
             self.write_checkpoint(trainer.module.state_dict(), epoch)
         self.write_metrics()
-        self.write_model(complete=False)
+        self.write_model(trainer, complete=False)
         # Last, and whole or not at all: what it says has happened has happened.
         buffer = io.BytesIO()
         state = {
@@ -216,9 +217,14 @@ class RunFolder:
             self.path(METRICS_FILE), lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
         )
 
-    def write_model(self, complete: bool) -> None:
+    def write_model(self, trainer: Trainer, complete: bool) -> None:
         """Write ``model.json``."""
-        about = {"complete": complete, "versions": versions(), "checkpoints": self.table}
+        about = {
+            "complete": complete,
+            "device": device_name(trainer.accelerator.device),
+            "versions": versions(),
+            "checkpoints": self.table,
+        }
         self.store.write({**self.identity, **about})
 
     def keep_last_good(self, trainer: Trainer) -> Path:
@@ -231,13 +237,13 @@ class RunFolder:
         path = self.path(f"epoch-{epoch:03d}.safetensors")
         if trainer.is_main:
             self.write_checkpoint(state["trainer"]["model"], epoch)
-            self.write_model(complete=False)
+            self.write_model(trainer, complete=False)
         return path
 
     def finish(self, trainer: Trainer) -> None:
         """Mark the run complete; nothing is left to go on from."""
         if trainer.is_main:
-            self.write_model(complete=True)
+            self.write_model(trainer, complete=True)
             self.path(RESUME_FILE).unlink(missing_ok=True)
         trainer.accelerator.wait_for_everyone()
 

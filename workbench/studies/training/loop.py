@@ -244,7 +244,9 @@ def reproducible() -> Generator[None]:
 
 def _accelerator(device: str | None) -> Accelerator:
     from accelerate import Accelerator
+    from accelerate.state import is_initialized
 
+    already = ", on which this process trains already: start a new one" if is_initialized() else ""
     if device is not None:
         try:
             wanted = torch.device(device).type
@@ -261,7 +263,7 @@ def _accelerator(device: str | None) -> Accelerator:
     accelerator = Accelerator()
     if device is not None and accelerator.device.type != wanted:
         raise MissingResource(
-            f"device {device!r} is not available here; accelerate offers {accelerator.device.type}"
+            f"device {device!r} is not available here; accelerate offers {accelerator.device.type}{already}"
         )
     return accelerator
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 import time
 import weakref
@@ -55,6 +56,19 @@ def seconds_of(function: Callable[[], object], device: str = "cpu") -> float:
     function()
     torch.cuda.synchronize()
     return time.perf_counter() - started
+
+
+def device_name(device: str | torch.device) -> str:
+    """The name of the GPU, or of the processor as far as the system tells it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    kind = torch.device(device).type.upper()
+    return f"{(names or [platform.processor()])[0]} {kind} ({platform.machine()})".strip()
 
 
 class Allocations(TorchDispatchMode):
