@@ -18,6 +18,7 @@ STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
     "fan": {"model", "inputs", "n", "seed"},  # of training runs on record
+    "mixture": {"inputs"},  # those of the task that its models were trained on
     "long_range": {"inputs"},  # those of the task that its models were trained on
     "offline_rl": {"model", "inputs", "n", "seed"},  # of training runs on record
     "operator_efficiency": {"model", "inputs", "n", "seed"},  # no cost depends on the numbers of a tensor
@@ -38,6 +39,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "efficiency_variants": ["tasks"],
     "eigenvector_test": ["exact"],
     "fan": ["attacks", "curves"],
+    "mixture": ["curves", "swapped", "noise"],
     "long_range": ["curves", "position", "maps", "rank"],
     "membership_maps": ["baseline"],
     "offline_rl": ["curves"],
@@ -61,6 +63,7 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
     **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),
     "long_range": [f"bundled:embedded-digits-{name}" for name in ("softmax", "bilateral", "primal", "tssa")],
     "robust_components": "bundled:digits-rpc-sym",
+    "mixture": "bundled:embedded-genres-softmax-sym",
     "segmentation": "bundled:embedded-mosaics-softmax-sym",
     **dict.fromkeys(["coding_rate", "membership_maps", "subspaces", "tost_training"], "bundled:digits-tost"),
     **dict.fromkeys([f"attention_in_one_hour_{part}" for part in ("text", "words")], "bundled:prose-softmax"),
@@ -78,6 +81,7 @@ NO_MODEL = {
     *(f"fan{part}" for part in ("", "_attacks", "_curves")),
     *(f"long_range{part}" for part in ("", "_curves")),
     *(f"offline_rl{part}" for part in ("", "_curves")),
+    *(f"mixture{part}" for part in ("", "_curves", "_swapped")),
     *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
     *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),
 }  # fmt: skip

@@ -81,7 +81,7 @@ def test_shares_of_five_that_add_up_and_the_cross_terms_beside_their_null():
 def test_a_model_without_cross_terms_says_so_in_a_panel_of_its_own():
     alone = shares("bundled:b")
     fig = position_share_figure(pd.concat([shares(), alone[alone["metric"] == "logit_share"]]))
-    (note,) = [note for note in fig.layout.annotations if note.text == "no data"]
+    (note,) = [note for note in fig.layout.annotations if note.text == "no cross terms"]
     here = [trace for trace in fig.data if f"{trace.xaxis} domain" == note.xref]
     # without a trace plotly draws no axes, and moves the note
     assert [list(trace.y) for trace in here] == [[None]]

@@ -130,7 +130,7 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     rows["trivial"] = rows["data"].map(levels)
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
-    plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True)
+    plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True, x_free=True)
     count = rows.groupby("variant")["seed"].nunique().max()
     shuffled = "; shuffled: one seed" * bool((rows["variant"] == "softmax-shuffled").any())
     line = Line("median", markers=False, words=f"median over {count} seeds{shuffled}")
@@ -163,7 +163,8 @@ def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Fi
     rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
     rows = rows.drop(columns=["attention", "variant"])
     plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
-    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=words[0].upper() + words[1:], y_log=False)
+    title = words[0].upper() + words[1:]
+    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=title, y_log=False, y_free=True)
     return plot.add(Line("mean", words="one seed")).figure(
         "page", columns=min(rows["data"].nunique(), 3), labels="key"
     )

@@ -42,7 +42,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.figures.words import attention_of
+from workbench.figures.words import NO_DATA, attention_of
 from workbench.frames.metrics import METRICS, Metric
 
 SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
@@ -112,6 +112,7 @@ class Plot:
         height: float | None = None,
         columns: int | None = None,
         labels: Literal["auto", "ends", "key", "bar"] = "auto",
+        empty: str = NO_DATA,
     ) -> go.Figure:
         """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
 
@@ -120,8 +121,9 @@ class Plot:
             columns: panels in a row.
             labels: whether colours are named at the ends of their lines, in the key, or (of layers, ranks and the like)
                 by a bar; "auto" takes a bar for many of these, the ends of one panel's lines where there is room.
+            empty: what a panel without data says.
         """
-        return _Drawing(self).figure(width, height, columns, labels)
+        return _Drawing(self).figure(width, height, columns, labels, empty)
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
         return self.figure()._repr_mimebundle_(*args, **kwargs)
@@ -233,7 +235,9 @@ class _Drawing:
                 found.append(Series(own, self.plot.x, label, style, str(value), *sampled))
         return found
 
-    def figure(self, width: str, height: float | None, columns: int | None, labels: str) -> go.Figure:
+    def figure(
+        self, width: str, height: float | None, columns: int | None, labels: str, empty: str
+    ) -> go.Figure:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
         parts = {cell: own for cell, own in parts.items() if own or len(self.plot.metrics) > 1}
         for bars in (mark for mark in self.plot.marks if isinstance(mark, Band) and mark.bars):
@@ -273,7 +277,7 @@ class _Drawing:
             panels.append(Panel(
                 own, self._x_axis(across_from, cell), y,
                 self._label(self.plot.panel, panel, self.rows[metric]) if titled else "",
-                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_NO_DATA,),
+                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_in_the_middle(empty),),
             ))  # fmt: skip
         for number, mark in reversed([*enumerate(marks)]):
             drawn_on = zip((by_mark[number] for by_mark in made.values()), panels, strict=True)
@@ -362,7 +366,8 @@ class _Drawing:
         return metric_axis(known, reaches, **{name[2:]: self._scale(name, metric) for name in names})
 
 
-_NO_DATA = {"text": "no data", "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
+def _in_the_middle(text: str) -> dict[str, Any]:
+    return {"text": text, "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:

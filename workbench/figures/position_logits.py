@@ -74,4 +74,4 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric("logit_share", "logit_correlation")
     null, line = Null(words="positions permuted"), Line(words="mean over inputs and heads")
     plot = plot.scale(x_free=True, y_zero=True).add(null, Band(over="input"), Rule(0, column="zero"), line)
-    return plot.figure("page")
+    return plot.figure("page", empty="no cross terms")

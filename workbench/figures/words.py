@@ -51,8 +51,13 @@ DATA = {
 }
 """Data that models here were trained on, as a caption says it."""
 
+NO_DATA = "no data"
+"""What a panel without data says where nothing else is known of it."""
+
 _VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
-             "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised"}  # fmt: skip
+             "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised", "primal-all": "Primal, all layers",
+             "primal-e": "Primal, e alone", "primal-all-e": "Primal, all layers, e alone",
+             "primal-independent": "Primal, data-independent"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
 _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}
 _NAME = re.compile(

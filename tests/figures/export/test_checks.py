@@ -49,6 +49,12 @@ def left_below():
     return fig.update_traces(y=[2, 3], selector={"name": "two"})
 
 
+def empty_beside(text):
+    """A panel without data that says something, beside one with a line."""
+    fig = lines(showlegend=False).update_traces(x=[None], y=[None], selector={"name": "two"})
+    return fig.add_annotation(text=text, x=0.5, y=0.5, xref="x2 domain", yref="y domain", showarrow=False)
+
+
 def words_at_the_edge(side):
     return lines().add_scatter(
         x=[1], y=[2.5], mode="text", text=["a layer"], textposition=side, xaxis="x2", showlegend=False
@@ -93,6 +99,8 @@ def test_a_figure_with_nothing_wrong_has_no_flaws_and_its_parts_are_where_they_w
             ),
             "panel 2 of 3 shows no data",
         ),
+        (lambda: empty_beside(text="no cross terms"), None),
+        (lambda: empty_beside(text="no data"), "panel 2 of 2 shows no data"),
         (lambda: lines(xaxis2_tickvals=[1]), r"panel 2 of 2 has a single tick on its x axis \(1\)"),
         (lambda: lines(xaxis_tickvals=[1], xaxis_ticktext=["softmax"]), None),
         (

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.figures.words import NO_DATA
+
 SMALLEST_POINTS = 7.0
 """Letters that journals ask for at the least; indices and powers are smaller, as everywhere."""
 LEGEND_SHARE = 0.3
@@ -136,10 +138,18 @@ def _large_key(page: Page) -> Iterator[str]:
         )
 
 
+def _is_within(inner: Box, outer: Box) -> bool:
+    return all(small >= large for small, large in zip(inner[:2], outer[:2], strict=True)) and all(
+        small <= large for small, large in zip(inner[2:], outer[2:], strict=True)
+    )
+
+
 def _panels(page: Page) -> Iterator[str]:
     for number, panel in enumerate(page.panels, 1):
         name = f"panel {number} of {len(page.panels)}" if len(page.panels) > 1 else "the panel"
         if not panel.drawn:
+            if any(_is_within(words.box, panel.box) and words.text != NO_DATA for words in page.words):
+                continue  # it says why
             yield f"{name} shows no data: leave it out, or say in it why"
             continue
         for axis, labels in (("x", panel.x), ("y", panel.y)):
