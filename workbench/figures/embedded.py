@@ -11,7 +11,6 @@ from workbench.core.intervals import mean_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
-from workbench.figures.theme import series_style
 
 NAMES = {
     "softmax": "softmax",
@@ -90,6 +89,7 @@ def embedded_scores_figure(
         panel="data",
         color="kind",
         names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: _SEED_WORDS},
+        strokes=(_SEED,),
     )
     said = "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
     interval = Interval(columns=("value", "low", "high"), words=said)
@@ -98,12 +98,7 @@ def embedded_scores_figure(
     )  # else it does not leave its caption room on a page
     forest = forest.scale(row=1.9 if tall else 2.2, same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
-    fig = forest.figure(columns=min(len(titles), columns))
-    of_seeds = series_style(int((table["kind"] == _MEAN).any()))["marker"]["symbol"]  # means come first
-    for trace in fig.select_traces(lambda trace: trace.marker.symbol == of_seeds):
-        # seeds that lie close can be distinguished as strokes
-        trace.marker.update(symbol="line-ns-open", size=9, line={"width": 1.5, "color": trace.marker.color})
-    return fig
+    return forest.figure(columns=min(len(titles), columns))
 
 
 def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:

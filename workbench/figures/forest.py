@@ -124,6 +124,7 @@ class Forest:
         panel: the column that ``x`` are values of.
         color: the column whose values have a colour each, side by side in a row.
         names: what rows and key say of a value.
+        strokes: values of ``color`` that are strokes, which can be distinguished where they lie close.
 
     Variants of attention have their own colours and markers in every row, unless colours mean something else. Where a
     row has no value in a panel, the words of the column ``finding`` stand in its place.
@@ -136,6 +137,7 @@ class Forest:
     panel: str = "metric"
     color: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    strokes: Sequence[str] = ()
     marks: tuple[Mark, ...] = ()
     kept: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, Any] = field(default_factory=dict)
@@ -282,7 +284,10 @@ class _Drawing:
         if self.forest.color == "attention" and colour in LOOKS:
             style = look_of(colour).style
         line = {**style["line"], "dash": "solid", "width": 1.2}
-        return {"marker": {**style["marker"], "size": 5.5}, "line": line}
+        marker = {**style["marker"], "size": 5.5}
+        if colour in self.forest.strokes:
+            marker |= {"symbol": "line-ns-open", "size": 9, "line": {"width": 1.5, "color": marker["color"]}}
+        return {"marker": marker, "line": line}
 
     def _panel(self, name: str) -> Panel:
         traces = [trace for colour in self.colours for trace in self._dots(name, colour)]
