@@ -138,7 +138,7 @@ def attention_summary_figure(
     plot = Plot(frame.assign(even=level), panel=SERIES if several else None).metric(*present)
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
     apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
-    plot = plot.scale(y_zero=True, x_free=several, y_free=apart or several)
+    plot = plot.scale(y_zero=True, x_free=several, y_free=apart)
     line, rule = Line(words="mean over inputs and heads"), Rule(name="even attention", column="even")
     plot = plot.add(Null(), Band(over="input"), Dots(), line, rule)
     return plot.figure("page", height=118 * len(present) + 90 if several else None)

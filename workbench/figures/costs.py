@@ -86,7 +86,9 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             words = " and ".join(said for kind, said in kinds.items() if (own["condition"] == kind).any())
             own, symbol = own.drop(columns="condition"), _DIAMONDS[len(diamonds)]
             diamonds.append(Published(own, beside=True, symbol=symbol, words=f": {words}, {papers}"))
-    words = Interval(columns=("ratio", "low", "high"), words="median and IQR over rounds")
+    words = Interval(
+        columns=("ratio", "low", "high"), words="median and IQR over rounds, where wider than the dot"
+    )
     return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.words import embedded_model
 from workbench.frames.results import RANDOM_WEIGHTS
 
 UNTRAINED = "(random weights)"
@@ -60,7 +61,8 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
         checkpoints = {
             one.get("checkpoint") for one in models if isinstance(one, dict) and one.get("spec") == model
         }
-    return short_name(model) + (f" {UNTRAINED}" if checkpoints == {RANDOM_WEIGHTS} else "")
+    name = short_name(model)
+    return (embedded_model(name) or name) + (f" {UNTRAINED}" if checkpoints == {RANDOM_WEIGHTS} else "")
 
 
 def series_labels(frame: pd.DataFrame) -> pd.Series:

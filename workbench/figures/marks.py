@@ -347,6 +347,8 @@ class Null(Mark):
             boxed = self._boxed(drawn, kind)
             many = f"; one band for {several} curves" if several > 1 else ""
             many = "; each curve's own" if boxed else many
+            alone = any(len(series.null(kind).dropna(subset=["null_low"])) == 1 for series in drawn)
+            many += "; a bar at a single place" if alone and not boxed else ""
             words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry

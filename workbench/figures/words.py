@@ -36,6 +36,8 @@ DEFINED = {
     r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
     "RPC": "RPC: attention by robust principal components",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
+    r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
+    r"\bdata-independent\b": "Data-independent: weights of Primal-Attention that are not made from the tokens",
     r"\bbilateral\b(?!(?: |<br>)(?:filter|attention))": "Bilateral: attention as a bilateral filter, over tokens and "
     "positions (Abdullaev et al., 2025)",
     "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
@@ -106,6 +108,13 @@ def _said(found: re.Match[str]) -> str:
     words = _ALL[found[0]]
     inside = found[0] in PAPERS and before.count("(") > before.count(")")
     return re.sub(r" \((\d+)\)$", r", \1", words) if inside else words
+
+
+def embedded_model(name: str) -> str:
+    """A bundled model of an embedded task in words: embedded-digits-tssa as token statistics (digits), else ""."""
+    data, _, variant = name.removeprefix("embedded-").partition("-")
+    known = _variant(variant) if name.startswith("embedded-") else ""
+    return f"{known} ({data})" if known else ""
 
 
 def variant_words(text: str) -> str:
