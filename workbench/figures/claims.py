@@ -407,7 +407,7 @@ def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls
     tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]
     tail += ["exploratory"] * (EXPLORED in {*own["scope"]})
     tail += ["after warm-up"] * first["over"].endswith("warm-up")
-    tail += [name for name in _data(own) if name not in first["label"]]
+    tail += [name for name in _data(own) if name not in first["label"] and name not in tail]
     tail += _aside(own)
     shown = "" if first["comparison"].endswith("null") or not several_nulls else _null_words(own)
     tail += [shown] * bool(shown)
@@ -431,9 +431,11 @@ def _aside(frame: pd.DataFrame) -> list[str]:
 
 
 def _data(frame: pd.DataFrame) -> list[str]:
-    """On what data the models of the records were trained."""
-    models = [claim_options(options).get("model", "") for options in frame["options"].fillna("").unique()]
-    return [name for name in DATA if any(model.startswith(f"{name}-") for model in models)]
+    """On what data the models of the records were trained: its name, or how many there are."""
+    asked = [claim_options(options) for options in frame["options"].fillna("").unique()]
+    found = [name for name in DATA if any(one.get("model", "").startswith(f"{name}-") for one in asked)]
+    embedded = [one["data"].split("+") for one in asked if "data" in one]
+    return [*found, *dict.fromkeys(own[0] if len(own) == 1 else f"{len(own)} data sets" for own in embedded)]
 
 
 def _whole(words: str) -> str:

@@ -286,7 +286,7 @@ class _Drawing:
         line = {**style["line"], "dash": "solid", "width": 1.2}
         marker = {**style["marker"], "size": 5.5}
         if colour in self.forest.strokes:
-            marker |= {"symbol": "line-ns-open", "size": 9, "line": {"width": 1.5, "color": marker["color"]}}
+            marker |= {"symbol": "line-ns-open", "size": 7, "line": {"width": 1.5, "color": marker["color"]}}
         return {"marker": marker, "line": line}
 
     def _panel(self, name: str) -> Panel:
