@@ -234,6 +234,10 @@ def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
     assert "rows marked exact count do not." in claims_caption(trained)
     assert claims_caption(trained).endswith(f"{DATA['digits']}.")
     assert "digits;</span>" in " ".join(titles(claims_figure(trained)))
+    for data, said in (("shape", "shape"), ("shape+chirp", "2 data sets")):
+        embedded = claims(options=f"data={data}, model=primal, baseline=softmax")
+        assert said in " ".join(titles(claims_figure(embedded))).replace("\u00a0", " ")
+        assert "shape" not in claims_caption(embedded)  # the notebook defines them
     same = claims_caption(claims(verdict="equivalent within the margin"))
     assert "is equivalent, whatever the shading, where" in same
 

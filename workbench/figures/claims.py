@@ -326,7 +326,7 @@ def claims_caption(frame: pd.DataFrame) -> str:
     said += (
         ". Margins, and thresholds that a paper does not print, are set here, not by the paper; § names the "
     )
-    return " ".join([f"{said}claim's place.", *(f"{DATA[name]}." for name in _data(shown))])
+    return " ".join([f"{said}claim's place.", *(f"{DATA[name]}." for name in _data(shown) if name in DATA)])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
