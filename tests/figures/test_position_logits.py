@@ -69,7 +69,7 @@ def test_shares_of_five_that_add_up_and_the_cross_terms_beside_their_null():
     assert key(fig) == [
         "token–token", "token–position", "position–token", "position–position", "covariances",
         "cross terms with the others", "mean over inputs and heads",
-        "null: positions permuted (95 % range of the mean)",
+        "zero", "null: positions permuted (95 % range of the mean)",
     ]  # fmt: skip
     second = next(trace for trace in lines(fig) if trace.name == "token–position")
     assert list(second.y) == pytest.approx([0.1, 1.1, 2.1])

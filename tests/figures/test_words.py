@@ -55,7 +55,8 @@ def test_what_labels_are_short_for_is_said_once():
         ("digits-softmax-boost", ["Boost"]),
         ("bilateral filter", []),  # the filter of images, no attention
         ("symmetric<br>softmax", ["Symmetric"]),
-        ("asymmetric RPC", ["RPC"]),
+        ("asymmetric RPC", ["Asymmetric", "RPC"]),
+        (r"FGSM:\u003cbr\u003esymmetric softmax", ["Symmetric"]),  # as plotly writes a figure
         ('error_x": {"symmetric": false}, "softmax', []),  # what plotly calls an interval
     ],
 )

@@ -73,5 +73,7 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     names = {name: name.replace("-", "–") for name in (*SHARES, _CROSS)} | {"logit_correlation": "|r|"}
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric("logit_share", "logit_correlation")
     null, line = Null(words="positions permuted"), Line(words="mean over inputs and heads")
-    plot = plot.scale(x_free=True, y_zero=True).add(null, Band(over="input"), Rule(0, column="zero"), line)
+    plot = plot.scale(x_free=True, y_zero=True).add(
+        null, Band(over="input"), Rule(0, "zero", column="zero"), line
+    )
     return plot.figure("page", empty="no cross terms")

@@ -34,6 +34,7 @@ DEFINED = {
     r"Scaled \(S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
     r"\\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
     r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
+    r"\b[Aa]symmetric(?: |<br>)\w": "Asymmetric: attention whose queries are not its keys",
     "RPC": "RPC: attention by robust principal components",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
     r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
@@ -89,7 +90,7 @@ def in_words(text: str) -> str:
 
 def with_definitions(caption: str, labels: str) -> str:
     """A caption that also says what the labels of its figure are short for, where it does not yet."""
-    labels = _DATA.sub("", labels)
+    labels = _DATA.sub("", labels).replace(r"\u003c", "<").replace(r"\u003e", ">")  # as plotly writes them
     short = [
         words for sign, words in DEFINED.items() if re.search(sign, labels) and not _explained(words, caption)
     ]
