@@ -43,7 +43,7 @@ _AXES = {
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
-_SEED_WORDS = "each seed (a stroke alone: one seed)"
+_SEED_WORDS = "each seed (without a circle: one seed)"
 
 
 def embedded_scores_figure(

@@ -78,7 +78,11 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     for _, rows in keyed.groupby(names, sort=False):
         model, checkpoint, standardize = rows[names].iloc[0]
         state = UNTRAINED if checkpoint == RANDOM_WEIGHTS else checkpoint if checkpoints[model] > 1 else ""
-        words = short_name(model), state, f"({standardize})" if standardize else ""
+        words = (
+            embedded_model(short_name(model)) or short_name(model),
+            state,
+            f"({standardize})" if standardize else "",
+        )
         labels[rows.index] = " ".join(filter(None, words))
     return labels.set_axis(frame.index)
 

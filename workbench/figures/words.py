@@ -42,6 +42,7 @@ DEFINED = {
     r"\bbilateral\b(?!(?: |<br>)(?:filter|attention))": "Bilateral: attention as a bilateral filter, over tokens and "
     "positions (Abdullaev et al., 2025)",
     "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
+    r"\bFAN\b": "FAN: fully attentional network",
     "MSSA": "MSSA: multi-head subspace self-attention",
     r"\+ boost|-boost\b": "Boost: a share of the first tokens in every residual connection",
 }
