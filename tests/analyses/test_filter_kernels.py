@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -100,24 +99,56 @@ def test_the_share_is_one_less_what_the_best_kernel_leaves(near, content):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_gradient_of_the_fit_is_that_of_its_differences(near, content, causal):
-    """Central differences of Σ(A − K)², with the kernel written out row by row."""
+def test_derivatives_of_the_fit_are_those_of_its_differences(near, content, causal):
+    """Central differences of Σ(A − K)², with the kernel written out row by row, and of its gradient."""
     alike = squared_distances(content[0])
     attn = torch.softmax(torch.randn(TOKENS, TOKENS, generator=torch.manual_seed(3)).double(), -1)
     visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
     visible = visible.tril() if causal else visible
-    arrays = attn.numpy(), visible.numpy(), [near.numpy(), alike.numpy()]
-    at, step = np.array([-1.2, -2.5]), 1e-4
-    left, slopes = squares_left(at, *arrays)
+    at, step = torch.tensor([-1.2, -2.5], dtype=torch.float64), 1e-4
 
     def by_hand(log_weights):
-        h_p, h_y = np.exp(-log_weights / 2)
-        return float((attn - kernel(near, alike, h_p, h_y, visible)).square().sum())
+        h_p, h_y = torch.exp(-log_weights / 2).tolist()
+        return (attn - kernel(near, alike, h_p, h_y, visible)).square().sum().item()
 
-    assert left == pytest.approx(by_hand(at), rel=1e-12)
-    for place, slope in enumerate(slopes):
-        aside = step * np.eye(2)[place]
-        assert slope == pytest.approx((by_hand(at + aside) - by_hand(at - aside)) / (2 * step), rel=1e-5)
+    def fitted(log_weights):
+        return squares_left(log_weights, attn, visible, [near, alike])
+
+    found = fitted(at)
+    assert found.left.item() == pytest.approx(by_hand(at), rel=1e-12)
+    for place in range(2):
+        aside = step * torch.eye(2, dtype=torch.float64)[place]
+        slope = (by_hand(at + aside) - by_hand(at - aside)) / (2 * step)
+        assert found.slope[place].item() == pytest.approx(slope, rel=1e-5)
+        curvature = (fitted(at + aside).slope - fitted(at - aside).slope) / (2 * step)
+        torch.testing.assert_close(found.curvature[place], curvature, rtol=1e-6, atol=1e-9)
+
+
+def test_matrices_are_fitted_together_as_they_are_alone(near, content):
+    """Whatever their number, and whatever rows and keys each of them is without."""
+    attn = torch.softmax(
+        2 * torch.randn(5, HEADS, TOKENS, TOKENS, generator=torch.manual_seed(4)).double(), -1
+    )
+    attn[2, 1, 3:7] = 0
+    visible = torch.rand(5, 1, TOKENS, TOKENS, generator=torch.manual_seed(5)) < 0.8
+    visible[1, 0, 4] = False
+    alike = squared_distances(content)
+    for kernel_name in KERNELS:
+        given = {"position": near, "content": alike}
+        together = fit_filter(attn, kernel_name, **given, visible=visible)
+        for place in range(5):
+            for head in range(HEADS):
+                alone = fit_filter(
+                    attn[place, head],
+                    kernel_name,
+                    position=near,
+                    content=alike[head],
+                    visible=visible[place, 0],
+                )
+                for one, all_of_them in zip(alone, together, strict=True):
+                    torch.testing.assert_close(
+                        one, all_of_them[place, head], rtol=1e-6, atol=1e-9, equal_nan=True
+                    )
 
 
 def test_what_does_not_depend_on_the_tokens_is_not_explained(near, content):

@@ -11,11 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
-from scipy.optimize import minimize
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses.layer import (
@@ -44,6 +42,11 @@ KERNELS = {
 # log of (mean squared distance / h²): where the search starts, and where a kernel is even or an identity.
 _STARTS = (-3.0, -1.0, 0.5, 2.0, 4.0)
 _ENDS = (-12.0, 12.0)
+_STEPS = 60
+_FLAT = 1e-11  # of the squares of attention less its mean: a gradient that has vanished
+_ROUNDED = 1e-13  # of them: a difference that rounding makes
+_NEAR = 1e-9  # of a logarithm: steps shorter than this change nothing
+_ENTRIES = 2**19  # of maps that are fitted at once, so that they stay in a cache
 _EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
 CONTENTS = ("tokens", "heads")
 _WHOLE = (
@@ -125,21 +128,6 @@ def squared_distances(
     return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
-def log_filter_kernel(
-    distances: Sequence[Float[np.ndarray, "query key"]],
-    weights: Sequence[float] | np.ndarray,
-    visible: Bool[np.ndarray, "query key"] | None = None,
-) -> Float[np.ndarray, "query key"]:
-    """−Σ w d over several squared distances d, w = 1/h², −∞ at hidden keys (abdullaev2025 eq. 13)."""
-    first, *others = distances
-    logits = first * -weights[0]
-    for weight, distance in zip(weights[1:], others, strict=True):
-        logits -= weight * distance
-    if visible is not None:
-        logits[~visible] = -np.inf
-    return logits
-
-
 @checked
 def fit_filter(
     attn: Float[Tensor, "*batch query key"],
@@ -174,19 +162,18 @@ def fit_filter(
         distances.append(_fitting(name, distance, attn))
     seen = torch.ones_like(attn, dtype=torch.bool) if visible is None else _fitting("visible", visible, attn)
     batch, size = attn.shape[:-2], attn.shape[-2:]
-    flat = [tensor.detach().cpu().reshape(-1, *size).numpy() for tensor in (attn.double(), seen, *distances)]
-    found = np.array([_fit(one[0], one[1], one[2:]) for one in zip(*flat, strict=True)]).reshape(*batch, -1)
-    share, bandwidths = (
-        found[..., 0],
-        dict(zip(KERNELS[kernel], np.moveaxis(found[..., 1:], -1, 0), strict=True)),
-    )
-    absent = np.full(batch, math.nan)
-    return FilterFit(
-        *(
-            torch.from_numpy(np.array(part, dtype=np.float64))
-            for part in (share, bandwidths.get("position", absent), bandwidths.get("content", absent))
-        )
-    )
+    given = [
+        tensor.detach().cpu().expand(*(batch or (1,)), *size) for tensor in (attn.double(), seen, *distances)
+    ]
+    pieces = torch.arange(math.prod(batch)).split(max(1, _ENTRIES // math.prod(size)))
+    found = [
+        _fit(*(tensor[torch.unravel_index(piece, batch or (1,))] for tensor in given)) for piece in pieces
+    ]
+    parts = torch.cat(found) if found else torch.empty(0, 1 + len(distances), dtype=torch.float64)
+    share, *bandwidths = parts.reshape(*batch, 1 + len(distances)).unbind(-1)
+    absent = torch.full_like(share, math.nan)
+    by_name = dict(zip(KERNELS[kernel], bandwidths, strict=True))
+    return FilterFit(share, by_name.get("position", absent), by_name.get("content", absent))
 
 
 def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
@@ -201,100 +188,167 @@ def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
         ) from None
 
 
-def _fit(attn: np.ndarray, visible: np.ndarray, distances: Sequence[np.ndarray]) -> list[float]:
-    """Share explained and the bandwidth of each distance, of one matrix."""
-    attn = np.where(visible, attn, 0.0)
+def _fit(
+    attn: Float[Tensor, "batch query key"],
+    visible: Bool[Tensor, "batch query key"],
+    *distances: Float[Tensor, "batch query key"],
+) -> Float[Tensor, "batch part"]:
+    """Share explained, then the bandwidth of each distance, of every matrix."""
+    attn = attn.where(visible, 0)
     sums = attn.sum(-1)
-    rows = visible.any(-1) & (sums > 0)
-    attn, visible = attn[rows] / sums[rows, None], visible[rows]
-    even = visible / visible.sum(-1, keepdims=True)
-    total = np.square(attn - even).sum()
+    rows = visible.any(-1) & (sums > 0)  # the others are left out
+    attn = (attn / sums[..., None]).where(rows[..., None], 0)
+    visible = visible & rows[..., None]
+    seen = visible.sum(-1)
+    even = visible.double() / seen.clamp(min=1)[..., None]
+    total = (attn - even).square().sum((-2, -1))
     # Distances in units of their mean, so that the same starts serve all of them.
-    apart = [distance[rows] for distance in distances]
-    units = [distance[visible].mean() for distance in apart]
-    if total <= 1e-20 * len(attn) or not all(unit > 0 for unit in units):
-        return [math.nan] * (1 + len(distances))
-    scaled = [np.where(visible, distance / unit, 0.0) for distance, unit in zip(apart, units, strict=True)]
-    log_weights, left = _least_squares(attn, visible, scaled)
-    weights = np.exp(log_weights)
-    bandwidths = [
-        math.inf if weight < _EVEN else math.sqrt(unit / weight)
-        for weight, unit in zip(weights, units, strict=True)
+    units = torch.stack(
+        [distance.where(visible, 0).sum((-2, -1)) / seen.sum(-1) for distance in distances], -1
+    )
+    varied = (total > 1e-20 * rows.sum(-1)) & (units > 0).all(-1)
+    found = torch.full((len(attn), 1 + len(distances)), math.nan, dtype=torch.float64)
+    if not varied.any():
+        return found
+    attn, visible, total, units = (part[varied] for part in (attn, visible, total, units))
+    scaled = [
+        distance[varied].where(visible, 0) / unit[:, None, None]
+        for distance, unit in zip(distances, units.unbind(-1), strict=True)
     ]
-    return [
-        max(0.0, 1 - left / total),
-        *bandwidths,
-    ]  # even attention is among the kernels: below 0 by rounding
+    log_weights, left = _least_squares(attn, None if visible.all() else visible, scaled, total)
+    weights = log_weights.exp()
+    # even attention is among the kernels: below 0 by rounding
+    found[varied, 0] = (1 - left / total).clamp(min=0)
+    found[varied, 1:] = (units / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
+    return found
+
+
+class Squares(NamedTuple):
+    """Σ(A − K)² of every matrix, its gradient and its second derivatives in the logarithms of the weights."""
+
+    left: Float[Tensor, "*batch"]
+    slope: Float[Tensor, "*batch distance"]
+    curvature: Float[Tensor, "*batch distance distance"]
 
 
 def squares_left(
-    log_weights: np.ndarray,
-    attn: Float[np.ndarray, "query key"],
-    visible: Bool[np.ndarray, "query key"] | None,
-    distances: Sequence[Float[np.ndarray, "query key"]],
-    free: Sequence[int] | None = None,
-) -> tuple[float, np.ndarray]:
-    """Σ(A − K)² with K the normalised kernel of `log_filter_kernel`, and its gradient in the logarithms of the w.
+    log_weights: Float[Tensor, "*batch distance"],
+    attn: Float[Tensor, "*batch query key"],
+    visible: Bool[Tensor, "*batch query key"] | None,
+    distances: Sequence[Float[Tensor, "*batch query key"]],
+) -> Squares:
+    """Σ(A − K)² with K the softmax of −Σ w d over several squared distances d, w = 1/h² (abdullaev2025 eq. 13).
 
-    With ``free`` the gradient is that along these alone.
+    Hidden keys have no weight, and queries that see nothing are left out.
     """
-    weights = np.exp(log_weights)
-    kernel = log_filter_kernel(distances, weights, visible)
-    kernel -= kernel.max(-1, keepdims=True)
-    np.exp(kernel, out=kernel)
-    kernel /= kernel.sum(-1, keepdims=True)
+    weights = log_weights.exp()
+    logits = -sum(w[..., None, None] * d for w, d in zip(weights.unbind(-1), distances, strict=True))
+    if visible is not None:
+        seeing = visible.any(-1, keepdim=True)
+        logits = logits.masked_fill(~visible & seeing, -math.inf)
+    kernel = torch.softmax(logits, -1)
     gap = kernel - attn
-    left = float(np.vdot(gap, gap))
-    along = range(len(distances)) if free is None else free
-    if not len(along):
-        return left, np.array([])
-    # dK/dw = −K (d − Σ_j K d), and dw/d(log w) = w
-    pull = np.multiply(gap, kernel, out=gap)
-    pulls = pull.sum(-1)
-    slopes = [
-        -2
-        * weights[index]
-        * (np.vdot(pull, distances[index]) - pulls @ np.einsum("qk,qk->q", kernel, distances[index]))
-        for index in along
-    ]
-    return left, np.array(slopes)
+    if visible is not None:
+        gap = gap.where(seeing, 0)
+    # dK/d(log w) = −w K c and d²K/d(log w)d(log v) = w v K (c b − Σ_j K c b) − δ w K c, with c = d − Σ_j K d
+    apart = [distance - (kernel * distance).sum(-1, keepdim=True) for distance in distances]
+    pull = gap * kernel
+    slope = -2 * weights * torch.stack([(pull * c).sum((-2, -1)) for c in apart], -1)
+    bend = kernel.square() + pull if visible is None else kernel.square().where(seeing, 0) + pull
+    pulls = pull.sum(-1, keepdim=True)
+    bend = bend - pulls * kernel
+    curvature = torch.stack(
+        [torch.stack([(bend * c * other).sum((-2, -1)) for other in apart], -1) for c in apart], -1
+    )
+    curvature = 2 * weights[..., None] * weights[..., None, :] * curvature + torch.diag_embed(slope)
+    return Squares(gap.square().sum((-2, -1)), slope, curvature)
 
 
 def _least_squares(
-    attn: np.ndarray, visible: np.ndarray, distances: list[np.ndarray]
-) -> tuple[np.ndarray, float]:
+    attn: Float[Tensor, "batch query key"],
+    visible: Bool[Tensor, "batch query key"] | None,
+    distances: list[Float[Tensor, "batch query key"]],
+    total: Float[Tensor, " batch"],
+) -> tuple[Float[Tensor, "batch distance"], Float[Tensor, " batch"]]:
     """Logarithms of the weights of the distances with the least Σ(A − K)², and that sum."""
-    mask = None if visible.all() else visible
+    ends = []
+    for distance in distances:  # each distance alone
+        starts = [attn.new_full((len(attn), 1), start) for start in _STARTS]
+        losses = torch.stack([squares_left(start, attn, visible, [distance]).left for start in starts])
+        best = losses.argsort(0)[:2]
+        tried = [
+            _descend(torch.stack(starts)[at, torch.arange(len(attn))], attn, visible, [distance], total)
+            for at in best
+        ]
+        ends.append(_least(tried))
+    if len(distances) == 1:
+        return ends[0]
+    alone = [  # the other without weight
+        torch.cat(
+            [end if place == other else torch.full_like(end, _ENDS[0]) for other in range(len(ends))], -1
+        )
+        for place, (end, _) in enumerate(ends)
+    ]
+    starts = [torch.cat([end for end, _ in ends], -1), *(start.clamp(min=_STARTS[0]) for start in alone)]
+    tried = [(start, squares_left(start, attn, visible, distances).left) for start in alone]
+    return _least(tried + [_descend(start, attn, visible, distances, total) for start in starts])
 
-    def loss(log_weights: np.ndarray, free: Sequence[int]) -> tuple[float, np.ndarray]:
-        return squares_left(log_weights, attn, mask, distances, free)
 
-    def search(start: Sequence[float] | np.ndarray, free: Sequence[int]) -> tuple[np.ndarray, float]:
-        """From one start, with the distances that are not ``free`` left as they are."""
-        fixed = np.array(start, dtype=float)
+def _least(tried: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Of every matrix the best of several ends."""
+    ends, left = (torch.stack(part) for part in zip(*tried, strict=True))
+    best, every = left.argmin(0), torch.arange(left.shape[1])
+    return ends[best, every], left[best, every]
 
-        def part(x: np.ndarray) -> tuple[float, np.ndarray]:
-            at = fixed.copy()
-            at[list(free)] = x
-            return loss(at, free)
 
-        found = minimize(part, fixed[list(free)], jac=True, method="L-BFGS-B", bounds=[_ENDS] * len(free))
-        fixed[list(free)] = found.x
-        return fixed, float(found.fun)
+def _descend(
+    start: Float[Tensor, "batch distance"],
+    attn: Float[Tensor, "batch query key"],
+    visible: Bool[Tensor, "batch query key"] | None,
+    distances: list[Float[Tensor, "batch query key"]],
+    total: Float[Tensor, " batch"],
+) -> tuple[Float[Tensor, "batch distance"], Float[Tensor, " batch"]]:
+    """A minimum of Σ(A − K)² from a start, by Newton's steps within a trust radius, for all matrices at once.
 
-    ends: list[tuple[np.ndarray, float]] = []
-    count = len(distances)
-    for place in range(count):  # each distance alone, the other without weight
-        starts = [[at if other == place else _ENDS[0] for other in range(count)] for at in _STARTS]
-        losses = [loss(np.array(start), ())[0] for start in starts]
-        best = sorted(range(len(starts)), key=losses.__getitem__)[:2]
-        ends += [search(starts[index], [place]) for index in best]
-    if count > 1:
-        alone = [min(ends[2 * place : 2 * place + 2], key=lambda end: end[1])[0] for place in range(count)]
-        both = [alone[place][place] for place in range(count)]
-        starts = [both, *(np.maximum(one, _STARTS[0]) for one in alone)]
-        ends += [search(start, range(count)) for start in starts]
-    return min(ends, key=lambda end: end[1])
+    Along directions of negative curvature a step goes down by the curvature's size. Matrices whose gradient has
+    vanished beside ``total`` are done, and no longer evaluated.
+    """
+    ends, left = start.clone(), torch.full_like(total, math.inf)
+    places, radius = torch.arange(len(start)), torch.ones_like(total)
+    at, now = start, squares_left(start, attn, visible, distances)
+    for _ in range(_STEPS):
+        ends[places], left[places] = at, now.left
+        outward = ((at <= _ENDS[0]) & (now.slope > 0)) | ((at >= _ENDS[1]) & (now.slope < 0))
+        slope = now.slope.where(~outward, 0)
+        going = (slope.abs().amax(-1) > _FLAT * total) & (radius > _NEAR)
+        if not going.any():
+            break
+        if not going.all():
+            places, at, radius, attn, total, slope, outward = (
+                part[going] for part in (places, at, radius, attn, total, slope, outward)
+            )
+            visible = None if visible is None else visible[going]
+            distances = [distance[going] for distance in distances]
+            now = Squares(*(part[going] for part in now))
+        fixed = outward[..., None] | outward[..., None, :]
+        curvature = now.curvature.where(~fixed, torch.eye(at.shape[-1], dtype=at.dtype))
+        values, vectors = torch.linalg.eigh(curvature)
+        along = (vectors.mT @ slope[..., None])[..., 0] / values.abs().clamp(min=_FLAT * total[..., None])
+        step = -(vectors @ along[..., None])[..., 0]
+        size = step.norm(dim=-1)
+        step = step * (radius / size).clamp(max=1)[..., None]
+        there = (at + step).clamp(*_ENDS)
+        then = squares_left(there, attn, visible, distances)
+        better = then.left <= now.left + _ROUNDED * total
+        radius = torch.where(better, (2 * radius).clamp(max=4), torch.minimum(size, radius) / 4)
+        at = there.where(better[:, None], at)
+        now = Squares(
+            *(
+                new.where(better.reshape(-1, *[1] * (new.ndim - 1)), old)
+                for new, old in zip(then, now, strict=True)
+            )
+        )
+    return ends, left
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
@@ -377,20 +431,30 @@ def _fits(
         rows = _among(attn[place], tokens)
         seen = None if visible is None else _among(visible[place].cpu(), tokens)
         alike = None if content is None else content[place]
-        found.append(_fit_tokens(rows, kernel, near, alike, seen, tokens))
         source = torch.Generator().manual_seed(seed)
         orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
-        shares = [_fit_tokens(rows, kernel, near, alike, seen, tokens[order]).share for order in orders]
-        drawn += [torch.stack(shares, -1)] if null_samples else []
+        groups = tokens[orders].split(max(1, _ENTRIES // rows.numel()))
+        found.append(_fit_tokens(rows, kernel, near, alike, seen, tokens))
+        shares = [_fit_tokens(rows[:, None], kernel, near, alike, seen, group).share for group in groups]
+        drawn += [torch.cat(shares, -1)] if null_samples else []
     fits = FilterFit(*(torch.stack(part) for part in zip(*found, strict=True)))
     return fits, torch.stack(drawn) if null_samples else None
 
 
 def _fit_tokens(
-    rows: Tensor, kernel: str, near: Tensor, alike: Tensor | None, seen: Tensor | None, tokens: Tensor
+    rows: Float[Tensor, "head *draw query key"],
+    kernel: str,
+    near: Float[Tensor, "token token"],
+    alike: Float[Tensor, "head_or_one token token"] | None,
+    seen: Tensor | None,
+    tokens: Int[Tensor, "*draw token"],
 ) -> FilterFit:
-    """A fit to the kernel of these tokens; h_y relative to their root mean square distance."""
+    """A fit to the kernel of these tokens, in every order given; h_y relative to their root mean square distance."""
     position = _among(near, tokens)
+    if seen is not None:
+        seen = seen.reshape(len(seen), *[1] * (tokens.ndim - 1), *seen.shape[-2:])
+    if tokens.ndim > 1:
+        rows = rows.expand(-1, len(tokens), -1, -1)
     if alike is None:
         return fit_filter(rows, kernel, position=position, visible=seen)
     content = _among(alike, tokens)
@@ -398,9 +462,11 @@ def _fit_tokens(
     return fit._replace(content=fit.content / content.mean((-2, -1)).sqrt())
 
 
-def _among(pairs: Float[Tensor, "*batch query key"], tokens: Tensor) -> Float[Tensor, "*batch query key"]:
-    """The rows and columns of some tokens, in their order."""
-    return pairs[..., tokens, :][..., tokens]
+def _among(
+    pairs: Float[Tensor, "*batch query key"], tokens: Int[Tensor, "*draw token"]
+) -> Float[Tensor, "*batch *draw token token"]:
+    """The rows and columns of some tokens, in their order, or in each of several."""
+    return pairs[..., tokens[..., :, None], tokens[..., None, :]]
 
 
 _FILTERS = {
