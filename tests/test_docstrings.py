@@ -24,7 +24,7 @@ OWN_FUNCTIONS = {
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },
-    "filter_kernels": {"squared_distances", "squares_left"},
+    "filter_kernels": {"squared_distances"},
     "gram_spectrum": {"check_psd_eigenvalues"},
     "membership": {"own_convention"},
     "position_logits": {"shuffled_orders", "terms_of_layer", "within_rows"},

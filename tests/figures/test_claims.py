@@ -237,7 +237,13 @@ def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
     for data, said in (("shape", "shape"), ("shape+chirp", "2 data sets")):
         embedded = claims(options=f"data={data}, model=primal, baseline=softmax")
         assert said in " ".join(titles(claims_figure(embedded))).replace("\u00a0", " ")
-        assert "shape" not in claims_caption(embedded)  # the notebook defines them
+        for name in data.split("+"):
+            assert f"{name} (what it is)" in claims_caption(
+                embedded, dict.fromkeys(data.split("+"), "what it is")
+            )
+    many = "+".join(["shape", "chirp", "phase"])
+    told = claims_caption(claims(options=f"data={many}, model=primal, baseline=softmax"))
+    assert told.endswith("3 data sets, of which a row has the mean: shape, chirp and phase.")
     same = claims_caption(claims(verdict="equivalent within the margin"))
     assert "is equivalent, whatever the shading, where" in same
 

@@ -61,6 +61,18 @@ def test_curves_leave_single_seeds_out_but_for_the_shuffled_tokens():
     assert not any("η" in name for name in names)
 
 
+def test_data_on_which_nothing_ends_above_the_trivial_predictor_are_named_and_not_drawn():
+    ends = {"softmax": [0.29, 0.31, 0.9], "primal": [0.28, 0.29, 0.3]}  # one lucky seed does not count
+    level = record().assign(data="level")
+    for variant, values in ends.items():
+        level.loc[(level["variant"] == variant) & (level["epoch"] == 2), "value"] = values
+    said = [note.text for note in embedded_curves_figure(pd.concat([record(), level])).layout.annotations]
+    assert "level" not in said
+    assert "level is not shown: no mechanism ends above the trivial predictor (95 % CI over seeds)" in said
+    alone = [note.text for note in embedded_curves_figure(level).layout.annotations]
+    assert not any("not shown" in text for text in alone)  # there is nothing else to draw
+
+
 def test_the_grid_holds_the_runs_over_eta_and_s():
     grid = embedded_grid(record())
     assert grid[["s", "eta", "value"]].values.tolist() == [[20, 0.1, 0.4], [30, 0.5, 0.45]]

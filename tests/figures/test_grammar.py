@@ -166,7 +166,7 @@ def test_the_null_of_several_series_reaches_from_the_least_to_the_largest():
 
 def test_the_key_says_how_many_series_share_one_band_of_their_differing_nulls():
     held = frame(MODELS[:2])
-    said = "null: permuted (95 % range of one head; one band for 2 curves)"
+    said = "null: permuted (95 % range of one head; envelope of 2 curves)"
     assert key(Plot(held).metric("attention_diversity").add(Null()).figure())[-1] == said
     alone = (
         Plot(held, panel="model").metric("attention_diversity").add(Null()).figure()

@@ -126,10 +126,14 @@ def through(scale=1.0):
     return pd.concat([errors(scale=scale / (1 + epoch), checkpoint=name) for name, epoch in EPOCHS.items()])
 
 
+MEDIAN = "median over 2 inputs"
+
+
 def test_training_is_drawn_against_the_epoch_for_both_batches():
     fig = projection_training_figure({"train": through(), "test": through(2.0)}, EPOCHS)
     train, test = (
-        next(trace for trace in lines(fig) if trace.name == f"‖h‖², {batch} batch") for batch in EPOCHS_OF
+        next(trace for trace in lines(fig) if trace.name == f"‖h‖², {batch} batch, {MEDIAN}")
+        for batch in EPOCHS_OF
     )
     assert list(train.x) == [0, 8, 30]
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))  # the median of 1.5 and 2.5 is 2
@@ -139,7 +143,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
     for share in (trace for trace in lines(fig) if trace.xaxis == "x4" and trace.name.startswith("J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [
-        "train batch", "test batch", "median over 2 inputs",
+        f"train batch, {MEDIAN}", f"test batch, {MEDIAN}",
         "IQR over inputs, train batch, where wider than the line",
         "zero predictor",
         "null: Gaussian noise for V, train batch (95 % range of one input)",
@@ -150,7 +154,7 @@ def test_training_has_a_panel_for_each_way_to_look_with_names_at_the_ends():
     fig = projection_training_figure({"train": through()}, EPOCHS)
     found = {}
     for trace in lines(fig):
-        found.setdefault(trace.xaxis, []).append(trace.name.removesuffix(", train batch"))
+        found.setdefault(trace.xaxis, []).append(trace.name.removesuffix(f", train batch, {MEDIAN}"))
     assert found == {"x": ["‖φ‖²", "‖h‖²"], "x2": ["‖φ‖²", "‖h‖²"], "x3": ["J"], "x4": ["J", "floor"]}
     assert {band.xaxis for band in bands(fig, NULL_BAND)} == {"x4"}
     assert [axis.type for axis in fig.select_yaxes()] == ["log", "log", None, None]

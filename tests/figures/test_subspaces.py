@@ -85,7 +85,7 @@ def test_coherence_by_layer_and_angles_by_rank():
         "mean over pairs of directions (c: over layers and pairs of heads)",
         "c: IQR over layers and pairs of heads",
     ]
-    null = "null: random directions, in c of one pair of heads (95 % range of one layer)"
+    null = "null: random directions (95 % range of one layer; c: of one pair of heads)"
     assert key(fig) == ["a", "b", *estimates, null]
     only = subspace_coherence_figure(measured(), ["subspace_angle"])
     assert "xaxis2" not in only.to_plotly_json()["layout"]

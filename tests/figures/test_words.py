@@ -43,6 +43,9 @@ def test_what_labels_are_short_for_is_said_once():
     # numbers in base64 are no label, and what the caption explains is not explained again
     assert with_definitions("Accuracies.", '{"y":{"bdata":"aRPC="}}') == "Accuracies."
     assert with_definitions("By robust principal components (RPC).", '["RPC"]').endswith("(RPC).")
+    assert DEFINED["RPC"] in with_definitions(
+        "From 1.2 [1.0, 1.4] (RPC).", '["RPC"]'
+    )  # a name, not what it is
     # a citation alone says nothing of the mechanism
     for caption in ("Accuracies.", "As Chen et al. (2023), Table 7."):
         assert DEFINED["Primal"] in with_definitions(caption, '["Primal"]')

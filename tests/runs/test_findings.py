@@ -72,7 +72,7 @@ def test_runs_of_several_models_and_options_are_told_one_by_one():
 def test_memberships_tell_the_place_and_the_masks():
     maps = workbench.analyze("membership", **RUN, per="token")
     (place,) = workbench.findings(maps)
-    assert "over patches and 4 inputs" in place
+    assert "over layers, heads, patches and 4 inputs" in place
     assert "25% if places did not matter" in place
     # the same map for every input: all variance is the place's
     first = maps[maps["input"] == maps["input"].iloc[0]].set_index(["layer", "head", "token"])["value"]

@@ -7,9 +7,9 @@ found by least squares over all entries. Attention is (*batch, query, key), one 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -43,10 +43,10 @@ KERNELS = {
 _STARTS = (-3.0, -1.0, 0.5, 2.0, 4.0)
 _ENDS = (-12.0, 12.0)
 _STEPS = 60
-_FLAT = 1e-11  # of the squares of attention less its mean: a gradient that has vanished
+_FLAT = 1e-9  # of the squares of attention less its mean: a gradient that has vanished
 _ROUNDED = 1e-13  # of them: a difference that rounding makes
 _NEAR = 1e-9  # of a logarithm: steps shorter than this change nothing
-_ENTRIES = 2**19  # of maps that are fitted at once, so that they stay in a cache
+_ENTRIES = 2**16  # of maps that are fitted at once, so that they stay in a cache
 _EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
 CONTENTS = ("tokens", "heads")
 _WHOLE = (
@@ -151,29 +151,40 @@ def fit_filter(
     """
     if kernel not in KERNELS:
         raise UnknownName("filter", kernel, KERNELS)
+    given, parts = {"position": position, "content": content}, KERNELS[kernel]
+    for name in parts:
+        if given[name] is None:
+            raise InputError(f"the {kernel} filter falls with the distance of {name}s; give {name}")
+    distances = {name: tensor for name in parts if (tensor := given[name]) is not None}
+    return _fit_all(attn, distances, {kernel: parts}, visible)[kernel]
+
+
+def _fit_all(
+    attn: Float[Tensor, "*batch query key"],
+    distances: Mapping[str, Float[Tensor, "*batch query key"]],
+    kernels: Mapping[Any, tuple[str, ...]],
+    visible: Bool[Tensor, "*batch query key"] | None,
+) -> dict[Any, FilterFit]:
+    """The fit of every kernel, which says with which distances it falls, that of places first."""
     check_finite("attn", attn, ("query", "key"))
     operands.check_token_count("attention", attn.shape[-1])
-    given = {"position": position, "content": content}
-    distances = []
-    for name in KERNELS[kernel]:
-        distance = given[name]
-        if distance is None:
-            raise InputError(f"the {kernel} filter falls with the distance of {name}s; give {name}")
-        distances.append(_fitting(name, distance, attn))
     seen = torch.ones_like(attn, dtype=torch.bool) if visible is None else _fitting("visible", visible, attn)
+    fitting = [_fitting(name, distance, attn) for name, distance in distances.items()]
     batch, size = attn.shape[:-2], attn.shape[-2:]
-    given = [
-        tensor.detach().cpu().expand(*(batch or (1,)), *size) for tensor in (attn.double(), seen, *distances)
-    ]
-    pieces = torch.arange(math.prod(batch)).split(max(1, _ENTRIES // math.prod(size)))
-    found = [
-        _fit(*(tensor[torch.unravel_index(piece, batch or (1,))] for tensor in given)) for piece in pieces
-    ]
-    parts = torch.cat(found) if found else torch.empty(0, 1 + len(distances), dtype=torch.float64)
-    share, *bandwidths = parts.reshape(*batch, 1 + len(distances)).unbind(-1)
-    absent = torch.full_like(share, math.nan)
-    by_name = dict(zip(KERNELS[kernel], bandwidths, strict=True))
-    return FilterFit(share, by_name.get("position", absent), by_name.get("content", absent))
+    flat = batch or (1,)
+    given = [tensor.detach().cpu().expand(*flat, *size) for tensor in (attn.double(), seen, *fitting)]
+    found = {key: [torch.empty(0, 1 + len(parts), dtype=torch.float64)] for key, parts in kernels.items()}
+    for piece in torch.arange(math.prod(batch)).split(max(1, _ENTRIES // math.prod(size))):
+        rows, real, *apart = (tensor[torch.unravel_index(piece, flat)] for tensor in given)
+        for key, fit in _fit(rows, real, dict(zip(distances, apart, strict=True)), kernels).items():
+            found[key].append(fit)
+    fits = {}
+    for key, parts in kernels.items():
+        share, *bandwidths = torch.cat(found[key]).reshape(*batch, 1 + len(parts)).unbind(-1)
+        absent = torch.full_like(share, math.nan)
+        places = bandwidths[0] if parts[0] == "position" else absent
+        fits[key] = FilterFit(share, places, absent if parts[-1] == "position" else bandwidths[-1])
+    return fits
 
 
 def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
@@ -191,9 +202,10 @@ def _fitting(name: str, tensor: Tensor, attn: Tensor) -> Tensor:
 def _fit(
     attn: Float[Tensor, "batch query key"],
     visible: Bool[Tensor, "batch query key"],
-    *distances: Float[Tensor, "batch query key"],
-) -> Float[Tensor, "batch part"]:
-    """Share explained, then the bandwidth of each distance, of every matrix."""
+    distances: Mapping[str, Float[Tensor, "batch query key"]],
+    kernels: Mapping[Any, tuple[str, ...]],
+) -> dict[Any, Float[Tensor, "batch part"]]:
+    """Of every kernel the share explained, then the bandwidth of each distance, of every matrix."""
     attn = attn.where(visible, 0)
     sums = attn.sum(-1)
     rows = visible.any(-1) & (sums > 0)  # the others are left out
@@ -203,23 +215,35 @@ def _fit(
     even = visible.double() / seen.clamp(min=1)[..., None]
     total = (attn - even).square().sum((-2, -1))
     # Distances in units of their mean, so that the same starts serve all of them.
-    units = torch.stack(
-        [distance.where(visible, 0).sum((-2, -1)) / seen.sum(-1) for distance in distances], -1
-    )
-    varied = (total > 1e-20 * rows.sum(-1)) & (units > 0).all(-1)
-    found = torch.full((len(attn), 1 + len(distances)), math.nan, dtype=torch.float64)
+    apart = {name: distance.where(visible, 0) for name, distance in distances.items()}
+    units = {name: distance.sum((-2, -1)) / seen.sum(-1) for name, distance in apart.items()}
+    varied = total > 1e-20 * rows.sum(-1)
+    for unit in units.values():
+        varied = varied & (unit > 0)
+    found = {
+        key: torch.full((len(attn), 1 + len(parts)), math.nan, dtype=torch.float64)
+        for key, parts in kernels.items()
+    }
     if not varied.any():
         return found
-    attn, visible, total, units = (part[varied] for part in (attn, visible, total, units))
-    scaled = [
-        distance[varied].where(visible, 0) / unit[:, None, None]
-        for distance, unit in zip(distances, units.unbind(-1), strict=True)
-    ]
-    log_weights, left = _least_squares(attn, None if visible.all() else visible, scaled, total)
-    weights = log_weights.exp()
-    # even attention is among the kernels: below 0 by rounding
-    found[varied, 0] = (1 - left / total).clamp(min=0)
-    found[varied, 1:] = (units / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
+    if not varied.all():
+        attn, visible, total = attn[varied], visible[varied], total[varied]
+        apart, units = ({name: part[varied] for name, part in both.items()} for both in (apart, units))
+    scaled = {name: distance / units[name][:, None, None] for name, distance in apart.items()}
+    mask = None if visible.all() else visible
+    alone = {name: _alone(attn, mask, distance, total) for name, distance in scaled.items()}
+    for key, parts in kernels.items():
+        ends = [alone[name] for name in parts]
+        whole = (
+            ends[0]
+            if len(ends) == 1
+            else _together(attn, mask, [scaled[name] for name in parts], total, ends)
+        )
+        weights = whole[0].exp()
+        # even attention is among the kernels: below 0 by rounding
+        found[key][varied, 0] = (1 - whole[1] / total).clamp(min=0)
+        unit = torch.stack([units[name] for name in parts], -1)
+        found[key][varied, 1:] = (unit / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
     return found
 
 
@@ -242,59 +266,86 @@ def squares_left(
     Hidden keys have no weight, and queries that see nothing are left out.
     """
     weights = log_weights.exp()
-    logits = -sum(w[..., None, None] * d for w, d in zip(weights.unbind(-1), distances, strict=True))
-    if visible is not None:
-        seeing = visible.any(-1, keepdim=True)
-        logits = logits.masked_fill(~visible & seeing, -math.inf)
-    kernel = torch.softmax(logits, -1)
-    gap = kernel - attn
-    if visible is not None:
-        gap = gap.where(seeing, 0)
+    kernel, gap = _kernel(weights, attn, visible, distances)
     # dK/d(log w) = −w K c and d²K/d(log w)d(log v) = w v K (c b − Σ_j K c b) − δ w K c, with c = d − Σ_j K d
     apart = [distance - (kernel * distance).sum(-1, keepdim=True) for distance in distances]
     pull = gap * kernel
-    slope = -2 * weights * torch.stack([(pull * c).sum((-2, -1)) for c in apart], -1)
-    bend = kernel.square() + pull if visible is None else kernel.square().where(seeing, 0) + pull
-    pulls = pull.sum(-1, keepdim=True)
-    bend = bend - pulls * kernel
-    curvature = torch.stack(
-        [torch.stack([(bend * c * other).sum((-2, -1)) for other in apart], -1) for c in apart], -1
-    )
+    slope = -2 * weights * torch.stack([_dot(pull, c) for c in apart], -1)
+    bend = pull + kernel * (kernel - pull.sum(-1, keepdim=True))
+    turned = [bend * c for c in apart]
+    curvature = torch.stack([torch.stack([_dot(one, c) for c in apart], -1) for one in turned], -1)
     curvature = 2 * weights[..., None] * weights[..., None, :] * curvature + torch.diag_embed(slope)
-    return Squares(gap.square().sum((-2, -1)), slope, curvature)
+    return Squares(_dot(gap, gap), slope, curvature)
 
 
-def _least_squares(
+def _kernel(
+    weights: Float[Tensor, "*batch distance"],
+    attn: Float[Tensor, "*batch query key"],
+    visible: Bool[Tensor, "*batch query key"] | None,
+    distances: Sequence[Float[Tensor, "*batch query key"]],
+) -> tuple[Float[Tensor, "*batch query key"], Float[Tensor, "*batch query key"]]:
+    """K, and K − A; a row that sees nothing is 0 in both."""
+    first, *others = (-w[..., None, None] for w in weights.unbind(-1))
+    logits = first * distances[0]
+    for w, distance in zip(others, distances[1:], strict=True):
+        logits.addcmul_(w, distance)
+    if visible is not None:
+        logits.masked_fill_(~visible, -math.inf)
+    # in place, since torch.softmax takes half as long again
+    kernel = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
+    kernel.div_(kernel.sum(-1, keepdim=True))
+    if visible is not None:
+        kernel.nan_to_num_(nan=0.0)
+    return kernel, kernel - attn
+
+
+def _dot(
+    x: Float[Tensor, "*batch query key"], y: Float[Tensor, "*batch query key"]
+) -> Float[Tensor, "*batch"]:
+    return (x * y).sum((-2, -1))
+
+
+_Ends = tuple[
+    Float[Tensor, "batch distance"], Float[Tensor, " batch"]
+]  # log weights with the least squares left
+
+
+def _alone(
+    attn: Float[Tensor, "batch query key"],
+    visible: Bool[Tensor, "batch query key"] | None,
+    distance: Float[Tensor, "batch query key"],
+    total: Float[Tensor, " batch"],
+) -> _Ends:
+    """The best kernel of one distance, from the best two of `_STARTS`."""
+    starts = torch.tensor(_STARTS, dtype=torch.float64)
+    losses = []
+    for start in starts:
+        _, gap = _kernel(start.exp().expand(len(attn), 1), attn, visible, [distance])
+        losses.append(_dot(gap, gap))
+    best = torch.stack(losses).argsort(0)[:2]
+    return _least([_descend(starts[at][:, None], attn, visible, [distance], total) for at in best])
+
+
+def _together(
     attn: Float[Tensor, "batch query key"],
     visible: Bool[Tensor, "batch query key"] | None,
     distances: list[Float[Tensor, "batch query key"]],
     total: Float[Tensor, " batch"],
-) -> tuple[Float[Tensor, "batch distance"], Float[Tensor, " batch"]]:
-    """Logarithms of the weights of the distances with the least Σ(A − K)², and that sum."""
-    ends = []
-    for distance in distances:  # each distance alone
-        starts = [attn.new_full((len(attn), 1), start) for start in _STARTS]
-        losses = torch.stack([squares_left(start, attn, visible, [distance]).left for start in starts])
-        best = losses.argsort(0)[:2]
-        tried = [
-            _descend(torch.stack(starts)[at, torch.arange(len(attn))], attn, visible, [distance], total)
-            for at in best
-        ]
-        ends.append(_least(tried))
-    if len(distances) == 1:
-        return ends[0]
-    alone = [  # the other without weight
+    alone: Sequence[_Ends],
+) -> _Ends:
+    """The best kernel of several distances, no worse than that of each."""
+    single = [  # the others without weight
         torch.cat(
-            [end if place == other else torch.full_like(end, _ENDS[0]) for other in range(len(ends))], -1
+            [end if place == other else torch.full_like(end, _ENDS[0]) for other in range(len(alone))], -1
         )
-        for place, (end, _) in enumerate(ends)
+        for place, (end, _) in enumerate(alone)
     ]
-    starts = [torch.cat([end for end, _ in ends], -1), *(start.clamp(min=_STARTS[0]) for start in alone)]
-    tried = [(start, squares_left(start, attn, visible, distances).left) for start in alone]
+    starts = [torch.cat([end for end, _ in alone], -1), *(start.clamp(min=_STARTS[0]) for start in single)]
+    tried = [(start, squares_left(start, attn, visible, distances).left) for start in single]
     return _least(tried + [_descend(start, attn, visible, distances, total) for start in starts])
 
 
-def _least(tried: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _least(tried: list[_Ends]) -> _Ends:
     """Of every matrix the best of several ends."""
     ends, left = (torch.stack(part) for part in zip(*tried, strict=True))
     best, every = left.argmin(0), torch.arange(left.shape[1])
@@ -370,9 +421,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         raise NotApplicable("has a single token with a place, to which every filter is the same")
     near = squared_distances(positions)
     alike = {name: _contents(layer, name) for name in CONTENTS if options.content in (name, "both")}
+    fits = _fits(layer, attn, kept, near, alike, options.null_samples)
     for kernel, parts in KERNELS.items():
-        for name, content in alike.items() if "content" in parts else ((None, None),):
-            found, drawn = _fits(layer, attn, kept, kernel, near, content, options.null_samples)
+        for name in alike if "content" in parts else (None,):
+            found, drawn = fits[kernel, name]
             columns = (
                 layer.window_column | {"candidate": kernel} | ({} if name is None else {"convention": name})
             )
@@ -413,12 +465,11 @@ def _fits(
     layer: Layer,
     attn: Float[Tensor, "batch head query key"],
     kept: Bool[Tensor, "batch token"],
-    kernel: str,
     near: Float[Tensor, "query key"],
-    content: Float[Tensor, "batch head_or_one query key"] | None,
+    alike: Mapping[str, Float[Tensor, "batch head_or_one query key"]],
     null_samples: int,
-) -> tuple[FilterFit, Float[Tensor, "batch head draw"] | None]:
-    """The fit to every input and head, and the shares that the null distribution explains.
+) -> dict[tuple[str, str | None], tuple[FilterFit, Float[Tensor, "batch head draw"] | None]]:
+    """By kernel and content, the fit to every input and head, and the shares that the null distribution explains.
 
     The null distribution is that of the kernel of the same tokens, places and contents together, in another order:
     what tokens give themselves stays in its place.
@@ -430,36 +481,44 @@ def _fits(
         tokens = kept[place].nonzero()[:, 0]
         rows = _among(attn[place], tokens)
         seen = None if visible is None else _among(visible[place].cpu(), tokens)
-        alike = None if content is None else content[place]
+        own = {name: content[place] for name, content in alike.items()}
         source = torch.Generator().manual_seed(seed)
         orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
         groups = tokens[orders].split(max(1, _ENTRIES // rows.numel()))
-        found.append(_fit_tokens(rows, kernel, near, alike, seen, tokens))
-        shares = [_fit_tokens(rows[:, None], kernel, near, alike, seen, group).share for group in groups]
-        drawn += [torch.cat(shares, -1)] if null_samples else []
-    fits = FilterFit(*(torch.stack(part) for part in zip(*found, strict=True)))
-    return fits, torch.stack(drawn) if null_samples else None
+        found.append(_fit_tokens(rows, near, own, seen, tokens))
+        drawn.append([_fit_tokens(rows[:, None], near, own, seen, group) for group in groups])
+    return {
+        key: (
+            FilterFit(*(torch.stack(part) for part in zip(*(fits[key] for fits in found), strict=True))),
+            torch.stack([torch.cat([one[key].share for one in fits], -1) for fits in drawn])
+            if null_samples
+            else None,
+        )
+        for key in found[0]
+    }
 
 
 def _fit_tokens(
     rows: Float[Tensor, "head *draw query key"],
-    kernel: str,
     near: Float[Tensor, "token token"],
-    alike: Float[Tensor, "head_or_one token token"] | None,
+    alike: Mapping[str, Float[Tensor, "head_or_one token token"]],
     seen: Tensor | None,
     tokens: Int[Tensor, "*draw token"],
-) -> FilterFit:
-    """A fit to the kernel of these tokens, in every order given; h_y relative to their root mean square distance."""
-    position = _among(near, tokens)
+) -> dict[tuple[str, str | None], FilterFit]:
+    """All kernels of these tokens, in every order given; h_y relative to their root mean square distance."""
     if seen is not None:
         seen = seen.reshape(len(seen), *[1] * (tokens.ndim - 1), *seen.shape[-2:])
     if tokens.ndim > 1:
         rows = rows.expand(-1, len(tokens), -1, -1)
-    if alike is None:
-        return fit_filter(rows, kernel, position=position, visible=seen)
-    content = _among(alike, tokens)
-    fit = fit_filter(rows, kernel, position=position, content=content, visible=seen)
-    return fit._replace(content=fit.content / content.mean((-2, -1)).sqrt())
+    contents = {name: _among(content, tokens) for name, content in alike.items()}
+    kernels: dict[tuple[str, str | None], tuple[str, ...]] = {("gaussian", None): ("position",)}
+    for name in contents:
+        kernels |= {("nlm", name): (name,), ("bilateral", name): ("position", name)}
+    fits = _fit_all(rows, {"position": _among(near, tokens), **contents}, kernels, seen)
+    for (kernel, name), fit in fits.items():
+        if name is not None:
+            fits[kernel, name] = fit._replace(content=fit.content / contents[name].mean((-2, -1)).sqrt())
+    return fits
 
 
 def _among(

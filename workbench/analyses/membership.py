@@ -326,7 +326,7 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
     ways = " and ".join(_WAYS[name] for name in patches["convention"].unique())
     return [
         f"the place of a patch explains {placed_share(patches):.0%} of the variance of Π, computed {ways}, over "
-        f"patches and {n} inputs ({1 / n:.0%} if places did not matter)"
+        f"layers, heads, patches and {n} inputs ({1 / n:.0%} if places did not matter)"
     ]
 
 

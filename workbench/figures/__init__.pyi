@@ -18,6 +18,7 @@ from .embedded import embedded_curves_figure as embedded_curves_figure
 from .embedded import embedded_grid as embedded_grid
 from .embedded import embedded_grid_figure as embedded_grid_figure
 from .embedded import embedded_scores_figure as embedded_scores_figure
+from .estimates import null_of_means as null_of_means
 from .filtering import filter_share_figure as filter_share_figure
 from .filtering import filtered_figure as filtered_figure
 from .forest import Forest as Forest

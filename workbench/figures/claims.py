@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,6 +68,12 @@ _DOUBTS = {
     "†": "decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = {}",
     "‡": "the null distribution meets this threshold as well",
 }
+# By the analysis, what the null of permutations permutes.
+_PERMUTED = {
+    "membership": "the patches of a mask in random order",
+    "position-logits": "the positions in random order over the tokens",
+    "value-similarity": "the rows of V in random order",
+}
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
 _AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _SIGNS = {"<=": "≤", ">=": "≥"}
@@ -84,7 +90,7 @@ _WAYS = {
     "Welch": "difference of means, Welch's interval",
     "Welch, on logarithms": "ratio of geometric means, Welch's interval on logarithms",
     "Welch, with inputs crossed": "difference of means, Welch's interval over seeds and inputs",
-    "paired t": "mean difference, paired t-interval",
+    "paired t": "mean difference, t-interval of pairs (two trainings of one data set, or one model twice)",
     "Newcombe": "difference, Newcombe's interval",
     "Newcombe, on logarithms": "ratio, Newcombe's interval on logarithms",
     "none: counted": "counted exactly, without an interval",
@@ -305,11 +311,12 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     return _Chart(rows, null).figure(" ".join(below))
 
 
-def claims_caption(frame: pd.DataFrame) -> str:
+def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None) -> str:
     """How the figure of a table of claims is read: verdicts, why rows are no headlines, and data, of what it draws.
 
     Args:
         frame: what `claims_figure` takes.
+        titles: embedded data → what they are, in words.
     """
     shown = _tested(shown_claims(frame))
     lanes = _lanes(_rows(shown))
@@ -319,14 +326,18 @@ def claims_caption(frame: pd.DataFrame) -> str:
     aside = _listed(_aside(shown)).replace(" and ", " or ")
     said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
     said += same * (EQUIVALENT in {*shown["verdict"]} or any(one.same for one in lanes))
-    said += "and is undecided elsewhere; headline claims of a paper are decided together (Holm, 5 %). "
+    said += "and is undecided elsewhere; headline claims of a paper "
+    said += (
+        "about one model " * (counted(shown)["model"].nunique() > 1) + "are decided together (Holm, 5 %). "
+    )
     said += "A headline is the one reading of a claim that counts" + f"; rows marked {aside} do not" * bool(
         aside
     )
     said += (
         ". Margins, and thresholds that a paper does not print, are set here, not by the paper; § names the "
     )
-    return " ".join([f"{said}claim's place.", *(f"{DATA[name]}." for name in _data(shown) if name in DATA)])
+    known = [f"{DATA[name]}." for name in _data(shown) if name in DATA]
+    return " ".join([f"{said}claim's place.", *known, *_embedded(shown, titles or {})])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -436,6 +447,15 @@ def _data(frame: pd.DataFrame) -> list[str]:
     found = [name for name in DATA if any(one.get("model", "").startswith(f"{name}-") for one in asked)]
     embedded = [one["data"].split("+") for one in asked if "data" in one]
     return [*found, *dict.fromkeys(own[0] if len(own) == 1 else f"{len(own)} data sets" for own in embedded)]
+
+
+def _embedded(frame: pd.DataFrame, titles: Mapping[str, str]) -> Iterator[str]:
+    """What the rows' embedded data are, where there are a few, and which, where there are many."""
+    asked = [claim_options(options).get("data") for options in frame["options"].fillna("").unique()]
+    for names in dict.fromkeys(tuple(data.split("+")) for data in asked if data):
+        said = [f"{name} ({titles[name]})" if len(names) < 3 and name in titles else name for name in names]
+        many = f"{len(names)} data sets, of which a row has the mean" if len(names) > 1 else "Data"
+        yield f"{many}: {_listed(said)}."
 
 
 def _whole(words: str) -> str:
@@ -597,6 +617,9 @@ def _margins(frame: pd.DataFrame) -> Iterator[str]:
             else "in the place of V"
         )
         yield f"Gaussian null: Gaussian noise {of}."
+    for permuted in frame.loc[frame["null"] == "permutation", "analysis"].unique():
+        if permuted in _PERMUTED:
+            yield f"Permuted null: {_PERMUTED[permuted]}."
     if len(rows):
         yield "A claim about noise must hold against every null there is; the one that decides is drawn."
 

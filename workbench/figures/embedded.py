@@ -11,6 +11,7 @@ from workbench.core.intervals import mean_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.notes import with_absent
 
 NAMES = {
     "softmax": "softmax",
@@ -35,6 +36,7 @@ NAMES = {
 }
 """What figures call the mechanisms of the records of embedded tasks, in the order in which they list them."""
 MAJORITY = "majority"
+_UNLEARNED = "no mechanism ends above the trivial predictor (95 % CI over seeds)"
 # metric of a record → what its axis says, factor, least and largest
 _AXES = {
     "accuracy": ("test accuracy (%)", 100, (0, 100)),
@@ -104,7 +106,8 @@ def embedded_scores_figure(
 def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """The score of the test set after every epoch, a panel per data set: median over seeds, band from least to largest.
 
-    Of the mechanisms with several seeds, and of softmax on shuffled tokens.
+    Of the mechanisms with several seeds, and of softmax on shuffled tokens. A data set on which no
+    mechanism ends above the trivial predictor (95 % CI over seeds) has no curves to compare: it is named, not drawn.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
@@ -123,6 +126,14 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     scores = _scores(frame, metric)
     levels = scores[scores["variant"] == MAJORITY].set_index("data")["value"] * factor
     rows["trivial"] = rows["data"].map(levels)
+    ends = rows[rows["epoch"] == rows.groupby(["data", "variant", "seed"])["epoch"].transform("max")]
+    above = ends.assign(value=(ends["value"] - ends["trivial"]) * (-1 if metric == "loss" else 1))
+    lows = above.groupby(["data", "variant"])["value"].agg(lambda own: mean_interval(own).low)
+    level = {data for data, own in lows.groupby("data") if own.notna().any() and own.max() <= 0}
+    if level < {*rows["data"]}:
+        rows = rows[~rows["data"].isin(level)]
+    else:
+        level = set()
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
     plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True, x_free=True)
@@ -131,7 +142,9 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     line = Line("median", markers=False, words=f"median over {count} seeds{shuffled}")
     plot = plot.add(Band(quantiles=(0, 100), alpha=0.13, words=f"range over {count} seeds"), line)
     plot = plot.add(Rule(column="trivial", name="trivial predictor"))
-    return plot.figure("page", columns=min(rows["data"].nunique(), 3), labels="key")
+    panels = rows["data"].nunique()
+    fig = plot.figure("page", columns=2 if panels == 4 else min(panels, 3), labels="key")
+    return with_absent(fig, dict.fromkeys(sorted(level), _UNLEARNED))
 
 
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:

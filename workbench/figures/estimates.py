@@ -216,10 +216,10 @@ class Sample:
         own = self.rows[self.rows["statistic"] == name]
         return own.groupby([*self.by], sort=True)["value"].mean()
 
-    def null(self, kind: str | None, rows: pd.DataFrame) -> pd.DataFrame:
-        """``null_mean``, ``null_low`` and ``null_high`` under one kind of null, mean over the units, at each place."""
+    def null(self, kind: str | None, rows: pd.DataFrame, how: str = "mean") -> pd.DataFrame:
+        """``null_mean``, ``null_low`` and ``null_high`` under one kind of null at each place, over the units."""
         held = self.null_sample(kind, rows).rows.reindex(columns=[*self.by, *_ENDS])
-        return held.groupby([*self.by], sort=True).mean().reset_index()
+        return held.groupby([*self.by], sort=True).agg(how).reset_index()
 
     def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
         """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""

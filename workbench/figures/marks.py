@@ -62,8 +62,8 @@ class Series:
     def interval(self, over: str) -> pd.DataFrame:
         return self._once(("interval", over), lambda: self.sample(over).interval(over))
 
-    def null(self, kind: str | None) -> pd.DataFrame:
-        return self._once(("null", kind), lambda: self.sample().null(kind, self.rows))
+    def null(self, kind: str | None, how: str = "mean") -> pd.DataFrame:
+        return self._once(("null", kind, how), lambda: self.sample().null(kind, self.rows, how))
 
     def _once(self, key: tuple[str | None, ...], take: Callable[[], Any]) -> Any:
         if key not in self._found:
@@ -260,6 +260,10 @@ class Null(Mark):
 
     kind: str | None = None
     words: str = ""
+    ends: str = ""
+    """What its ends are of, where that is not the same in all panels."""
+    estimator: Literal["mean", "median"] = "mean"
+    """Of the nulls of all values at a place, as of the values themselves."""
     pooled: Mapping[str | None, int] = field(default_factory=dict)
     """Every kind of the figure, so that each looks the same in all panels, and how many differing series share a band
     of it at most; a `Plot` finds them itself."""
@@ -270,7 +274,7 @@ class Null(Mark):
         box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
         for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
-                for series, level in ((one, one.null(kind)) for one in panel):
+                for series, level in ((one, one.null(kind, self.estimator)) for one in panel):
                     if level["null_low"].notna().any():
                         places = level[series.x] + series.aside
                         yield _bars(places, level["null_low"], level["null_high"], box)
@@ -308,12 +312,18 @@ class Null(Mark):
 
     def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[tuple[float, list[Series]]]:
         """Every last place of a null, and the series whose null comes as far, least first."""
-        lasts = [(float(one.null(kind)[one.x].max()), one) for one in panel if len(one.null(kind))]
+        lasts = [
+            (float(one.null(kind, self.estimator)[one.x].max()), one)
+            for one in panel
+            if len(one.null(kind, self.estimator))
+        ]
         ends = sorted({last for last, _ in lasts})
         return [(end, [series for last, series in lasts if last >= end]) for end in ends]
 
     def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
-        return [series.null(kind) for series in panel if len(series.null(kind))]
+        return [
+            series.null(kind, self.estimator) for series in panel if len(series.null(kind, self.estimator))
+        ]
 
     def within(self, panels: Sequence[Sequence[Series]]) -> Null:
         """With the most series of one panel whose nulls of a kind differ, so that one band stands for all; else 1."""
@@ -345,11 +355,13 @@ class Null(Mark):
                 yield key_entry(self.name(kind) + many, mode="lines", line=NULL_LINE)
                 continue
             boxed = self._boxed(drawn, kind)
-            many = f"; one band for {several} curves" if several > 1 else ""
+            many = f"; envelope of {several} curves" if several > 1 else ""
             many = "; each curve's own" if boxed else many
-            alone = any(len(series.null(kind).dropna(subset=["null_low"])) == 1 for series in drawn)
+            alone = any(
+                len(series.null(kind, self.estimator).dropna(subset=["null_low"])) == 1 for series in drawn
+            )
             many += "; a bar at a single place" if alone and not boxed else ""
-            words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples)}{many})"
+            words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples, of=self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
@@ -572,17 +584,19 @@ def null_name(kind: str | None) -> str:
     return f"null: {NULLS.get(kind, kind.replace('_', ' '))}" if kind else "null distribution"
 
 
-def null_of(samples: Sequence[Sample], apart: Sequence[str] = (), count: int | None = None) -> str:
+def null_of(
+    samples: Sequence[Sample], apart: Sequence[str] = (), count: int | None = None, of: str = ""
+) -> str:
     """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
 
-    ``count`` is the number of null samples.
+    ``count`` is the number of null samples; ``of`` says it in other words.
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.
     """
     units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
     named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
     few = count and count < 20  # the ends lie close to the outermost samples
-    reach = f"{'about the range' if few else '95 % range'} of {' or '.join(said)}"
+    reach = f"{'about the range' if few else '95 % range'} of {of or ' or '.join(said)}"
     return f"{reach}, {count} samples" if count else reach
 
 

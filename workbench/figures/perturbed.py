@@ -45,7 +45,8 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     mechanisms = mechanisms or [_BASELINE]
     panels = [
         own.assign(
-            panel=f"{attack}:<br>{NAMES[name]}",
+            metric=attack,
+            panel=NAMES[name],
             whose=own["variant"].where(own["variant"] == _BASELINE, _MECHANISM),
         )
         for attack, held in rows.groupby("attack", sort=False)
@@ -53,17 +54,16 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         if len(own := held[held["variant"].isin([_BASELINE, name])])
     ]
     rows = pd.concat(panels, ignore_index=True)
-    titles = {
-        panel: "Share of words" if protocol == "word-swap" else "Budget ε (L∞)"
-        for panel, protocol in zip(rows["panel"], rows["protocol"], strict=True)
-    }
+    title = "Share of words" if set(rows["protocol"]) == {"word-swap"} else "Budget ε (L∞)"
+    attacks = [*rows["metric"].unique()]
     seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
-    plot = Plot(rows, "epsilon", "whose", "panel").metric(metric)
-    plot = plot.scale(y_title=words[0].upper() + words[1:], x_title=titles, y_log=False)
+    plot = Plot(rows, "epsilon", "whose", "panel").metric(*attacks)
+    ends = {attack: f"{attack}:<br>{words}" for attack in attacks}
+    plot = plot.scale(y_title=ends, x_title=title, y_log=False)
     plot = plot.add(
         Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
         Line("mean", markers=False, words=f"mean over {many} seeds; one seed: no range"),
         Rule(column="trivial", name="trivial predictor"),
     )
-    return plot.figure("page", columns=len(mechanisms), labels="key")
+    return plot.figure("page", labels="key")

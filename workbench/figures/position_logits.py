@@ -70,7 +70,9 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     cross = rows[(rows["metric"] == "logit_correlation") & (rows["statistic"] == "abs")]
     cross = cross[cross["candidate"] == "cross"].assign(quantity=_CROSS)
     drawn = pd.concat([shares, cross]).assign(candidate=pd.NA, statistic=pd.NA)
-    names = {name: name.replace("-", "–") for name in (*SHARES, _CROSS)} | {"logit_correlation": "|r|"}
+    names = {name: name.replace("-", "–") for name in (*SHARES, _CROSS)} | {
+        "logit_correlation": "|r| of the<br>cross terms"
+    }
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric("logit_share", "logit_correlation")
     null, line = Null(words="positions permuted"), Line(words="mean over inputs and heads")
     plot = plot.scale(x_free=True, y_zero=True).add(

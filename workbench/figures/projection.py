@@ -185,15 +185,16 @@ def projection_training_figure(
         raise InputError("the frames hold no projection errors of single inputs")
     drawn = drawn.replace({"quantity": {"exact": _ERROR}})
     drawn.attrs = next(iter(frames.values())).attrs  # whose null distribution is drawn
-    names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"} | {one: f"{one} batch" for one in frames}
+    many = drawn.groupby("batch")["input"].nunique().max()
+    names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"}
+    names |= {one: f"{one} batch, median over {many} inputs" for one in frames}
     plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
     shown = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
     logs = {_SQUARED: True, _RELATIVE: True, SHARE: is_wide(drawn)}
     plot = plot.metric(*shown).scale(x_title=unit, y_log=logs, y_cut=True)
-    many = drawn.groupby("batch")["input"].nunique().max()
     return plot.add(
-        Null(words=f"{NOISE}, {next(iter(frames))} batch"),
+        Null(words=f"{NOISE}, {next(iter(frames))} batch", estimator="median"),
         Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
-        Line("median", words=f"median over {many} inputs"),
+        Line("median", words=None),  # the key says it of each batch
         Rule(column="zero", name="zero predictor"),
     ).figure("page", columns=2, labels="ends")

@@ -12,7 +12,7 @@ from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval, Stroke
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Line, Points, Published
-from workbench.figures.variants import LOOKS
+from workbench.figures.variants import LOOKS, in_order
 from workbench.papers.operators import FORWARD, SWEEPS
 
 _AXES = {"tokens": "Tokens n", "width": "Width d"}
@@ -69,13 +69,17 @@ def scaling_figure(
     spread = f" (times: IQR at most {100 * spread:.0f} % of it)" if pd.notna(spread) else ""
     passes = sorted(times["passes"].dropna().astype(int)) if "passes" in times else []
     many = " to ".join(f"{end}" for end in dict.fromkeys([*passes[:1], *passes[-1:]])) + " " * bool(passes)
+    anew = ""
+    if len(again):
+        them = [LOOKS[name].label for name in in_order(again["attention"])]
+        anew = f"measured in this run, on this machine: {' and '.join(them)}"
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
     return plot.add(
         Line(words=f"median over {many}passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
         Points(
-            again, "measured in this run, on this machine", by=("metric", "sweep"), symbol="cross-thin-open",
+            again, anew, by=("metric", "sweep"), symbol="cross-thin-open",
             of="attention",
         ),
     ).figure("page", labels="key")  # fmt: skip

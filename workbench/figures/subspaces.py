@@ -119,5 +119,5 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     plot = plot.scale(x_free=True, x_title=titles, y_title=named, y_range=ends)
     band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
     mean = Line(words="mean over pairs of directions (c: over layers and pairs of heads)")
-    null = Null(words="random directions, in c of one pair of heads")
+    null = Null(words="random directions", ends="one layer; c: of one pair of heads")
     return plot.add(null, band, mean).figure("page", columns=len(present))

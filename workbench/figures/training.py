@@ -100,11 +100,11 @@ def variant_curves_figure(
         parts.append(own.assign(panel=look_of(name).label, attention=same))
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})
     logs = log and medians.max() > 10 * medians.min()
-    plot = plot.metric(metric).scale(y_title=_title(split, words), y_log=logs)
+    # bands of seeds that diverge for some epochs would press the lines together
+    plot = plot.metric(metric).scale(y_title=_title(split, words), y_log=logs, y_cut=True)
     columns = len(others) if len(others) <= 5 else next((n for n in (3, 4, 5) if len(others) % n == 0), 4)
     plot = plot.add(Band(quantiles=(0, 100)), Line("median", markers=False))
-    wide = log and rows["value"].max() > 100 * medians.max()  # bands would press the lines together
-    return plot.figure("page", columns=columns, labels="key", height=420 if wide else None)
+    return plot.figure("page", columns=columns, labels="key")
 
 
 def versus_baseline_figure(
@@ -147,7 +147,9 @@ def versus_baseline_figure(
     hollow = ("same", "not significant beside softmax")
     seeds = f"{rows['n'].max():.0f} seeds" if "n" in rows and rows["n"].notna().any() else "seeds"
     words = words or f"median and range over {seeds} (where wider than the mark)"
-    forest = Forest(rows, y="attention", x=panels, panel="quantity").scale(log=[*log])
+    nulls = "null_low" in rows and rows["null_low"].notna().any()
+    forest = Forest(rows, y="attention", x=panels, panel="quantity")
+    forest = forest.scale(log=[*log], row=2.1 if nulls else 1.5)  # a null is seen above and below its marker
     forest = forest.add(Null(words=NOISE), Stroke(name="floor: error of the true projections"))
     forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))

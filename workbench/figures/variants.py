@@ -25,12 +25,12 @@ class Look:
 
 
 def _boosted(look: Look, colour: str, symbol: str) -> Look:
-    """The look of the same attention with boosted residuals: its hue, darker, dotted, its marker a star."""
+    """The look of the same attention with boosted residuals: dotted, its marker a star; of a hue its darker form."""
     return Look(f"{look.label} + boost", colour, "dot", symbol)
 
 
 # Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
-# sight; relatives share a hue: symmetric ones (and MSSA, whose q, k and v are one) blue, Scaled Attention red.
+# sight; relatives share a hue: symmetric ones, RPC and MSSA (whose q, k and v are one) blue, Scaled Attention red.
 _SOFTMAX = Look("softmax", "#000000", "solid", "circle")
 _TSSA = Look("token statistics", "#66CCEE", "solid", "triangle-up")
 _PRIMAL = Look("Primal", "#777733", "dashdot", "triangle-down")
@@ -39,10 +39,10 @@ _BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
     "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon"),
-    "softmax+boost": _boosted(_SOFTMAX, "#000000", "star"),
+    "softmax+boost": _boosted(_SOFTMAX, "#6633FF", "star"),
     "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
     "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
-    "rpc-asym": Look("asymmetric RPC", "#004488", "dash", "triangle-right"),
+    "rpc-asym": Look("asymmetric RPC", "#4477AA", "dashdot", "triangle-right"),
     "rpc-sym-asym": Look("symmetric RPC, then softmax", "#004488", "dot", "bowtie"),
     "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
     "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),

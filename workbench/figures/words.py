@@ -36,6 +36,7 @@ DEFINED = {
     r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
     r"\b[Aa]symmetric(?: |<br>)\w": "Asymmetric: attention whose queries are not its keys",
     "RPC": "RPC: attention by robust principal components",
+    r"RPC, then softmax": "RPC, then softmax: RPC-Attention in the first layer, softmax in the others",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
     r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
     r"\bdata-independent\b": "Data-independent: weights of Primal-Attention that are not made from the tokens",
@@ -43,6 +44,7 @@ DEFINED = {
     "positions (Abdullaev et al., 2025)",
     "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
     r"\bFAN\b": "FAN: fully attentional network",
+    r"\bcross-covariance\b": "Cross-covariance: attention of channels to channels (El-Nouby et al., 2021)",
     "MSSA": "MSSA: multi-head subspace self-attention",
     r"\+ boost|-boost\b": "Boost: a share of the first tokens in every residual connection",
 }
@@ -99,9 +101,9 @@ def with_definitions(caption: str, labels: str) -> str:
 
 
 def _explained(words: str, caption: str) -> bool:
-    """Whether a caption has a definition already, or its name in parentheses."""
+    """Whether a caption has a definition already, or its name in parentheses after the words it is short for."""
     name = words.partition(":")[0]
-    return f"{name}:" in caption or f"({name})" in caption
+    return f"{name}:" in caption or re.search(rf"[a-z] \({re.escape(name)}\)", caption) is not None
 
 
 def _said(found: re.Match[str]) -> str:

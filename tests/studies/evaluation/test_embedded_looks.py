@@ -1,6 +1,7 @@
 """Scenes and passages that models of embedded tasks are looked into with: clean and changed, in one order."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,22 @@ def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classif
     row = frame[(frame["input"] == str(number)) & (frame["layer"] == 1) & (frame["head"] == head)].iloc[0]
     assert row["value"] == pytest.approx(sum(shares) / len(shares), rel=1e-4)
     assert row["null_low"] <= row["null_mean"] <= row["null_high"]
+    mean = frame[frame["input"].isna() & (frame["layer"] == 1)].iloc[0]
+    single = frame[frame["input"].notna() & (frame["layer"] == 1)]
+    assert mean["value"] == pytest.approx(single["value"].mean())
+    draw, drawn = np.random.default_rng(0), []
+    for _ in range(400):  # each query's weights in another order, of every input and head by itself
+        shares = []
+        for number, head in itertools.product(range(len(attn)), range(attn.shape[1])):
+            real = int(batch.get("attention_mask", torch.ones_like(batch["input_ids"]))[number].sum())
+            rows = [
+                draw.permutation(attn[number, head, query, : query + 1].numpy())[
+                    new[number, : query + 1]
+                ].sum()
+                for query in range(real)
+                if new[number, : query + 1].any() and not new[number, : query + 1].all()
+            ]
+            shares += [np.mean(rows)] if rows else []
+        drawn.append(np.mean(shares))
+    assert mean["null_mean"] == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 20)
+    assert mean["null_high"] - mean["null_mean"] == pytest.approx(1.96 * np.std(drawn), rel=0.15)

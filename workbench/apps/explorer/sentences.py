@@ -5,7 +5,8 @@ A bundle carries them (docs/bundle.md), and the page fills in the gaps.
 
 SENTENCES = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× an even share",
-    "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over queries {mean}",
+    "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries, 0 "
+    "where masked, {mean}",
 }
 
 

@@ -494,7 +494,8 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Largest eigenvalues of the centred Gram matrix of a head's keys, of the same head number in every layer",
+            "Largest eigenvalues of the centred Gram matrix of a head's keys in attention's kernel, whose entries are "
+            "exp(s k·k′) over the two rows' sums of these; the same head number in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
@@ -504,7 +505,8 @@ VIEWS = {
         ),
         View(
             "membership", "Membership", "how strongly each patch or word belongs to each head",
-            "Membership Π of every token in the heads of a layer, over which it adds up to 1",
+            "Membership Π of every token in the heads of a layer: a softmax over heads of the token's squared norm in "
+            "the subspace of each (wu2025, eq. 10)",
             _draw_membership, lambda address, material: material.memberships(address), _read_membership,
             code.membership,
         ),

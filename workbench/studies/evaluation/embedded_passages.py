@@ -81,7 +81,8 @@ def attention_on_swapped(
     """Share of a head's attention on swapped words, mean over queries that see some; beside it the null distribution.
 
     Columns attention (the name of a model in ``models``), input, layer, head, metric "swapped_share", value, null
-    ("permutation": the weights of a query among the keys that it sees), null_mean, null_low, null_high.
+    ("permutation": the weights of a query among the keys that it sees), null_mean, null_low, null_high; without input
+    and head the mean of a layer, whose null is narrower: each head of each input is permuted by itself.
     """
     batch, new = passages.given[share], passages.swapped[share]
     count = new.shape[1]
@@ -99,4 +100,14 @@ def attention_on_swapped(
                 }
                 one = {"attention": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
                 rows.append({**one, "value": float(found.value[place]), **null})
-    return pd.DataFrame(rows).assign(metric="swapped_share", null="permutation").dropna(subset="value")
+    single = pd.DataFrame(rows).dropna(subset="value")
+    reaches = single["null_high"] - single["null_mean"], single["null_mean"] - single["null_low"]
+    single["square"] = np.maximum(*reaches) ** 2  # either end may be cut at 0 or 1
+    layers = single.groupby(["attention", "layer"], sort=False)
+    means = layers[["value", "null_mean"]].mean()
+    reach = np.sqrt(layers["square"].sum()) / layers.size()
+    means = means.assign(
+        null_low=means["null_mean"] - reach, null_high=means["null_mean"] + reach
+    ).reset_index()
+    both = pd.concat([single.drop(columns="square"), means], ignore_index=True)
+    return both.assign(metric="swapped_share", null="permutation")
