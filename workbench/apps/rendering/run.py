@@ -48,8 +48,8 @@ _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
 LONGEST = (
-    "value_similarity", "attention_as_filter", "operator_efficiency", "attention_spectrum", "claims",
-    "attention_heatmaps", "eigenvector_test", "position_logits", "softmax_sensitivity", "robust_components",
+    "efficiency_variants", "attention_as_filter", "value_similarity", "gram_spectra", "softmax_sensitivity",
+    "time_series", "operator_efficiency", "claims", "projection_error_by_attention", "eigenvector_test",
 )  # fmt: skip
 """Notebooks that are begun first, so that none is left to run alone at the end."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
