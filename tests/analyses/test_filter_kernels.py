@@ -246,6 +246,11 @@ def test_fits_are_to_the_patches_alone():
                 here = {"input": str(place), "head": head}
                 measured = value(frame, "filter_share", "bilateral", content, **here)
                 assert measured == pytest.approx(found.share[head].item(), rel=1e-5)
+                own = distances.expand(len(attn), -1, -1)[head]
+                wanted = (found.content[head] / own.mean().sqrt()).item()
+                wanted = math.nan if math.isinf(wanted) else wanted
+                measured = value(frame, "filter_content", "bilateral", content, **here)
+                assert measured == pytest.approx(wanted, rel=1e-4, nan_ok=True)
         gaussian = fit_filter(attn, "gaussian", position=near).share[1].item()
         measured = value(frame, "filter_share", "gaussian", input=str(place), head=1)
         assert measured == pytest.approx(gaussian, rel=1e-5)
