@@ -40,6 +40,8 @@ def test_what_labels_are_short_for_is_said_once():
     assert said == "Accuracies. " + DEFINED[r"Scaled \(S"] + "."
     assert with_definitions(said, labels) == said
     assert with_definitions("Accuracies.", '["softmax"]') == "Accuracies."
+    broken = with_definitions("Accuracies.", '["symmetric RPC,<br>then softmax"]')
+    assert "RPC, then softmax: RPC-Attention in the first layer" in broken
     # numbers in base64 are no label, and what the caption explains is not explained again
     assert with_definitions("Accuracies.", '{"y":{"bdata":"aRPC="}}') == "Accuracies."
     assert with_definitions("By robust principal components (RPC).", '["RPC"]').endswith("(RPC).")

@@ -36,7 +36,7 @@ DEFINED = {
     r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
     r"\b[Aa]symmetric(?: |<br>)\w": "Asymmetric: attention whose queries are not its keys",
     "RPC": "RPC: attention by robust principal components",
-    r"RPC, then softmax": "RPC, then softmax: RPC-Attention in the first layer, softmax in the others",
+    r"RPC,(?: |<br>)then softmax": "RPC, then softmax: RPC-Attention in the first layer, softmax in the others",
     "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
     r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
     r"\bdata-independent\b": "Data-independent: weights of Primal-Attention that are not made from the tokens",
