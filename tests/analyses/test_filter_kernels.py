@@ -8,7 +8,7 @@ import torch
 
 import workbench
 from tests.runs.test_analyze import bert, images, same, texts, vit
-from workbench.analyses.filter_kernels import KERNELS, fit_filter, squared_distances, squares_left
+from workbench.analyses.filter_kernels import KERNELS, _fit_all, fit_filter, squared_distances, squares_left
 from workbench.analyses.layer import grid_positions
 from workbench.captures import capture
 from workbench.core.errors import InputError, UnknownName
@@ -149,6 +149,22 @@ def test_matrices_are_fitted_together_as_they_are_alone(near, content):
                     torch.testing.assert_close(
                         one, all_of_them[place, head], rtol=1e-6, atol=1e-9, equal_nan=True
                     )
+
+
+def test_tokens_that_are_all_alike_leave_the_kernel_of_places_as_it_is(near, content):
+    model = vit()
+    for block in model.blocks:  # the patches, but for their places in the mask of distances, become one
+        torch.nn.init.zeros_(block.norm1.weight)
+    frame = analyze("filter-kernels", model=model, inputs=images(1), layers="0", null_samples=0)
+    assert frame[frame["candidate"] == "nlm"]["value"].isna().all()
+    found = fit_filter(kernel(near, near, 2.0), "gaussian", position=near)
+    flat = {"position": near, "content": torch.zeros_like(near)}
+    beside = _fit_all(
+        kernel(near, near, 2.0), flat, {"gaussian": ("position",), "bilateral": ("position", "content")}, None
+    )
+    assert beside["gaussian"].share.item() == pytest.approx(found.share.item(), rel=1e-12)
+    assert beside["gaussian"].position.item() == pytest.approx(2.0, rel=1e-6)
+    assert beside["bilateral"].share.isnan()
 
 
 def test_what_does_not_depend_on_the_tokens_is_not_explained(near, content):

@@ -1,7 +1,13 @@
 """Findings of layers in words."""
 
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
 from workbench.core.intervals import Finding
-from workbench.frames.estimate import first_to_last
+from workbench.frames.estimate import first_to_last, with_means
 
 
 def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
@@ -9,3 +15,29 @@ def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
     assert first_to_last(found) == "0.25 [0.20, 0.30] in layer 0 and 0.50 [0.40, 0.60] in layer 3"
     assert first_to_last(found, ".1f", ", ") == "0.2 [0.2, 0.3] in layer 0, 0.5 [0.4, 0.6] in layer 3"
     assert first_to_last({2: found[3]}) == "0.50 [0.40, 0.60] in layer 2"
+
+
+def test_the_null_of_a_mean_is_that_of_the_mean_of_draws():
+    """Each row's null is normal and drawn apart from the others': the ends of the mean's hold 95 % of its draws."""
+    drawn = np.random.default_rng(5)
+    spreads = {("a", 0): [1.0, 3.0, 0.5], ("a", 1): [2.0, 2.0], ("b", 0): [0.25]}
+    rows = [
+        {"metric": "m", "null": "permutation", "who": who, "layer": layer, "head": head, "value": head + spread,
+         "null_mean": 10 * layer + head, "null_low": 10 * layer + head - 1.96 * spread,
+         "null_high": 10 * layer + head + 1.96 * spread}
+        for (who, layer), several in spreads.items() for head, spread in enumerate(several)
+    ]  # fmt: skip
+    rows[0]["null_low"] += 0.3  # an end that is cut at a bound says less than the other
+    frame = pd.DataFrame(rows)
+    whole = with_means(frame, ["who", "layer"])
+    pd.testing.assert_frame_equal(whole[: len(frame)], frame, check_dtype=False)
+    means = whole[len(frame) :].set_index(["who", "layer"])
+    assert means["head"].isna().all()
+    assert set(means["null"]) == {"permutation"}
+    for (who, layer), several in spreads.items():
+        draws = drawn.normal(10 * layer + np.arange(len(several)), several, (200_000, len(several))).mean(1)
+        found = means.loc[who, layer]
+        assert found["value"] == pytest.approx(np.mean(np.arange(len(several)) + several))
+        assert found["null_mean"] == pytest.approx(10 * layer + (len(several) - 1) / 2)
+        outside = np.mean((draws < found["null_low"]) | (draws > found["null_high"]))
+        assert math.isclose(outside, 0.05, abs_tol=0.003)

@@ -218,8 +218,6 @@ def _fit(
     apart = {name: distance.where(visible, 0) for name, distance in distances.items()}
     units = {name: distance.sum((-2, -1)) / seen.sum(-1) for name, distance in apart.items()}
     varied = total > 1e-20 * rows.sum(-1)
-    for unit in units.values():
-        varied = varied & (unit > 0)
     found = {
         key: torch.full((len(attn), 1 + len(parts)), math.nan, dtype=torch.float64)
         for key, parts in kernels.items()
@@ -229,7 +227,8 @@ def _fit(
     if not varied.all():
         attn, visible, total = attn[varied], visible[varied], total[varied]
         apart, units = ({name: part[varied] for name, part in both.items()} for both in (apart, units))
-    scaled = {name: distance / units[name][:, None, None] for name, distance in apart.items()}
+    lengths = {name: unit.where(unit > 0, 1) for name, unit in units.items()}
+    scaled = {name: distance / lengths[name][:, None, None] for name, distance in apart.items()}
     mask = None if visible.all() else visible
     alone = {name: _alone(attn, mask, distance, total) for name, distance in scaled.items()}
     for key, parts in kernels.items():
@@ -239,11 +238,11 @@ def _fit(
             if len(ends) == 1
             else _together(attn, mask, [scaled[name] for name in parts], total, ends)
         )
-        weights = whole[0].exp()
-        # even attention is among the kernels: below 0 by rounding
-        found[key][varied, 0] = (1 - whole[1] / total).clamp(min=0)
-        unit = torch.stack([units[name] for name in parts], -1)
-        found[key][varied, 1:] = (unit / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
+        weights, unit = whole[0].exp(), torch.stack([units[name] for name in parts], -1)
+        bandwidths = (unit / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
+        share = (1 - whole[1] / total).clamp(min=0)  # even attention is a kernel: below 0 by rounding
+        known = (unit > 0).all(-1, keepdim=True)  # where nothing is apart there is no distance to fall with
+        found[key][varied] = torch.cat([share[:, None], bandwidths], -1).masked_fill(~known, math.nan)
     return found
 
 
@@ -263,7 +262,7 @@ def squares_left(
 ) -> Squares:
     """Σ(A − K)² with K the softmax of −Σ w d over several squared distances d, w = 1/h² (abdullaev2025 eq. 13).
 
-    Hidden keys have no weight, and queries that see nothing are left out.
+    Hidden keys have no weight; the row of a query that sees nothing is 0 in K, as it must be in A.
     """
     weights = log_weights.exp()
     kernel, gap = _kernel(weights, attn, visible, distances)

@@ -274,7 +274,7 @@ class Null(Mark):
         box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
         for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
-                for series, level in ((one, one.null(kind, self.estimator)) for one in panel):
+                for series, level in ((one, self._of(one, kind)) for one in panel):
                     if level["null_low"].notna().any():
                         places = level[series.x] + series.aside
                         yield _bars(places, level["null_low"], level["null_high"], box)
@@ -312,18 +312,15 @@ class Null(Mark):
 
     def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[tuple[float, list[Series]]]:
         """Every last place of a null, and the series whose null comes as far, least first."""
-        lasts = [
-            (float(one.null(kind, self.estimator)[one.x].max()), one)
-            for one in panel
-            if len(one.null(kind, self.estimator))
-        ]
+        lasts = [(float(self._of(one, kind)[one.x].max()), one) for one in panel if len(self._of(one, kind))]
         ends = sorted({last for last, _ in lasts})
         return [(end, [series for last, series in lasts if last >= end]) for end in ends]
 
     def _tables(self, panel: Sequence[Series], kind: str | None) -> list[pd.DataFrame]:
-        return [
-            series.null(kind, self.estimator) for series in panel if len(series.null(kind, self.estimator))
-        ]
+        return [self._of(series, kind) for series in panel if len(self._of(series, kind))]
+
+    def _of(self, series: Series, kind: str | None) -> pd.DataFrame:
+        return series.null(kind, self.estimator)
 
     def within(self, panels: Sequence[Sequence[Series]]) -> Null:
         """With the most series of one panel whose nulls of a kind differ, so that one band stands for all; else 1."""
@@ -357,9 +354,7 @@ class Null(Mark):
             boxed = self._boxed(drawn, kind)
             many = f"; envelope of {several} curves" if several > 1 else ""
             many = "; each curve's own" if boxed else many
-            alone = any(
-                len(series.null(kind, self.estimator).dropna(subset=["null_low"])) == 1 for series in drawn
-            )
+            alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
             many += "; a bar at a single place" if alone and not boxed else ""
             words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples, of=self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)

@@ -54,13 +54,14 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         if len(own := held[held["variant"].isin([_BASELINE, name])])
     ]
     rows = pd.concat(panels, ignore_index=True)
-    title = "Share of words" if set(rows["protocol"]) == {"word-swap"} else "Budget ε (L∞)"
+    swapped = rows["protocol"].eq("word-swap").unique()
+    title = " or ".join("share of words" if one else "budget ε (L∞)" for one in swapped)
     attacks = [*rows["metric"].unique()]
     seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
     plot = Plot(rows, "epsilon", "whose", "panel").metric(*attacks)
     ends = {attack: f"{attack}:<br>{words}" for attack in attacks}
-    plot = plot.scale(y_title=ends, x_title=title, y_log=False)
+    plot = plot.scale(y_title=ends, x_title=title[0].upper() + title[1:], y_log=False)
     plot = plot.add(
         Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
         Line("mean", markers=False, words=f"mean over {many} seeds; one seed: no range"),

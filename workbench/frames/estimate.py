@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from workbench.core.intervals import Finding, mean_interval
@@ -83,6 +84,24 @@ def unit_of(finding: Finding) -> str:
     return f"mean over {finding.n} input{'s' * (finding.n != 1)}" + (
         "" if math.isnan(finding.low) else " with its 95 % CI"
     )
+
+
+def with_means(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Rows of single inputs and heads, and after them their means at each place of ``by``, with the null of the mean.
+
+    For nulls of which each row has its own, drawn apart from the others', with ends as far from its mean as 1.96
+    standard deviations (one end may be cut at a bound): the ends of the mean's null are closer by the root of the
+    number of rows.
+    """
+    reach = np.maximum(rows["null_high"] - rows["null_mean"], rows["null_mean"] - rows["null_low"])
+    places = rows.assign(square=reach**2).groupby([*by], sort=False)
+    means = places[["value", "null_mean"]].mean()
+    reach = np.sqrt(places["square"].sum()) / places.size()
+    means = means.assign(null_low=means["null_mean"] - reach, null_high=means["null_mean"] + reach)
+    alike = places[["metric", "null"]].first()
+    whole = pd.concat([rows, means.join(alike).reset_index()], ignore_index=True)
+    whole.attrs = rows.attrs
+    return whole
 
 
 def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:

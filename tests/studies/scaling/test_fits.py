@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from workbench.studies.records import conform_scaling
-from workbench.studies.scaling import printed_exponents, scaling_exponents
+from workbench.studies.scaling import printed_exponents, scaling_exponents, times_beside
 from workbench.studies.scaling.fits import fitted_power
 
 
@@ -64,3 +64,11 @@ def test_printed_exponents_are_those_of_table_1():
     assert table["tokens", "softmax", "memory_exponent_tokens"] == 2
     assert table["width", "xca", "time_exponent_head_dim"] == 2
     assert "causal" not in table.index.get_level_values("sweep")
+
+
+def test_times_are_compared_where_both_runs_have_a_point():
+    record = pd.concat([_frame([1.0, 2.0, 4.0]), _frame([3.0, 9.0], operator="softmax")])
+    memory = _frame([7.0, 7.0], metric="peak_memory")
+    now = pd.concat([_frame([2.0, 3.0, 12.0, 99.0]), memory, _frame([5.0], operator="xca")])
+    assert times_beside(now, record) == "Times in this run over those on record: tssa 1.5 to 3.0."
+    assert times_beside(_frame([5.0], operator="xca"), record) == ""

@@ -15,6 +15,7 @@ from torch import Tensor
 from workbench.analyses.attention_patterns import pattern_share
 from workbench.captures import capture
 from workbench.core.null_distributions import derived_seed
+from workbench.frames.estimate import with_means
 from workbench.models.loading import LoadedModel
 from workbench.studies.evaluation.texts import swap_words
 from workbench.studies.training.feeding import pad_together
@@ -100,14 +101,5 @@ def attention_on_swapped(
                 }
                 one = {"attention": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
                 rows.append({**one, "value": float(found.value[place]), **null})
-    single = pd.DataFrame(rows).dropna(subset="value")
-    reaches = single["null_high"] - single["null_mean"], single["null_mean"] - single["null_low"]
-    single["square"] = np.maximum(*reaches) ** 2  # either end may be cut at 0 or 1
-    layers = single.groupby(["attention", "layer"], sort=False)
-    means = layers[["value", "null_mean"]].mean()
-    reach = np.sqrt(layers["square"].sum()) / layers.size()
-    means = means.assign(
-        null_low=means["null_mean"] - reach, null_high=means["null_mean"] + reach
-    ).reset_index()
-    both = pd.concat([single.drop(columns="square"), means], ignore_index=True)
-    return both.assign(metric="swapped_share", null="permutation")
+    single = pd.DataFrame(rows).dropna(subset="value").assign(metric="swapped_share", null="permutation")
+    return with_means(single, ["attention", "layer"])

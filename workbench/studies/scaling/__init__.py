@@ -7,6 +7,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "study": ["scaling_study"],
-        "fits": ["fitted_sizes", "measured_on", "printed_exponents", "scaling_exponents", "scaling_findings"],
+        "fits": [
+            "fitted_sizes",
+            "measured_on",
+            "printed_exponents",
+            "scaling_exponents",
+            "scaling_findings",
+            "times_beside",
+        ],
     },
 )

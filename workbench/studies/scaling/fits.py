@@ -71,6 +71,18 @@ def measured_on(frame: pd.DataFrame) -> str:
     return f"{run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
 
 
+def times_beside(frame: pd.DataFrame, record: pd.DataFrame) -> str:
+    """How many times as long as on record each operator took, of the points that both have.
+
+    Where all took about as much longer, the machine is slower or busy, and the operators compare as on record.
+    """
+    keys = ["sweep", "operator", "condition", "tokens"]
+    times = [own[own["metric"] == "seconds_per_sample"].set_index(keys)["value"] for own in (frame, record)]
+    ratios = (times[0] / times[1]).dropna().groupby("operator", sort=False)
+    said = [f"{name} {own.min():.1f} to {own.max():.1f}" for name, own in ratios]
+    return f"Times in this run over those on record: {', '.join(said)}." if said else ""
+
+
 def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
     """How time and memory of a forward pass grow by operator, and token statistics attention beside the others.
 
