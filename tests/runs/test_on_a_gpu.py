@@ -55,11 +55,13 @@ def test_capture_gives_the_tensors_of_the_cpu(name):
     for device in (DEVICE, "cpu"):
         model = workbench.load(f"bundled:{name}", device=device, dtype="float64")
         captures.append(workbench.capture(model, workbench.inputs(usual_inputs(model), model, n=2)))
+    # timm's XCiT computes the sines and cosines of places in single precision, which a GPU rounds otherwise
+    near = {"rtol": 1e-5, "atol": 1e-7} if "xcit" in name or "tost" in name else {"rtol": 1e-9, "atol": 1e-11}
     for found, wanted in zip(*captures, strict=True):
         for site in ("q", "k", "v", "attn", "membership", "head_out"):
             expected = getattr(wanted, site, None)
             if expected is not None:
-                torch.testing.assert_close(getattr(found, site).cpu(), expected, rtol=1e-9, atol=1e-11)
+                torch.testing.assert_close(getattr(found, site).cpu(), expected, **near)
 
 
 def trained(task, folder, device):

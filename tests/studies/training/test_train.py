@@ -292,7 +292,7 @@ def test_requests_that_cannot_be(small, tmp_path):
         train("digits", tmp_path, seed=-1)
     with pytest.raises(InputError, match="keep at least one"):
         train("digits", tmp_path, limit=0)
-    with pytest.raises(InputError, match="no device is called 'gpu'"):
+    with pytest.raises(InputError, match="device 'gpu' is not one torch knows"):
         train("digits", tmp_path, device="gpu", recipe=small)
     with pytest.raises(InputError, match="the recipe is for task 'letters', not 'digits'"):
         train("digits", tmp_path, recipe=dataclasses.replace(small, task="letters"))
@@ -321,8 +321,9 @@ def test_an_architecture_that_does_not_fit_the_task(change, message, small, tmp_
 
 def test_a_device_that_is_not_here(small, tmp_path):
     absent = "cuda" if not torch.cuda.is_available() else "mps"
-    with pytest.raises(MissingResource, match=f"device '{absent}' is not available here"):
+    with pytest.raises(MissingResource, match=f"device '{absent}' was asked for, but torch"):
         train("digits", tmp_path, device=absent, recipe=small)
+    run(tmp_path, small)  # and another can be trained on after it
 
 
 def test_a_place_that_cannot_be_written(small, tmp_path):

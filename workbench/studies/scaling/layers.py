@@ -13,7 +13,7 @@ from workbench.attention import attention_module
 from workbench.attention.base import AttentionModule, attention_mask, masked_softmax
 from workbench.attention.softmax import SoftmaxAttention
 from workbench.papers.operators import BOTH, OPERATORS, Point
-from workbench.studies.training.measuring import Allocations
+from workbench.studies.training.measuring import Allocations, operation_counter
 
 
 class EagerSoftmaxAttention(SoftmaxAttention):
@@ -82,13 +82,12 @@ class Forecast(NamedTuple):
 def forecast(point: Point, condition: str, dtype: torch.dtype = torch.float32) -> Forecast:
     """Count a pass from its shapes: no memory is taken, and nothing computed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
 
     with FakeTensorMode():
         layers = _shapes_only(point, dtype)
         x = torch.zeros(1, point.tokens, point.width, dtype=dtype)
         compute = one_pass(layers, x, condition)
-        with FlopCounterMode(display=False) as counter, Allocations() as seen:
+        with operation_counter() as counter, Allocations() as seen:
             compute()
     own = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
     return Forecast(counter.get_total_flops() / 2, seen.peak, own + seen.peak)

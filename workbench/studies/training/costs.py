@@ -6,10 +6,10 @@ import copy
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.attention.bilateral import BilateralAttention
 from workbench.studies.training.feeding import feed
+from workbench.studies.training.measuring import operation_counter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,6 +39,6 @@ def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
 
 
 def _macs(model: nn.Module, example: Batch) -> float:
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), operation_counter() as counter:
         feed(model, example)
     return counter.get_total_flops() / 2

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.models.architectures import build
+from workbench.models.loading import find_device
 from workbench.studies.training.augmentation import Mixing, augment, drop_paths
 from workbench.studies.training.feeding import feed, named_tensors, shapes_of
 from workbench.studies.training.objectives import classification_scores
@@ -246,24 +247,22 @@ def _accelerator(device: str | None) -> Accelerator:
     from accelerate import Accelerator
     from accelerate.state import is_initialized
 
-    already = ", on which this process trains already: start a new one" if is_initialized() else ""
-    if device is not None:
+    # asked first: accelerate would take another device where this one is absent, and keep to it
+    wanted = None if device is None else find_device(device).type
+    already = is_initialized()
+    if wanted == "cpu":
         try:
-            wanted = torch.device(device).type
-        except RuntimeError as error:
-            raise InputError(f"no device is called {device!r}; try cpu, cuda or mps") from error
-        if wanted == "cpu":
-            try:
-                return Accelerator(cpu=True)
-            except ValueError as error:
-                raise InputError(
-                    "this process already trains on another device, and accelerate keeps to one per process; "
-                    "start a new one for the CPU"
-                ) from error
+            return Accelerator(cpu=True)
+        except ValueError as error:
+            raise InputError(
+                "this process already trains on another device, and accelerate keeps to one per process; "
+                "start a new one for the CPU"
+            ) from error
     accelerator = Accelerator()
-    if device is not None and accelerator.device.type != wanted:
+    if wanted is not None and accelerator.device.type != wanted:
+        begun = ", on which this process trains already: start a new one" if already else ""
         raise MissingResource(
-            f"device {device!r} is not available here; accelerate offers {accelerator.device.type}{already}"
+            f"device {device!r} cannot be trained on: accelerate offers {accelerator.device.type}{begun}"
         )
     return accelerator
 

@@ -15,8 +15,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
 
 from workbench.core import memory
+
+
+def operation_counter() -> FlopCounterMode:
+    """Counts floating-point operations, also those of the CPU's fused attention, which torch 2.11 leaves out."""
+    counter = FlopCounterMode(display=False)
+    aten = torch.ops.aten
+    counter.flop_registry.setdefault(aten._scaled_dot_product_flash_attention_for_cpu, sdpa_flop)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    counter.flop_registry.setdefault(backward, sdpa_backward_flop)
+    return counter
 
 
 def in_turns(
