@@ -114,13 +114,17 @@ _SYMBOLS = [
     ("saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram matrix K̃: "
                          "all entries are alike where a is an eigenvector"),
     ("saritas2025", "ratio above the floor", "Ratio above the floor: of both errors, each less the least there is"),
-    ("saritas2025", "inconsistency", "Inconsistency: share of the norm of G⁻¹V, with G the diagonal normaliser of the "
+    ("", "inconsistency", "Inconsistency: share of the norm of G⁻¹V, with G the diagonal normaliser of the "
                                      "keys' kernel, that no eigenvectors can give"),
+    ("", "eigen-residual", "Eigen-residual: ‖K̃a − ρa‖ / ‖K̃a‖ with ρ = aᵀK̃a / aᵀa, 0 for an eigenvector a"),
+    ("chen2023", "ffective rank", "Effective rank: exp of the entropy of the singular values over their sum"),
     ("teo2024", "removable error", "Removable error: that of outputs of zeros above the least there is"),
     ("saritas2025", "the floor", "Floor: the exact error of the true projections, the least there is"),
     ("teo2024", "â", "â: a from V"),
     ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
                            "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
+    ("abdullaev2025", "than signal", "signal: what a clean input gives; noise: what a noisy one gives, less that"),
+    ("abdullaev2025", "ross terms", "Cross terms: of a query's token with a key's position, and the other way round"),
     ("abdullaev2025", "|r|", "|r|: size of the correlation"),
     ("abdullaev2025", "rate r", "Rate r: that of 1 − cosine = δ exp(−r layer), from layer to layer"),
     ("abdullaev2025", "boost", "Boosted residual: with a share of the first tokens added"),

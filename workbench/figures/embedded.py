@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import mean_interval, share_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
@@ -104,9 +104,10 @@ def embedded_scores_figure(
 
 
 def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """The score of the test set after every epoch, a panel per data set: median over seeds, band from least to largest.
+    """The score of the test set after every epoch, a panel per data set: median over seeds, and the range of the last.
 
-    Of the mechanisms with several seeds, and of softmax on shuffled tokens. A data set on which no
+    Of the mechanisms with several seeds, and of softmax on shuffled tokens. Bars, set side by side, go from the least
+    seed to the largest in the last epoch: bands of several mechanisms would hide each other. A data set on which no
     mechanism ends above the trivial predictor (95 % CI over seeds) has no curves to compare: it is named, not drawn.
 
     Args:
@@ -135,12 +136,17 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     else:
         level = set()
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
+    last = rows["value"].where(rows["epoch"] == rows.groupby("data")["epoch"].transform("max"))
+    several = last.groupby([rows["data"], rows["variant"]])
+    ends = {"least": several.transform("min"), "most": several.transform("max")}
+    rows = rows.assign(**{name: end.where(last.notna()) for name, end in ends.items()})
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
     plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True, x_free=True)
     count = rows.groupby("variant")["seed"].nunique().max()
     shuffled = "; shuffled: one seed" * bool((rows["variant"] == "softmax-shuffled").any())
     line = Line("median", markers=False, words=f"median over {count} seeds{shuffled}")
-    plot = plot.add(Band(quantiles=(0, 100), alpha=0.13, words=f"range over {count} seeds"), line)
+    ends = f"range over {count} seeds, last epoch"
+    plot = plot.add(Band(columns=("least", "most"), bars=True, words=ends), line)
     plot = plot.add(Rule(column="trivial", name="trivial predictor"))
     panels = rows["data"].nunique()
     fig = plot.figure("page", columns=2 if panels == 4 else min(panels, 3), labels="key")
@@ -154,12 +160,15 @@ def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame
     return rows.assign(s=found["s"].astype("Int64"), eta=found["eta"]).dropna(subset=["s", "eta"])
 
 
-def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy", n: int | None = None) -> go.Figure:
     """The final test score of Primal in all layers against η, a line for each s, a panel per data set; one seed each.
+
+    With Wilson's interval of an accuracy where the number of test examples is given.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
         metric: of its test rows, as in `embedded_scores_figure`.
+        n: test examples of each data set.
 
     Raises:
         InputError: no runs over η and s in the frame.
@@ -168,12 +177,17 @@ def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Fi
     rows = embedded_grid(frame, metric)
     if rows.empty:
         raise InputError("the frame has no runs over η and s; give the record of a time series")
+    found = [share_interval(value, n) for value in rows["value"]] if n else []
+    rows = rows.assign(
+        least=[factor * one.low for one in found] or None, most=[factor * one.high for one in found] or None
+    )
     rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
     rows = rows.drop(columns=["attention", "variant"])
     plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
     title = words[0].upper() + words[1:]
     plot = plot.scale(x_title="Weight η of the KSVD term", y_title=title, y_log=False, y_free=True)
-    return plot.add(Line("mean", words="one seed")).figure(
+    bars = [Band(columns=("least", "most"), bars=True, words=f"95 % CI over {n} test examples")] if n else []
+    return plot.add(*bars, Line("mean", words="one seed")).figure(
         "page", columns=min(rows["data"].nunique(), 3), labels="key"
     )
 

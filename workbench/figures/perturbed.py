@@ -43,10 +43,11 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     ).drop(columns="attention")
     mechanisms = [name for name in NAMES if name in set(rows["variant"]) and name != _BASELINE]
     mechanisms = mechanisms or [_BASELINE]
+    seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     panels = [
         own.assign(
             metric=attack,
-            panel=NAMES[name],
+            panel=NAMES[name] + " (one seed)" * int(seeds[held["data"].iloc[0], name] == 1),
             whose=own["variant"].where(own["variant"] == _BASELINE, _MECHANISM),
         )
         for attack, held in rows.groupby("attack", sort=False)
@@ -57,14 +58,13 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     swapped = rows["protocol"].eq("word-swap").unique()
     title = " or ".join("share of words" if one else "budget ε (L∞)" for one in swapped)
     attacks = [*rows["metric"].unique()]
-    seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
     plot = Plot(rows, "epsilon", "whose", "panel").metric(*attacks)
     ends = {attack: f"{attack}:<br>{words}" for attack in attacks}
     plot = plot.scale(y_title=ends, x_title=title[0].upper() + title[1:], y_log=False)
     plot = plot.add(
         Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
-        Line("mean", markers=False, words=f"mean over {many} seeds; one seed: no range"),
+        Line("mean", markers=False, words=f"mean over {many} seeds"),
         Rule(column="trivial", name="trivial predictor"),
     )
     return plot.figure("page", labels="key")

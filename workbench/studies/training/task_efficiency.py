@@ -9,6 +9,7 @@ they are drawn.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ def task_costs(
     lengths: Sequence[str] = LENGTHS,
     *,
     rounds: int = 3,
+    budget: float | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Time and memory of a training step (forward, loss, backward) of chen2023's mechanisms, as multiples of softmax's.
@@ -120,7 +122,8 @@ def task_costs(
 
     Of each of ``tasks`` (all of `TASKS` unless named): the embedded task's model at its length, and the paper's model
     (the recipe of its size) at that of the paper's data, as ``lengths`` says. ``rounds`` is how often each is timed, in
-    turns, on one thread; a batch has at most 2048 tokens, or is one example, and none of its tokens is padding.
+    turns, on one thread, with no new round after ``budget`` seconds of one task and length (all ``rounds`` unless
+    given); a batch has at most 2048 tokens, or is one example, and none of its tokens is padding.
 
     Columns are `TASK_COLUMNS`, rows as those of `variant_costs`: ``seconds_per_sample``, ``peak_memory`` (bytes of the
     tensors that a step makes and holds at once) and ``macs`` of training, and ``parameters``. ``task`` is the key of
@@ -142,20 +145,22 @@ def task_costs(
             chosen = TASKS[name]
             asked = {"embedded": [chosen.embedded], "published": [*chosen.published.values()]}
             parts += [
-                _measured(name, f"{chosen.recipe}{'-embedded' * (kind == 'embedded')}", length, rounds)
+                _measured(
+                    name, f"{chosen.recipe}{'-embedded' * (kind == 'embedded')}", length, rounds, budget
+                )
                 for kind in lengths
                 for length in asked[kind]
             ]
     frame = pd.concat(parts, ignore_index=True).reindex(columns=list(TASK_COLUMNS))
     about = {
         "analysis": "task-costs",
-        "options": {"tasks": [*(tasks or TASKS)], "lengths": [*lengths], "rounds": rounds},
+        "options": {"tasks": [*(tasks or TASKS)], "lengths": [*lengths], "rounds": rounds, "budget": budget},
     }
     frame.attrs["provenance"] = shared({**about, "seed": seed, "versions": versions()})
     return frame
 
 
-def _measured(name: str, recipe: str, length: int, rounds: int) -> pd.DataFrame:
+def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | None) -> pd.DataFrame:
     task = TASKS[name]
     steps = {
         variant: _Step(_recipe(task, recipe, variant, length), task, length, fused=variant == SOFTMAX)
@@ -171,7 +176,7 @@ def _measured(name: str, recipe: str, length: int, rounds: int) -> pd.DataFrame:
             ("macs", "training"): counted["macs"],
             ("peak_memory", "training"): seen.peak / step.n,
         }
-    taken = in_turns([*steps.values()], rounds)
+    taken = in_turns([*steps.values()], rounds, budget=math.inf if budget is None else budget)
     times = {
         variant: {("seconds_per_sample", "training"): pd.Series(seconds) / steps[variant].n}
         for variant, seconds in zip(steps, taken, strict=True)
