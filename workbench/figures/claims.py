@@ -130,6 +130,7 @@ _SYMBOLS = [
     ("abdullaev2025", "boost", "Boosted residual: with a share of the first tokens added"),
     ("abdullaev2025", "SNR", "SNR: signal-to-noise ratio"),
     ("abdullaev2025", "√N", "N: number of tokens; SD: standard deviation of the logits"),
+    ("chen2023", "Primal", "Primal: in the last layer unless all are said"),
     ("", "φ", "φ: a query in feature space"),
     ("", "‖h‖", "h: a head's output"),
     ("", "J_proj", "J<sub>proj</sub>: projection error"),
@@ -310,8 +311,8 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     below += [f"{words}." for of, symbol, words in _SYMBOLS if symbol in plain and (not of or of in papers)]
     null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
     count = null_count(frame, {*shown.loc[shown["null"].notna(), "analysis"]})
-    width = "about the range" if count and count < 20 else "95 %"
-    null += f": {width} of {count} samples" if count else ", 95 %"
+    few = "interpolated from" if count and count < 20 else "of"
+    null += f": 95 % {few} {count} samples" if count else ", 95 %"
     return _Chart(rows, null).figure(" ".join(below))
 
 
@@ -392,14 +393,17 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
     nulls = frame["null"].dropna().nunique()
     ways = _ways(frame)
     rows = []
+    frame = frame.assign(
+        model=[OF_NO_MODEL.get(*pair) for pair in zip(frame["over"], frame["model"], strict=True)]
+    )
+    frame = frame.assign(row=frame.to_dict("records"))  # once, since it takes time
     for _, own in frame.groupby(_KEYS, sort=False, dropna=False):
-        own = own.assign(model=OF_NO_MODEL.get(own["over"].iloc[0], own["model"]))
         first, terms = own.iloc[0], parse_measure(own["measure"].iloc[0])
         points = first["over"] == "model - baseline" and terms[0].metric in _SHARES
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        lanes = [_lane(row, factor, unit, ways) for row in own.to_dict("records")]
+        lanes = [_lane(row, factor, unit, ways) for row in own["row"]]
         held = {factor * end for lane in lanes for end in lane.allowed or ()}
         published = [factor * float(value) for value in own["published"].dropna().unique()]
         published = [value for value in published if not any(math.isclose(value, end) for end in held)]
@@ -416,7 +420,7 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
 def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls: bool) -> str:
     """The words of a claim, what must hold, and in grey its place, its sample and why it is no headline."""
     first = own.iloc[0]
-    every = [(row["model"], _sampled(row)) for row in own.to_dict("records")]
+    every = [(row["model"], _sampled(row)) for row in own["row"]]
     sampled = [one for name, one in every if one not in ("", usual.get(name))]
     counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
     tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]

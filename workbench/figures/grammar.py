@@ -371,10 +371,18 @@ def _in_the_middle(text: str) -> dict[str, Any]:
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
-    """The series of a panel next to each other where several have bars, within a third of the way between places."""
-    if sum(bool((ends["high"] > ends["low"]).any()) for ends in map(bars.ends, panel)) < 2:
+    """The series of a panel next to each other where several have bars, within a third of the way between places.
+
+    Where only the last place has bars, these stand after it, and nothing else moves.
+    """
+    found = [ends[ends["high"] > ends["low"]] for ends in map(bars.ends, panel)]
+    if sum(map(bool, map(len, found))) < 2:
         return [*panel]
     places = sorted({float(place) for series in panel for place in series.rows[series.x].dropna()})
+    at = {float(place) for series, ends in zip(panel, found, strict=True) for place in ends[series.x]}
+    if at == {places[-1]} and len(places) > 1:
+        step = 0.015 * (places[-1] - places[0])
+        return [replace(series, after=step * (number + 1)) for number, series in enumerate(panel)]
     apart = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
     return [
         replace(series, aside=apart * ((number + 0.5) / len(panel) - 0.5))

@@ -40,6 +40,8 @@ class Series:
     null_samples: int | None = None
     aside: float = 0.0
     """How far from its place it is drawn, so that the bars of several series do not cover each other."""
+    after: float = 0.0
+    """How far after its place a bar alone is drawn, where only the last place has one."""
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was taken from the rows already: marks, key and axes ask for the same."""
 
@@ -189,7 +191,7 @@ class Band(Mark):
         ends = self.ends(series)
         if self.bars and len(ends):
             bar = {"color": series.colour, "width": 1, "dash": "solid"}
-            yield _bars(ends[series.x] + series.aside, ends["low"], ends["high"], bar)
+            yield _bars(ends[series.x] + series.aside + series.after, ends["low"], ends["high"], bar)
         elif (ends["high"] > ends["low"]).any():
             edge = {"width": 0.6, "color": translucent(series.colour, 0.5), "dash": "solid"}
             fill = translucent(series.colour, self.alpha)
@@ -591,8 +593,8 @@ def null_of(
     named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
     few = count and count < 20  # the ends lie close to the outermost samples
-    reach = f"{'about the range' if few else '95 % range'} of {of or ' or '.join(said)}"
-    return f"{reach}, {count} samples" if count else reach
+    reach = f"95 % range of {of or ' or '.join(said)}"
+    return f"{reach}, {'interpolated from ' * bool(few)}{count} samples" if count else reach
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:

@@ -495,7 +495,7 @@ VIEWS = {
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
             "Largest eigenvalues of the centred Gram matrix of a head's keys in attention's kernel, whose entries are "
-            "exp(s k·k′), s the scale of its logits, over the two rows' sums of these; the same head "
+            "exp(s k·k′), s the scale of its logits, over the product of the two rows' sums of it; the same head "
             "number in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
