@@ -424,8 +424,8 @@ class Points(Mark):
     """Single values over the lines: what was measured beside them, or where a curve ends.
 
     ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
-    They are grey, or with ``of`` in the colour of the series that shares their value of that column. Without a symbol
-    their words stand in the place of a marker.
+    They are grey, or with ``of`` in the colour of the series that shares their value of that column, and with
+    ``joined`` on a hair line. Without a symbol their words stand in the place of a marker.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -433,6 +433,7 @@ class Points(Mark):
     by: tuple[str, ...] = ("metric",)
     symbol: str = "asterisk-open"
     of: str | None = None
+    joined: bool = False
     depth: ClassVar[int] = 5
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
@@ -446,6 +447,11 @@ class Points(Mark):
             if len(part):
                 hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
                 mark = {"mode": "markers", "marker": self._marker(colour), "text": part.get("words")}
+                if self.joined:
+                    mark |= {
+                        "mode": "lines+markers",
+                        "line": {"color": colour, "width": 0.6, "dash": "solid"},
+                    }
                 said = {"mode": "text", "text": [self.words] * len(part), "textposition": "middle left"}
                 yield go.Scatter(
                     x=part[panel[0].x], y=part["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
@@ -457,7 +463,9 @@ class Points(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
-            yield key_entry(self.words, mode="markers", marker=self._marker())
+            line = {"color": GREY, "width": 0.6, "dash": "solid"}
+            mode = "lines+markers" if self.joined else "markers"
+            yield key_entry(self.words, mode=mode, marker=self._marker(), line=line)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def scaling_figure(
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
         Points(
             again, anew, by=("metric", "sweep"), symbol="cross-thin-open",
-            of="attention",
+            of="attention", joined=True,
         ),
     ).figure("page", labels="key")  # fmt: skip
 
