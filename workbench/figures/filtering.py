@@ -86,7 +86,9 @@ def filtered_figure(filtered: Any) -> go.Figure:
     window = " × ".join(map(str, filtered.window))
     note = f"Even attention and the layers take means of patches within each window of {window} pixels, "
     note += f"which is what {short_name(filtered.model)} sees at once: hence the tiles. "
-    note += "Identity attention takes means of pixels, by contents and positions, without a trained weight."
+    note += (
+        "Identity attention takes means of pixels, in tiles as well, by contents and positions, untrained."
+    )
     gap, edges = 6, 1.2 * theme_of("page").font
     side = (PAGE - edges + gap) / _COLUMNS - gap
     inner = side * tall / across
