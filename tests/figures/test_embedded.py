@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import mean_interval, share_interval
 from workbench.figures import (
     embedded_curves_figure,
     embedded_grid,
@@ -71,6 +71,28 @@ def test_data_on_which_nothing_ends_above_the_trivial_predictor_are_named_and_no
     assert "level is not shown: no mechanism ends above the trivial predictor (95 % CI over seeds)" in said
     alone = [note.text for note in embedded_curves_figure(level).layout.annotations]
     assert not any("not shown" in text for text in alone)  # there is nothing else to draw
+
+
+def test_bars_of_the_last_epoch_hold_all_seeds_after_it_and_curves_stay_at_theirs():
+    figure = embedded_curves_figure(record())
+    bars = [
+        trace for trace in figure.data if trace.x is not None and len(trace.x) == 3 and trace.x[2] is None
+    ]
+    ends = {tuple(round(float(end), 6) for end in bar.y[:2]) for bar in bars}
+    assert ends == {
+        tuple(100 * end for end in (min(FINAL[name]), max(FINAL[name]))) for name in ("softmax", "primal")
+    }
+    places = {bar.x[0] for bar in bars}
+    assert len(places) == 2
+    assert min(places) > 2  # the last epoch
+    assert sum(trace.x is not None and [*trace.x] == [0, 2] for trace in figure.data) >= 3  # curves
+
+
+def test_the_grid_has_intervals_of_its_test_examples():
+    figure = embedded_grid_figure(record(), n=50)
+    found = share_interval(0.4, 50)
+    ends = [trace.y[:2] for trace in figure.data if trace.y is not None and len(trace.y) == 3]
+    assert any(pair == pytest.approx((100 * found.low, 100 * found.high)) for pair in ends)
 
 
 def test_the_grid_holds_the_runs_over_eta_and_s():

@@ -139,7 +139,8 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     last = rows["value"].where(rows["epoch"] == rows.groupby("data")["epoch"].transform("max"))
     several = last.groupby([rows["data"], rows["variant"]])
     ends = {"least": several.transform("min"), "most": several.transform("max")}
-    rows = rows.assign(**{name: end.where(last.notna()) for name, end in ends.items()})
+    apart = last.notna() & (ends["most"] > ends["least"])
+    rows = rows.assign(**{name: end.where(apart) for name, end in ends.items()})
     plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
     plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True, x_free=True)
     count = rows.groupby("variant")["seed"].nunique().max()

@@ -112,6 +112,8 @@ def test_requests_that_cannot_be():
         task_costs(["rl"], ["long"])
     with pytest.raises(InputError, match="rounds is a whole number"):
         task_costs(["rl"], rounds=0)
+    with pytest.raises(InputError, match="budget is a number of seconds above 0"):
+        task_costs(["rl"], budget=0)
 
 
 def test_a_printed_table_has_a_row_per_problem_and_mechanism(costs):

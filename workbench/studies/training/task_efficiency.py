@@ -128,10 +128,12 @@ def task_costs(
     Columns are `TASK_COLUMNS`, rows as those of `variant_costs`: ``seconds_per_sample``, ``peak_memory`` (bytes of the
     tensors that a step makes and holds at once) and ``macs`` of training, and ``parameters``. ``task`` is the key of
     `TASKS`, ``problem`` its title with the number of ``tokens``. Raises UnknownName for a task or kind of length that
-    is none, InputError for rounds below 1.
+    is none, InputError for rounds below 1 or a budget that is not above 0.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(f"rounds is a whole number from 1 up, got {rounds!r}")
+    if budget is not None and not budget > 0:
+        raise InputError(f"budget is a number of seconds above 0, or None for all rounds, got {budget!r}")
     for name in tasks or ():
         if name not in TASKS:
             raise UnknownName("task whose cost is measured", name, TASKS)
