@@ -123,7 +123,7 @@ _SYMBOLS = [
     ("teo2024", "â", "â: a from V"),
     ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
                            "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
-    ("abdullaev2025", "than signal", "signal: what a clean input gives; noise: what a noisy one gives, less that"),
+    ("abdullaev2025", "than signal", "Signal: what a clean input gives; noise: what a noisy one gives, less that"),
     ("abdullaev2025", "ross terms", "Cross terms: of a query's token with a key's position, and the other way round"),
     ("abdullaev2025", "|r|", "|r|: size of the correlation"),
     ("abdullaev2025", "rate r", "Rate r: that of 1 − cosine = δ exp(−r layer), from layer to layer"),

@@ -448,24 +448,23 @@ class Points(Mark):
                 hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
                 mark = {"mode": "markers", "marker": self._marker(colour), "text": part.get("words")}
                 if self.joined:
-                    mark |= {
-                        "mode": "lines+markers",
-                        "line": {"color": colour, "width": 0.6, "dash": "solid"},
-                    }
+                    mark |= self._hair_line(colour)
                 said = {"mode": "text", "text": [self.words] * len(part), "textposition": "middle left"}
                 yield go.Scatter(
                     x=part[panel[0].x], y=part["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
                     **(mark if self.symbol else said),
                 )  # fmt: skip
 
+    def _hair_line(self, colour: str) -> dict[str, Any]:
+        return {"mode": "lines+markers", "line": {"color": colour, "width": 0.6, "dash": "solid"}}
+
     def _marker(self, colour: str = GREY) -> dict[str, Any]:
         return {"symbol": self.symbol, "size": 7, "color": colour, "line": {"color": colour, "width": 1.2}}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
-            line = {"color": GREY, "width": 0.6, "dash": "solid"}
-            mode = "lines+markers" if self.joined else "markers"
-            yield key_entry(self.words, mode=mode, marker=self._marker(), line=line)
+            look = self._hair_line(GREY) if self.joined else {"mode": "markers"}
+            yield key_entry(self.words, marker=self._marker(), **look)
 
 
 @dataclass(frozen=True)
