@@ -198,6 +198,12 @@ class _Drawing:
             (name, colour): self._table(own if colour is None else own[own[forest.color] == colour])
             for (name, own), colour in itertools.product(self.rows.items(), self.colours)
         }
+        self.held = {name: self._held(name) for name in self.titles}
+        self.printed = {id(mark): mark for mark in forest.marks if isinstance(mark, Published)}
+        self.found = {
+            name: {key: self._found(name, mark) for key, mark in self.printed.items()} for name in self.titles
+        }
+        self.shifts = {name: self._shifts(name) for name in self.titles}
 
     def _table(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Value and ends of each row; an interval reaches no further than its metric can."""
@@ -347,7 +353,7 @@ class _Drawing:
 
     def _dots(self, name: str, colour: Any) -> Iterator[go.Scatter]:
         """A trace for a colour; of variants of attention for each row, since each has its own look."""
-        every, shifts = self.tables[name, colour].dropna(subset=["value"]), self._shifts(name)
+        every, shifts = self.tables[name, colour].dropna(subset=["value"]), self.shifts[name]
         parts = [(every, self._look(colour), "" if colour is None else self._label(colour))]
         if self.colours == [None] and self.forest.y == "attention":
             parts = [
@@ -385,37 +391,35 @@ class _Drawing:
 
     def _shifts(self, name: str) -> dict[int, dict[Any, float]]:
         """Where in each row its colours stand, and after them each kind of published numbers beside them."""
-        marks = [mark for mark in self.forest.marks if isinstance(mark, Published)]
-        found = [(mark, place, one) for mark in marks for place, one in self._found(name, mark)]
+        found = [(mark, *place) for mark, own in self.found[name].items() for place in own]
         slots: dict[int, list[Any]] = {}
-        for colour, held in self._held(name).items():
+        for colour, held in self.held[name].items():
             for place in held | {place for _, place, one in found if one == colour}:
                 slots.setdefault(place, []).append(colour)
-        printed = self._printed(name)
+        apart = self._apart(name)
         for mark, place, one in found:
-            if one is None and id(mark) in printed:
-                slots.setdefault(place, []).append(id(mark))
+            if one is None and mark in apart:
+                slots.setdefault(place, []).append(mark)
         step = 0.8 / max((len(own) for own in slots.values()), default=1)
         return {
             place: {one: (number - (len(own) - 1) / 2) * step for number, one in enumerate(own)}
             for place, own in slots.items()
         }
 
-    def _printed(self, name: str) -> list[int]:
+    def _apart(self, name: str) -> list[int]:
         """The published numbers that have a place of their own in a panel's rows: several colours' or those beside."""
-        several, held = len(self.colours) > 1, set().union(*self._held(name).values())
+        several, held = len(self.colours) > 1, set().union(*self.held[name].values())
         return [
-            id(mark)
-            for mark in self.forest.marks
-            if isinstance(mark, Published) and (several or mark.beside)
-            and any(one is None if several else place in held for place, one in self._found(name, mark))
+            key for key, mark in self.printed.items()
+            if (several or mark.beside)
+            and any(one is None if several else place in held for place, one in self.found[name][key])
         ]  # fmt: skip
 
     def _strokes(self, name: str, mark: Stroke) -> Iterator[go.Scatter]:
         rows = self.rows[name]
         held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
         if len(held):
-            beside, shifts = [*self._held(name)], self._shifts(name)
+            beside, shifts = [*self.held[name]], self.shifts[name]
             alone = beside[0] if len(beside) == 1 else _ROW  # else in the middle
             places = [self.places[key] for key in held[_ROW]]
             yield go.Scatter(
@@ -449,7 +453,7 @@ class _Drawing:
             rows = rows[rows[self.forest.panel] == name]
         known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
         found: dict[tuple[int, Any], list[dict[str, Any]]] = {}
-        beside = self._held(name)
+        beside = self.held[name]
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 colour = row.get(self.forest.color)
@@ -460,15 +464,16 @@ class _Drawing:
 
     def _published(self, name: str, mark: Published) -> Iterator[tuple[go.Scatter, list[str]]]:
         """A diamond for each published number of a row, and their papers."""
-        shifts = self._shifts(name)
-        for (place, colour), own in self._found(name, mark).items():
+        shifts = self.shifts[name]
+        crowded = any(len(self._apart(one)) > 1 for one in self.titles)  # of several kinds in a row
+        for (place, colour), own in self.found[name][id(mark)].items():
             y = place + shifts.get(place, {}).get(id(mark) if colour is None else colour, 0.0)
             values = np.asarray([row["value"] for row in own], dtype=float)
             several = mark.ranges and len(own) > 1
             middle = [float(np.median(values))] if several else values.tolist()
             trace = published_trace(middle, [y] * len(middle), own[: len(middle)])
             trace.marker.symbol = mark.symbol
-            if any(len(self._printed(one)) > 1 for one in self.titles):  # of several kinds in a row
+            if crowded:
                 trace.marker.size = 5.5
             trace.hovertemplate = trace.hovertemplate.replace("%{y", "%{x")  # values lie along x here
             if several:

@@ -80,13 +80,14 @@ def conform(frame: pd.DataFrame) -> pd.DataFrame:
 def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Frames under one another, their provenance joined into one list (empty where no frame carries any).
 
-    So are their notes, each once, and what `workbench.analyze_many` lists as absent.
+    So are their notes and the committed records that they are from, each once, and what `workbench.analyze_many` lists
+    as absent.
     """
     joined = pd.concat(frames, ignore_index=True)
     joined.attrs["provenance"] = shared([run for frame in frames for run in provenance_of(frame)])
-    joined.attrs["notes"] = [
-        *dict.fromkeys(note for frame in frames for note in frame.attrs.get("notes", ()))
-    ]
+    for name in ("notes", "records"):
+        each = dict.fromkeys(one for frame in frames for one in frame.attrs.get(name, ()))
+        joined.attrs[name] = shared([*each])
     joined.attrs["absent"] = {
         name: why for frame in frames for name, why in frame.attrs.get("absent", {}).items()
     }

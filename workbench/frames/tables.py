@@ -289,17 +289,17 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
         if places.isna().sum() + places.isin(kept).sum() > MAX_ROWS:
             kept = {ranks[0]}
         whole = whole[whole["rank"].isna() | whole["rank"].isin(kept)]
-    rows = []
-    for key, part in whole.groupby(keys, dropna=False, sort=False):
-        named = dict(zip(keys, key, strict=True))
-        named["metric"] = _quantity(named["metric"])
-        row = named | {"mean ± sd": _spread(part["value"].iloc[0], part["sd"].iloc[0])}
-        for null in part[part["null_mean"].notna()].to_dict("records"):
-            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**null)
-            row |= {f"{null['null']} null distribution": level}
-            row |= {f"z ({null['null']})": f"{null['z']:.3g}" if pd.notna(null["z"]) else None}
-        rows.append(row)
-    table = pd.DataFrame(rows)
+    rows: dict[int, dict[str, Any]] = {}
+    numbers = whole.groupby(keys, dropna=False, sort=False).ngroup()
+    for number, part in zip(numbers, whole.to_dict("records"), strict=True):
+        row = rows.setdefault(number, {key: part[key] for key in keys})
+        row |= {"metric": _quantity(part["metric"])}
+        row.setdefault("mean ± sd", _spread(part["value"], part["sd"]))
+        if pd.notna(part["null_mean"]):
+            level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**part)
+            row |= {f"{part['null']} null distribution": level}
+            row |= {f"z ({part['null']})": f"{part['z']:.3g}" if pd.notna(part["z"]) else None}
+    table = pd.DataFrame([*rows.values()])
     table = table.dropna(axis="columns", how="all").reset_index(drop=True)
     return table.astype(object).where(table.notna(), None)
 

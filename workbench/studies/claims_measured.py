@@ -88,8 +88,7 @@ def measured_claims(
             "; ".join(f"{name}: {why}" for name, why in absent.items()) or "no model to ask"
         )
     joined = join_frames(frames)
-    records = dict.fromkeys(path for frame in frames for path in frame.attrs.get("records", ()))
-    joined.attrs |= {"absent": absent, "records": shared([*records])}
+    joined.attrs["absent"] = absent
     return joined
 
 

@@ -62,7 +62,7 @@ def save_figure(
     height: float | None = None,
     font: str | None = None,
     formats: Sequence[str] | None = None,
-    records: Iterable[str | os.PathLike[str]] = (),
+    records: Iterable[str | os.PathLike[str]] | None = None,
 ) -> go.Figure:
     """Write a figure with its data and provenance, and return it in its theme, ready to be shown.
 
@@ -99,7 +99,7 @@ def save_figure(
         font: "venue" for the font in which the width's venue sets its text, or a family by its name; by default Arial.
             Where neither it nor one of the same measures is on this machine, a warning says so.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
-        records: committed files that the figure draws.
+        records: committed files that the figure draws; by default those that `data` names (``attrs["records"]``).
 
     Raises:
         InputError: a name that is no plain file name, an empty figure, frame, caption or alt text, an unknown
@@ -143,7 +143,7 @@ def save_figure(
             "columns": [str(column) for column in data.columns],
             "sha256": sha256_bytes(csv),
         },
-        records=records,
+        records=data.attrs.get("records", ()) if records is None else records,
     )
     table = latex_table(data, caption, name).encode()
     _keep_others(folder, name)
