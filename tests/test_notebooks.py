@@ -14,6 +14,8 @@ from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.core.paths import bundled_notebooks, notebooks_dir
 
 NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=True))
+# a line that holds words of a caption or an alternative text and no code
+WORDS_ALONE = re.compile(r'((caption|alt) ?\+?= ?)?f?"[^"]*",?|(caption|alt) \+?= \(')
 STUDIES = [path for path in PATHS if path.parent.name == "studies"]
 COMMON = {"model", "inputs", "n", "seed", "out"}
 ABSENT = {
@@ -104,12 +106,9 @@ def test_it_is_stored_without_outputs_and_opens_without_a_question(path):
 def test_a_study_says_first_what_it_draws_and_how_that_is_made_again(path):
     cells = nbformat.read(path, as_version=4).cells
     _, first, *_ = cells[0].source.split("\n\n")
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     makefile = (notebooks_dir().parent / "Makefile").read_text(encoding="utf-8")
     makes = set(re.findall(r"`make (\w+)`", first))
     assert makes <= set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
-    # a notebook that draws records hands them to its figures, or reads the study of operators
-    assert bool(makes) == ("records=" in code or "scaling_record" in code)
     assert ("committed record" in first) == bool(makes)
 
 
@@ -118,6 +117,7 @@ def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
     cells = nbformat.read(path, as_version=4).cells
     code = [cell.source.rstrip() for cell in cells if cell.cell_type == "code"]
     facts = {
+        "at most 60 lines of code": lines_of_code(code) <= 60,
         "at least 3 text cells": sum(cell.cell_type == "markdown" for cell in cells) >= 3,
         "the frame shown": any(source.endswith(".head()") for source in code),
         "a table shown": any(
@@ -129,19 +129,18 @@ def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
     assert lacking == []
 
 
-# a line that holds words of a caption or an alternative text and no code
-WORDS_ALONE = re.compile(r'((caption|alt) ?\+?= ?)?f?"[^"]*",?|(caption|alt) \+?= \(')
+def lines_of_code(sources):
+    lines = [line.strip() for source in sources for line in source.splitlines() if line.strip()]
+    return sum(not WORDS_ALONE.fullmatch(line) for line in lines)
 
 
 def keeps_the_form(cells):
     """What a notebook of an analysis lacks: a question, few lines, the same by hand, a shown frame, findings."""
     text = [cell.source for cell in cells if cell.cell_type == "markdown"]
     code = [cell.source for cell in cells if cell.cell_type == "code"]
-    lines = [line for source in code for line in source.splitlines() if line.strip()]
-    lines = [line for line in lines if not WORDS_ALONE.fullmatch(line.strip())]
     tables = [source.rstrip().splitlines()[-1] for source in code]
     facts = {
-        "at most 60 lines of code": len(lines) <= 60,
+        "at most 60 lines of code": lines_of_code(code) <= 60,
         "at least 3 text cells": len(text) >= 3,
         "the equation in the first cell": text[0].count("$$") >= 2,
         "checked by hand": "torch.testing.assert_close(" in "\n".join(code),
@@ -216,8 +215,10 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
     assert (rendered.out / "notebooks" / f"{outcome.name}.ipynb").is_file()
     assert rendered.index.is_file()
     assert {re.sub(r"_\d$", "", figure) for figure in outcome.figures} == figures_of(outcome.name)
+    recorded = 0
     for figure in outcome.figures:
         provenance = json.loads((rendered.out / f"{figure}.json").read_text())
+        recorded += len(provenance["records"])
         assert provenance["parameters_from"] == ("call" if figure in VIEWS else "render")
         if "seed" not in ABSENT.get(outcome.name, set()):
             assert provenance["seed"] == provenance["parameters"]["seed"] == 0
@@ -227,6 +228,9 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
             expected = MODELS.get(figure, MODELS.get(outcome.name, "bundled:digits-vit"))
             assert provenance["parameters"]["model"] == expected
             assert len(provenance["models"][0]["sha256"]) == 64
+    path = bundled_notebooks()[name]
+    if path in STUDIES:  # which says at its beginning whether it draws records: its figures name them
+        assert bool(recorded) == ("committed record" in nbformat.read(path, as_version=4).cells[0].source)
 
 
 def test_the_efficiency_of_operators_is_measured_on_this_machine(render_once):

@@ -10,6 +10,7 @@ from workbench.figures import (
     embedded_grid,
     embedded_grid_figure,
     embedded_scores_figure,
+    learned_data,
 )
 from workbench.figures.embedded import NAMES
 from workbench.studies.findings import ablation_findings, embedded_findings
@@ -71,6 +72,26 @@ def test_data_on_which_nothing_ends_above_the_trivial_predictor_are_named_and_no
     assert "level is not shown: no mechanism ends above the trivial predictor (95 % CI over seeds)" in said
     alone = [note.text for note in embedded_curves_figure(level).layout.annotations]
     assert not any("not shown" in text for text in alone)  # there is nothing else to draw
+
+
+def test_learned_is_what_some_mechanism_does_better_than_the_trivial_predictor_over_its_seeds():
+    def scores(data, metric="accuracy", **ends):
+        frame = record(metric).assign(data=data)
+        for variant, values in ends.items():
+            frame.loc[(frame["variant"] == variant) & (frame["epoch"] == 2), "value"] = values
+        return frame
+
+    level = scores("level", softmax=[0.29, 0.31, 0.9], primal=[0.28, 0.29, 0.3])
+    learned = scores("learned", softmax=[0.29, 0.31, 0.9], primal=[0.5, 0.51, 0.52])  # by one of the two
+    assert learned_data(pd.concat([record(), level, learned])) == ["made", "learned"]  # in their order
+    assert learned_data(level) == ["level"]  # all where that is none
+    small = scores("small", "loss", softmax=[0.1, 0.11, 0.12])  # a loss is learned below
+    large = scores("large", "loss", softmax=[0.5, 0.51, 0.52], primal=[0.5, 0.51, 0.52])
+    assert learned_data(pd.concat([large, small]), "loss") == ["small"]
+    single = record()[record()["seed"].fillna(0) == 0]  # without an interval nothing is said
+    assert learned_data(single) == ["made"]
+    with pytest.raises(InputError, match="no curves of mean_iou"):
+        learned_data(record(), "mean_iou")
 
 
 def test_bars_of_the_last_epoch_hold_all_seeds_after_it_and_curves_stay_at_theirs():

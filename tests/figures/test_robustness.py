@@ -9,7 +9,7 @@ from tests.figures.study import named, titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import corruptions_figure, ood_figure, robustness_figure, robustness_models_figure
-from workbench.figures.robustness import ALL, images_of
+from workbench.figures.robustness import FAMILIES, attack_words, images_of
 from workbench.figures.variants import look_of
 
 MODELS = {"digits-vit": "softmax", "digits-rpc-sym": "rpc-sym", "digits-primal": "primal"}
@@ -125,6 +125,20 @@ def test_a_frame_without_attacks_or_with_an_unknown_variant_is_refused(frame):
         robustness_figure(frame.assign(attention="mystery"))
 
 
+def test_the_words_for_a_caption_are_of_the_attacks_and_intervals_that_are_drawn(frame):
+    words = attack_words(frame)
+    assert "Carlini–Wagner seeks" in words
+    assert "AutoAttack" not in words
+    assert "Corruptions" not in words
+    assert "Intervals: Wilson's over images" in words
+    corrupted = [row("digits-vit", "corruptions", 0.9, kind=kind, severity=1) for kind in ("fog", "snow")]
+    words = attack_words(pd.DataFrame([row("digits-vit", "autoattack", 0.9), *corrupted]), "softmax")
+    assert "AutoAttack combines attacks" in words
+    assert "mean over 2 types" in words
+    assert "Carlini" not in words
+    assert "Intervals" not in words
+
+
 def test_every_trained_model_has_a_row_and_seeds_of_its_last_epoch(frame):
     trained = training(**{"digits-rpc-sym": (0.91, 0.93, 0.92), "digits-vit": (0.99,)})
     fig = robustness_models_figure(frame, trained, {"fgsm": 0.02, "noise": 0.04})
@@ -191,7 +205,9 @@ def ratios():
 
 
 def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last():
-    printed = pd.DataFrame({"attention": "rpc-sym", "kind": ["fog", "snow", ALL], "ratio": [0.9, 0.8, 0.95]})
+    printed = pd.DataFrame(
+        {"model": "digits-rpc-sym", "condition": ["fog", "snow", None], "ratio": [0.9, 0.8, 0.95]}
+    )
     fig = corruptions_figure(ratios(), {"Ours": ["rpc-sym"], "Nobody's": ["tssa"]}, printed)
     rows = ["<b>Type of corruption</b>", "fog", "pixelate", "<b>All 2 types</b>", "geometric mean"]
     assert list(fig.layout.yaxis.ticktext) == rows
@@ -205,6 +221,13 @@ def test_errors_relative_to_the_baseline_have_a_line_per_type_and_the_mean_last(
         trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
     ]
     assert {round(trace.y[0]): trace.x[0] for trace in diamonds} == {1: 0.9, 4: 0.95}
+
+
+def test_the_panels_of_corruptions_are_families_with_one_baseline_each_unless_others_are_asked_for():
+    fig = corruptions_figure(ratios())
+    assert [axis.title.text for axis in fig.select_xaxes()] == ["RPC over symmetric softmax<br>(← better)"]
+    listed = [name for names in FAMILIES.values() for name in names]
+    assert len(set(listed)) == len(listed)
 
 
 def test_without_ratios_of_the_variants_there_is_no_figure_of_corruptions():

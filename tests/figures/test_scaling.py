@@ -51,8 +51,6 @@ def test_a_line_per_operator_in_every_panel_on_logarithmic_axes():
     np.testing.assert_allclose(memory[1].y, (np.array(memory[1].x) / 64) ** 1.25)  # MiB
     assert list(fig.layout.xaxis3.tickvals) == [256, 512, 1024, 2048]
     assert len({axis.range for axis in [*fig.select_yaxes()][:2]}) == 1
-    fewer = scaling_figure(_frame(), ["tokens"], without=["mssa", "softmax-sym"])
-    assert {"softmax", "subspace (MSSA)"} & {trace.name for trace in fewer.data} == {"softmax"}
 
 
 def test_the_key_says_the_interquartile_range_and_a_cross_stands_behind_the_end():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from plotly.colors import hex_to_rgb
 
-from workbench.core.errors import InputError
-from workbench.figures import scenes_figure
+from workbench.core.errors import InputError, UnknownName
+from workbench.figures import predictions_figure, scenes_figure
 from workbench.figures.scenes import CLASSES
 
 NAMES = ("sky", "grass", "a_wall")
@@ -36,6 +36,25 @@ def test_titles_stand_over_the_images_alone():
     ]
     with pytest.raises(InputError, match="1 titles for 2 images"):
         scenes_figure(images, {"truth": truth}, NAMES, ["clean"])
+
+
+def test_predictions_stand_under_the_image_and_condition_that_they_are_of():
+    clean, truth = zip(*map(scene, range(3)), strict=True)
+    noisy, _ = zip(*map(scene, range(3, 6)), strict=True)
+    images = {"clean": clean, "noisy": noisy}
+    found = {name: [np.full((4, 6), number) for number in range(3)] for name in images}
+    found["noisy"] = found["noisy"][::-1]
+    figure = predictions_figure(images, truth, {"rpc-sym": found}, NAMES, n=2)
+    pictures = [np.asarray(trace.z) for trace in figure.data if trace.type == "image"]
+    columns = [clean[0], clean[1], noisy[0], noisy[1]]
+    assert all(np.array_equal(drawn, own) for drawn, own in zip(pictures, columns, strict=False))
+    assert len(pictures) == 3 * 4
+    assert [trace.name for trace in figure.data if trace.type == "image"][8:] == ["symmetric RPC"] * 4
+    assert [tuple(drawn[0, 0]) for drawn in pictures[8:]] == [hex_to_rgb(CLASSES[at]) for at in (0, 1, 2, 1)]
+    over = [note.text for note in figure.layout.annotations if note.text in images]
+    assert over == ["clean", "clean", "noisy", "noisy"]
+    with pytest.raises(UnknownName, match="attention variant"):
+        predictions_figure(images, truth, {"mine": found}, NAMES)
 
 
 def test_maps_that_do_not_fit_are_refused():

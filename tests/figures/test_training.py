@@ -276,18 +276,37 @@ def test_one_seed_has_no_range():
 
 
 def test_words_stand_beside_their_rows():
-    fig = versus_baseline_figure(
-        results(), PANELS, side={"tssa": "77 %", "primal": "none"}, side_title="Published"
-    )
-    words = {re.sub("<[^>]*>", "", note.text): note.y for note in fig.layout.annotations}
-    assert words["77 %"] == 2
-    assert words["Published"] < 0
-    assert "none" not in words
+    def written(*rows):
+        columns = ["attention", "metric", "value", "baseline_value"]
+        fig = versus_baseline_figure(results(), PANELS, published=pd.DataFrame(rows, columns=columns))
+        return {re.sub("<[^>]*>", "", note.text): note.y for note in fig.layout.annotations}
+
+    words = written(("tssa", "accuracy_top1", 0.77, 0.7512), ("primal", "accuracy_top1", 0.1, 0.2))
+    assert words["77.0 % (75.1 %)"] == 2
+    assert words["Published (its softmax):ImageNet-1K top-1"] < 0
+    assert "10.0 % (20.0 %)" not in words  # no row of it
+    words = written(("tssa", "cross_entropy", 3, 2.5), ("bilateral", "perplexity", 30, 31.26))
+    assert (words["3.00 (2.50) nats"], words["30.0 (31.3)"]) == (2, 1)
+    assert words["Published (its softmax):word perplexity,or loss of a token"] < 0
+    assert not any("Published" in text for text in written())
+    with pytest.raises(UnknownName, match="speed"):
+        written(("tssa", "speed", 1, 1))
 
 
 def test_log_axes_are_the_ones_named():
     fig = versus_baseline_figure(results(), PANELS, log=["exact_share"])
     assert (fig.layout.xaxis.type, fig.layout.xaxis2.type) == (None, "log")
+
+
+@pytest.mark.parametrize(("of", "drawn"), [("loss", "Loss at the"), ("perplexity", "Perplexity of a")])
+def test_without_panels_there_are_those_of_what_training_comes_to(of, drawn):
+    own = results()[lambda frame: frame["quantity"] == "accuracy"]
+    names = dict.fromkeys(["accuracy", "loss", of, "mean_loss", "epochs_to_threshold"])
+    fig = versus_baseline_figure(pd.concat([own.assign(quantity=name) for name in names]), threshold=0.425)
+    said = [axis.title.text.partition("<br>") for axis in fig.select_xaxes()]
+    assert [first for first, *_ in said] == ["Accuracy at", drawn, "Mean loss of", "Epochs to"]
+    assert said[-1][2] == "42.5 % accuracy"
+    assert fig.layout.xaxis2.type == ("log" if of == "loss" else None)
 
 
 def test_results_that_cannot_be_drawn_are_refused():

@@ -232,7 +232,12 @@ def test_records_hold_the_baseline_first_and_the_variants_of_its_task():
     assert frame["epoch"].max() == 3
     assert frame.attrs["baselines"] == {"digits": "digits-vit"}
     assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == 3
-    own = narrowed(frame, "digits", ["softmax", "tssa", "primal"])
+
+
+def test_a_task_alone_has_the_origin_of_its_models_alone():
+    frame = recorded_curves([*PAIRS, ("bundled:prose-softmax", "bundled:prose")], ["tssa"], n=1)
+    assert set(frame["model"]) == {"digits-vit", "digits-tssa", "prose-softmax"}
+    own = narrowed(frame, "digits")
     assert set(own["model"]) == {"digits-vit", "digits-tssa"}
     assert [run["model"]["spec"] for run in own.attrs["provenance"]] == [
         "bundled:digits-vit",

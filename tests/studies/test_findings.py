@@ -1,11 +1,14 @@
 """What records say in sentences, of small frames whose numbers are known."""
 
 import pandas as pd
+import pytest
 
+from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding
 from workbench.papers.verdicts import HOLDS, UNDECIDED
-from workbench.studies import findings
+from workbench.studies import evaluation, findings
 from workbench.studies.claims import count_verdicts
+from workbench.studies.records import recorded
 from workbench.studies.scaling import scaling_findings
 
 
@@ -44,10 +47,72 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
         == f"Accuracy in points less the baseline's, mean over seeds with 95 % CI: m {change} (higher)."
     )
     assert findings.difference_findings(versus, "loss", "Loss") == []
+    assert findings.difference_findings(pd.DataFrame(), "loss", "Loss") == []
     loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
     assert "beside the baseline's, is significantly different with none (3 seeds" in loss
     assert speed == "Epochs to 90 % accuracy are not reached with tssa."
     assert end == "Accuracies at the end are higher with tssa."
+
+
+def attacked(model, attack, values, n=100):
+    """Accuracies under an attack, by budget, with ends 0.1 apart."""
+    return pd.DataFrame(
+        [
+            {"model": model, "protocol": attack, "epsilon": budget, "metric": "accuracy_top1", "value": value,
+             "low": value - 0.1, "high": value + 0.1, "n": n}
+            for budget, value in values.items()
+        ]
+    )  # fmt: skip
+
+
+def test_the_least_and_the_most_robust_model_are_named_of_each_attack():
+    evaluated = pd.concat(
+        [attacked("weak", "fgsm", {0.02: 0.3}), attacked("strong", "fgsm", {0.02: 0.8, 0.04: 0.1})]
+    )
+    (sentence,) = findings.attack_findings(evaluated, {"fgsm": 0.02, "noise": 0.3})
+    weak, strong = (Finding(value, value - 0.1, value + 0.1, 100).words(".1%") for value in (0.3, 0.8))
+    assert sentence == f"Under FGSM at ε = 0.02 accuracies run from {weak} (weak) to {strong} (strong)."
+
+
+def test_a_model_attacked_now_is_compared_with_its_record_budget_by_budget(monkeypatch):
+    asked = []
+
+    def evaluate(model, protocol, inputs, **settings):
+        asked.append((model, protocol, inputs, settings))
+        return attacked(model, protocol, {0.0: 0.9, 0.02: 0.5}, n=7)
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    record = pd.concat([attacked("x", "fgsm", {0.0: 0.8, 0.02: 0.2}), attacked("x", "pgd", {0.0: 0.9})])
+    assert findings.agreement_findings(record, "x", ["fgsm", "pgd"], "images", seed=3) == [
+        "Measured in this run (n = 7) and on record: intervals apart at 1 of 3 budgets."
+    ]
+    assert asked == [("x", attack, "images", {"seed": 3}) for attack in ("fgsm", "pgd")]
+    assert findings.agreement_findings(record, "another", ["fgsm"]) == []
+
+
+def test_a_bundled_model_recalls_the_accuracy_of_its_record():
+    (sentence,) = findings.recall_findings("bundled:digits-vit", "bundled:digits", n=20, seed=0)
+    rows = recorded(["digits-vit"], "training").query(
+        "metric == 'accuracy' and split == 'test' and seed == 0"
+    )
+    end = rows.loc[rows["epoch"].idxmax(), "value"]
+    assert sentence.startswith("bundled:digits-vit classifies ")
+    assert sentence.endswith(f"of 20 images now; on record, of all test images: {end:.2%}.")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda: findings.agreement_findings(pd.DataFrame(), "x", ["fgsm"]),
+        lambda: findings.recall_findings("x"),
+    ],
+)
+def test_a_model_that_is_not_here_is_named_with_what_is_missing(said, monkeypatch):
+    def evaluate(*_, **__):
+        raise MissingResource("no weights of x\nget them with: make weights")
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    assert said() == ["x is not evaluated now: no weights of x"]
 
 
 def test_corruptions_and_verdicts_are_counted():

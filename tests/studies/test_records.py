@@ -10,7 +10,9 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.studies import records
 from workbench.studies.records import (
     EVALUATION_COLUMNS,
+    beside_softmax,
     conform_evaluation,
+    embedded_record,
     evaluation_record,
     recorded,
     trained_alike,
@@ -139,3 +141,24 @@ def test_without_any_record_there_are_columns_and_reasons(data):
     assert len(frame) == 0
     assert "make records" in frame.attrs["absent"]["a"]
     assert len(recorded([], "training")) == len(recorded(["z"], "training")) == 0
+
+
+def test_costs_are_multiples_of_softmax_on_the_same_data():
+    rows = [
+        ("easy", "softmax", 1, "macs", 10.0),
+        ("easy", "softmax", 2, "macs", 30.0),
+        ("easy", "new", 1, "macs", 5.0),
+        ("hard", "softmax", 1, "macs", 100.0),
+        ("hard", "new", 1, "macs", 150.0),
+        ("hard", "new", 1, "accuracy", 0.5),
+    ]
+    record = pd.DataFrame(rows, columns=["data", "variant", "seed", "metric", "value"])
+    record.attrs = {"records": ["epochs.csv"]}
+    found = beside_softmax(record, ["macs"])
+    assert found["value"].tolist() == [0.5, 1.5, 0.25, 1.0, 1.5]
+    assert found.drop(columns="value").equals(record[:5].drop(columns="value"))
+    assert found.attrs == record.attrs
+    with pytest.raises(InputError, match="no accuracy, parameters of softmax"):
+        beside_softmax(record, ["macs", "accuracy", "parameters"])
+    known = beside_softmax(embedded_record("digits"), ["parameters"])
+    assert set(known.loc[known["variant"] == "softmax", "value"]) == {1.0}

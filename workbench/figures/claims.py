@@ -271,14 +271,7 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
         InputError: no rows, a missing column, or no claim that was tested.
         UnknownName: a verdict that there is not.
     """
-    tested = _tested(frame)
-    if _height(tested) > PAGE_HEIGHT - _AROUND:
-        own = tested.sort_values("primary", ascending=False, kind="stable")
-        first = own.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
-        tested = tested[tested["primary"].astype(bool) | tested["order"].isin(first)]
-    if _height(tested) > PAGE_HEIGHT - _AROUND and len(counted(tested)):
-        tested = tested[tested["order"].isin(counted(tested)["order"])]
-    return tested.drop(columns="order")
+    return _shown(frame)[0].drop(columns="order")
 
 
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
@@ -296,8 +289,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no rows, a missing column, or no claim that was tested.
         UnknownName: a verdict that there is not.
     """
-    shown = _tested(shown_claims(frame))
-    rows = _rows(shown)
+    shown, rows = _shown(frame)
     tested = frame[frame["verdict"] != NOT_TESTED]
     left = [f"{count} {words.format('s' * (count > 1))}" for count, words in (
         (len(tested[tested["verdict"] != PREMISE].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
@@ -323,8 +315,8 @@ def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None)
         frame: what `claims_figure` takes.
         titles: embedded data → what they are, in words.
     """
-    shown = _tested(shown_claims(frame))
-    lanes = _lanes(_rows(shown))
+    shown, rows = _shown(frame)
+    lanes = _lanes(rows)
     same = "is equivalent, whatever the shading, where it lies within the margin (bracket, or shading about a number), "
     against = any(one.verdict == AGAINST for one in lanes)
     same += "which is no effect where more or less is claimed, " * against
@@ -371,9 +363,24 @@ def _finite(numbers: Iterable[float]) -> list[float]:
     return [*filter(math.isfinite, numbers)]
 
 
-def _height(tested: pd.DataFrame) -> float:
+def _shown(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[_Row]]:
+    """What `shown_claims` keeps, with the column ``order``, and its rows in the figure."""
+    tested = _tested(frame)
+    rows = _rows(tested)
+    if _height(rows) > PAGE_HEIGHT - _AROUND:
+        own = tested.sort_values("primary", ascending=False, kind="stable")
+        first = own.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
+        tested = tested[tested["primary"].astype(bool) | tested["order"].isin(first)]
+        rows = _rows(tested)
+    if _height(rows) > PAGE_HEIGHT - _AROUND and len(counted(tested)):
+        tested = tested[tested["order"].isin(counted(tested)["order"])]
+        rows = _rows(tested)
+    return tested, rows
+
+
+def _height(rows: Sequence[_Row]) -> float:
     """Pixels of all rows."""
-    return sum(row.height(row is own[-1]) for own in _groups(_rows(tested)) for row in own)
+    return sum(row.height(row is own[-1]) for own in _groups(rows) for row in own)
 
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:

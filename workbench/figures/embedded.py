@@ -46,6 +46,16 @@ _AXES = {
 }
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
 _SEED_WORDS = "each seed (without a circle: one seed)"
+SCORE_MARKS = (
+    "Circle: mean over training seeds, with its 95 % confidence interval (CI, Student's t). Strokes: single seeds, "
+    "some coincide; without a circle: trained once."
+)
+"""What a caption says of the marks of `embedded_scores_figure`."""
+CURVE_MARKS = (
+    "Lines: medians over training seeds; bars: from the least seed to the largest, in the last epoch, after it side by "
+    "side."
+)
+"""What a caption says of the marks of `embedded_curves_figure`."""
 
 
 def embedded_scores_figure(
@@ -108,7 +118,8 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
 
     Of the mechanisms with several seeds, and of softmax on shuffled tokens. Bars, set side by side, go from the least
     seed to the largest in the last epoch: bands of several mechanisms would hide each other. A data set on which no
-    mechanism ends above the trivial predictor (95 % CI over seeds) has no curves to compare: it is named, not drawn.
+    mechanism ends above the trivial predictor (95 % CI over seeds) has no curves to compare: it is named, not drawn
+    (`learned_data` has the others).
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
@@ -118,23 +129,10 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
         InputError: no such rows, or a metric that is none of these.
     """
     words, factor, _ = axis_of(metric)
-    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
-    many = rows.groupby("variant")["seed"].transform("nunique") > 1
-    rows = rows[many | (rows["variant"] == "softmax-shuffled")]
-    if rows.empty:
-        raise InputError(f"the frame has no curves of {metric}; give the result of embedded_record()")
-    rows = _in_order(rows.assign(value=rows["value"] * factor)).drop(columns="attention")
-    scores = _scores(frame, metric)
-    levels = scores[scores["variant"] == MAJORITY].set_index("data")["value"] * factor
-    rows["trivial"] = rows["data"].map(levels)
-    ends = rows[rows["epoch"] == rows.groupby(["data", "variant", "seed"])["epoch"].transform("max")]
-    above = ends.assign(value=(ends["value"] - ends["trivial"]) * (-1 if metric == "loss" else 1))
-    lows = above.groupby(["data", "variant"])["value"].agg(lambda own: mean_interval(own).low)
-    level = {data for data, own in lows.groupby("data") if own.notna().any() and own.max() <= 0}
-    if level < {*rows["data"]}:
-        rows = rows[~rows["data"].isin(level)]
-    else:
-        level = set()
+    rows, drawn = _curves(frame, metric), learned_data(frame, metric)
+    level = sorted({*rows["data"]} - {*drawn})
+    rows = _in_order(rows[rows["data"].isin(drawn)]).drop(columns="attention")
+    rows = rows.assign(value=rows["value"] * factor, trivial=rows["trivial"] * factor)
     names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
     last = rows["value"].where(rows["epoch"] == rows.groupby("data")["epoch"].transform("max"))
     several = last.groupby([rows["data"], rows["variant"]])
@@ -151,7 +149,29 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     plot = plot.add(Rule(column="trivial", name="trivial predictor"))
     panels = rows["data"].nunique()
     fig = plot.figure("page", columns=2 if panels == 4 else min(panels, 3), labels="key")
-    return with_absent(fig, dict.fromkeys(sorted(level), _UNLEARNED))
+    return with_absent(fig, dict.fromkeys(level, _UNLEARNED))
+
+
+def learned_data(frame: pd.DataFrame, metric: str = "accuracy") -> list[str]:
+    """The data sets on which some mechanism ends above the trivial predictor (95 % CI over seeds), in their order.
+
+    All of them where that is none: `embedded_curves_figure` draws these.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: of its test rows, as in `embedded_scores_figure`.
+
+    Raises:
+        InputError: no such rows.
+    """
+    rows = _curves(frame, metric)
+    ends = rows[rows["epoch"] == rows.groupby(["data", "variant", "seed"])["epoch"].transform("max")]
+    above = ends.assign(value=(ends["value"] - ends["trivial"]) * (-1 if metric == "loss" else 1))
+    lows = above.groupby(["data", "variant"])["value"].agg(lambda own: mean_interval(own).low)
+    # without an interval, of one seed each, nothing says that none has learned
+    level = {data for data, own in lows.groupby("data") if own.notna().any() and own.max() <= 0}
+    data = [*dict.fromkeys(rows["data"])]
+    return [name for name in data if name not in level] or data
 
 
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
@@ -201,6 +221,18 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows[
         rows["epoch"] == rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
     ]
+
+
+def _curves(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Test rows of a metric after every epoch, of what `embedded_curves_figure` draws, with the trivial predictor's."""
+    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
+    many = rows.groupby("variant")["seed"].transform("nunique") > 1
+    rows = rows[many | (rows["variant"] == "softmax-shuffled")]
+    if rows.empty:
+        raise InputError(f"the frame has no curves of {metric}; give the result of embedded_record()")
+    scores = _scores(frame, metric)
+    levels = scores[scores["variant"] == MAJORITY].set_index("data")["value"]
+    return rows.assign(trivial=rows["data"].map(levels))
 
 
 def axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:

@@ -16,7 +16,7 @@ from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Published, Rule
 from workbench.figures.variants import in_order, look_of
-from workbench.figures.words import PAPERS, noise_words
+from workbench.figures.words import PAPERS, attention_of, noise_words
 
 # Protocol of an attack: what it is called, in the order of panels.
 ATTACKS = {
@@ -25,6 +25,13 @@ ATTACKS = {
 }  # fmt: skip
 _NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)", "L1": "Budget ε (L1)"}
 _LAST = "corruptions"
+# What a caption adds where a panel shows more than budgets of every pixel.
+_OTHERS = {
+    "autoattack": "AutoAttack combines attacks; Square and SPSA (simultaneous perturbation stochastic approximation) "
+    "see no gradients.",
+    "cw": "Carlini–Wagner seeks the least change in the Euclidean norm (L2), which counts up to ε; for some images it "
+    "finds no misclassified one at any distance, and the curve levels off at their share.",
+}
 
 
 def robustness_figure(
@@ -74,6 +81,24 @@ def robustness_figure(
     elif chance is not None:
         plot = plot.add(Rule(chance, "chance"))
     return plot.figure("page")
+
+
+def attack_words(frame: pd.DataFrame, baseline: str | None = None) -> str:
+    """What a caption says of every `robustness_figure`: what the attacks do, and over what intervals are.
+
+    Args:
+        frame: the rows that it draws.
+        baseline: the one that is taken off; its intervals are of differences, and the caption says which.
+    """
+    types = frame.loc[frame["severity"].notna(), "kind"].nunique()
+    sentences = [
+        "Markers of one budget are set side by side.",
+        "FGSM and PGD change each pixel (from 0 to 1) by at most ε along the gradient, noise does so at random.",
+        f"Corruptions: mean over {types} types at each of the severities 1 to 5 (0: clean)." * bool(types),
+        "Intervals: Wilson's over images, Student's t over types." * (baseline is None),
+        *(words for protocol, words in _OTHERS.items() if (frame["protocol"] == protocol).any()),
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def robustness_models_figure(
@@ -169,11 +194,19 @@ def _less(rows: pd.DataFrame, base: pd.DataFrame, protocol: str) -> pd.DataFrame
 
 
 ALL = "all types"
+FAMILIES = {
+    "RPC over symmetric softmax": ("rpc-sym",),
+    "Bilateral, boost over softmax": ("bilateral", "softmax+boost", "bilateral+boost"),
+    "Others over softmax": ("scaled-free", "scaled-alpha", "tssa", "primal"),
+}
+"""Panels of `corruptions_figure`, each of variants with one baseline."""
 _FOREIGN = {"inverted": "inverted digits", "photographs": "cuts of photographs", "noise": "uniform noise"}
 
 
 def corruptions_figure(
-    ratios: pd.DataFrame, groups: Mapping[str, Sequence[str]], published: pd.DataFrame | None = None
+    ratios: pd.DataFrame,
+    groups: Mapping[str, Sequence[str]] = FAMILIES,
+    published: pd.DataFrame | None = None,
 ) -> go.Figure:
     """Error under each corruption relative to the baseline's, a panel per group of variants; lower is better.
 
@@ -183,7 +216,8 @@ def corruptions_figure(
         ratios: the result of `workbench.studies.baselines.ratios_to_baseline` for corruption_error, with the column
             attention.
         groups: title → attention variants of a panel; those that have no rows are left out.
-        published: columns attention, kind (a corruption, or `ALL`) and ratio.
+        published: errors as `workbench.papers.published.published_pairs` gives them: columns model, condition (a
+            corruption, or null for all types) and ratio.
 
     Raises:
         InputError: no ratios of these variants.
@@ -217,7 +251,8 @@ def corruptions_figure(
     said = f"ratio of errors, one training seed, 95 % CI over {images_of(rows)} (geometric mean: over types)"
     forest = forest.add(Interval(columns=("ratio", "low", "high"), words=said), Rule(1, "baseline"))
     if published is not None:
-        found = by_panel(published.assign(value=published["ratio"]))
+        kind, attention = published["condition"].fillna(ALL), published["model"].map(attention_of)
+        found = by_panel(published.assign(value=published["ratio"], kind=kind, attention=attention))
         keys = found["paper"].unique() if "paper" in found else ["papers"]
         many = found.groupby(["panel", "kind"]).size().max()
         said = (

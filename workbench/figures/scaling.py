@@ -26,7 +26,6 @@ def scaling_figure(
     frame: pd.DataFrame,
     sweeps: Sequence[str],
     condition: str = FORWARD,
-    without: Sequence[str] = (),
     now: pd.DataFrame | None = None,
 ) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a column of panels per sweep.
@@ -38,13 +37,12 @@ def scaling_figure(
         frame: the result of `workbench.studies.scaling.scaling_study`, or `workbench.studies.records.scaling_record`.
         sweeps: those to draw, a column of panels each.
         condition: "forward", or "forward + backward".
-        without: operators that are left out, since they lie on another's line.
         now: points measured apart from these, plus signs in the panels of their sweeps.
 
     Raises:
         InputError: no measured point of a sweep.
     """
-    frame = frame[(frame["condition"] == condition) & ~frame["operator"].isin(without)]
+    frame = frame[frame["condition"] == condition]
     again = pd.DataFrame()
     if now is not None:
         again = _costs(now[(now["condition"] == condition) & now["value"].notna()])

@@ -1,17 +1,22 @@
-"""Images with a class for every pixel: the image, the true classes, and what models predict."""
+"""Images with a class for every pixel: the image, the true classes, what models predict, and what they attend to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.conditions import conditions_figure
+from workbench.figures.estimates import null_of_means
 from workbench.figures.marks import key_entry
 from workbench.figures.theme import PAGE, theme_of
+from workbench.figures.variants import look_of
+from workbench.frames.estimate import with_means
 
 CLASSES = (
     "#332288", "#DDCC77", "#44AA99", "#882255", "#88CCEE", "#117733", "#CC6677", "#999933", "#AA4499", "#BBBBBB",
@@ -73,3 +78,47 @@ def scenes_figure(
     return fig.update_xaxes(showticklabels=False, ticks="", matches=None).update_yaxes(
         showticklabels=False, ticks="", matches=None
     )
+
+
+def predictions_figure(
+    images: Mapping[str, Sequence[np.ndarray]],
+    truth: Sequence[np.ndarray],
+    masks: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
+    classes: Sequence[str],
+    n: int = 3,
+) -> go.Figure:
+    """The first ``n`` images under each condition, their true classes, and what models predict: a row per attention.
+
+    Args:
+        images: condition → (height, width, 3) pixels of each image, the same images in the same order.
+        truth: (height, width) true class numbers of each image.
+        masks: attention as `workbench.figures.variants.LOOKS` names it → condition → predicted classes of each image.
+        classes: their names, from class 0.
+        n: how many images are shown.
+
+    Raises:
+        InputError: as `scenes_figure`, which draws it.
+        UnknownName: an attention without a look.
+    """
+    rows = {"truth": [*truth[:n]] * len(images)}
+    for name, own in masks.items():
+        rows[look_of(name).label] = [mask for condition in images for mask in own[condition][:n]]
+    pictures = [image for own in images.values() for image in own[:n]]
+    over = [condition for condition, own in images.items() for _ in own[:n]]
+    return scenes_figure(pictures, rows, classes, over)
+
+
+def segment_shares_figure(frame: pd.DataFrame) -> go.Figure:
+    """The share of a patch's attention on its segment by layer, a panel per attention, a line for each condition.
+
+    Means over inputs with their 95 % CI, over the null distribution of the mean.
+
+    Args:
+        frame: rows of ``pattern_segment`` by input, layer and head, with columns ``attention`` and ``condition``: the
+            result of `workbench.studies.evaluation.embedded_scenes.segment_shares`.
+
+    Raises:
+        InputError: no such rows.
+    """
+    means = with_means(frame, ["attention", "condition", "layer"])
+    return conditions_figure(null_of_means(means), "pattern_segment")

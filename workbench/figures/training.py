@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,20 @@ _AXES = {
 }
 _BASELINE = "softmax"
 _OTHER = "rpc-sym"  # whose look stands for every variant where each has a panel of its own
+# what training comes to → title of its panel; {} is the accuracy whose epoch is given
+_ENDS = {
+    "accuracy": "Accuracy at<br>the end (%)",
+    "loss": "Loss at the<br>end (nats, log)",
+    "perplexity": "Perplexity of a<br>character at the end",
+    "mean_loss": "Mean loss of<br>all epochs (nats)",
+    "epochs_to_threshold": "Epochs to<br>{} % accuracy",
+}
+# metric of a paper → what it is, and how a row says it beside its baseline's
+_PRINTED = {
+    "accuracy_top1": ("ImageNet-1K top-1", "{:.1%} ({:.1%})"),
+    "perplexity": ("word perplexity", "{:.1f} ({:.1f})"),
+    "cross_entropy": ("loss of a token", "{:.2f} ({:.2f}) nats"),
+}
 _SCALED = ["value", "low", "high", "floor", "null_low", "null_high"]
 
 
@@ -109,12 +123,12 @@ def variant_curves_figure(
 
 def versus_baseline_figure(
     frame: pd.DataFrame,
-    panels: Mapping[str, str],
+    panels: Mapping[str, str] | None = None,
     *,
-    log: Sequence[str] = (),
+    log: Sequence[str] = ("loss",),
     lines: Mapping[str, float] | None = None,
-    side: Mapping[str, str] | None = None,
-    side_title: str = "",
+    published: pd.DataFrame | None = None,
+    threshold: float = 0.9,
     words: str = "",
 ) -> go.Figure:
     """A row per variant, a panel per quantity: the value with its range, filled where it differs from the baseline's.
@@ -125,23 +139,30 @@ def versus_baseline_figure(
 
     Args:
         frame: rows of `workbench.studies.baselines` (its `COLUMNS`), one model per variant.
-        panels: quantity → title of its panel, in order. Accuracies are drawn in per cent.
+        panels: quantity → title of its panel, in order; by default those of `ends_and_speed` in
+            `workbench.studies.baselines`, perplexity in the place of loss where there is one. Accuracies are drawn in
+            per cent.
         log: the quantities with logarithmic axes.
         lines: quantity → where its line stands instead, e.g. at 1 for no change.
-        side: attention → words at the right end of its row, under ``side_title``.
+        published: what papers print, beside their own baselines, at the right end of the rows: the result of
+            `workbench.studies.baselines.printed_ends` (columns attention, metric, value, baseline_value).
+        threshold: the accuracy whose epoch is given, for the title of its panel.
         words: what value and range are, in the key; by default median and range over seeds.
 
     Raises:
         InputError: no row of some quantity, or two models with the same attention.
+        UnknownName: a published metric that has no words here.
     """
     _one_model_each(frame, "the frame has no rows")
     known = frame["quantity"].unique()
+    panels = _end_panels(known, threshold) if panels is None else panels
+    side, side_title = _beside(published)
     for quantity in set(panels) - {*known}:
         raise InputError(f"the frame has no {quantity}; its quantities: {', '.join(known)}")
     rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])])
     rows[_SCALED] = rows[_SCALED].astype(float).mul(np.where(rows["quantity"] == "accuracy", 100, 1), axis=0)
     rows["same"] = ~rows["finding"].isin(["", "lower", "higher"])
-    rows["side"] = rows["attention"].map(side or {})
+    rows["side"] = rows["attention"].map(side)
     own = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
     levels = own.to_dict() | dict(lines or {})
     hollow = ("same", "not significant beside softmax")
@@ -154,6 +175,28 @@ def versus_baseline_figure(
     forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
     return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
+
+
+def _end_panels(known: Iterable[str], threshold: float) -> dict[str, str]:
+    """Titles of what training comes to, by quantity; a perplexity says all that the loss would."""
+    left_out = "loss" if "perplexity" in known else "perplexity"
+    return {name: title.format(f"{100 * threshold:g}") for name, title in _ENDS.items() if name != left_out}
+
+
+def _beside(published: pd.DataFrame | None) -> tuple[dict[str, str], str]:
+    """Attention → what papers print of it beside its baseline's, in words; and the title of these."""
+    rows = [] if published is None else published.to_dict("records")
+    metrics = {row["metric"] for row in rows}
+    for metric in metrics - set(_PRINTED):
+        raise UnknownName("metric of a published end of training", metric, _PRINTED)
+    words = {
+        row["attention"]: _PRINTED[row["metric"]][1].format(row["value"], row["baseline_value"])
+        for row in rows
+    }
+    title = ",<br>or ".join(name for metric, (name, _) in _PRINTED.items() if metric in metrics)
+    return {
+        name: text.replace("%", " %") for name, text in words.items()
+    }, f"Published (its softmax):<br>{title}"
 
 
 def _axis(metric: str) -> tuple[str, int, bool]:

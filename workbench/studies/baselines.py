@@ -155,9 +155,9 @@ def recorded_curves(
     return frame
 
 
-def narrowed(frame: pd.DataFrame, task: str, variants: Iterable[str]) -> pd.DataFrame:
-    """The rows of one task and of these variants, where they are on record, with the origin of no other model."""
-    chosen = frame[(frame["task"] == task) & frame["attention"].isin(set(variants))]
+def narrowed(frame: pd.DataFrame, task: str) -> pd.DataFrame:
+    """The rows of one task, with the origin of its models and of no other."""
+    chosen = frame[frame["task"] == task]
     specs = {f"bundled:{name}" for name in chosen["model"].unique()}
     chosen_runs = [
         (file, run)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
+from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, mean_interval, welch_interval
+from workbench.frames.results import join_frames
 from workbench.studies.baselines import UNREACHED
+from workbench.studies.records import recorded
 
 
 def median_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
@@ -56,8 +60,24 @@ def attack_findings(evaluated: pd.DataFrame, budgets: Mapping[str, float]) -> li
     return sentences
 
 
-def agreement_findings(now: pd.DataFrame, evaluated: pd.DataFrame) -> list[str]:
-    """At how many budgets an evaluation of now and the record of the same model have intervals apart."""
+def agreement_findings(
+    evaluated: pd.DataFrame, model: str, protocols: Iterable[str], inputs: str | None = None, **asked: Any
+) -> list[str]:
+    """At how many budgets a model attacked now and the record of the same model have accuracies with intervals apart.
+
+    Args:
+        evaluated: rows of `workbench.studies.records.recorded`; nothing is said of a model that is not among them.
+        model: any model spec.
+        protocols: attacks on it.
+        inputs: labelled inputs for it, as `workbench.studies.evaluate` takes them.
+        asked: the rest of what that takes (epsilons, n, seed, …).
+
+    Where the model or its inputs are not on this machine the sentence says what is missing.
+    """
+    try:
+        now = _evaluated_now(model, protocols, inputs, asked)
+    except MissingResource as reason:
+        return [_not_evaluated(model, reason)]
     keys = ["model", "protocol", "epsilon", "metric"]
     both = now.merge(evaluated, on=keys, suffixes=("", "_record"))
     if both.empty:
@@ -81,6 +101,8 @@ def corruption_findings(ratios: pd.DataFrame) -> list[str]:
 
 def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor: float = 1) -> list[str]:
     """A quantity less that of the baseline, of every model of a `versus_baseline` frame; Welch's CI over seeds."""
+    if versus.empty:
+        return []
     rows = versus[(versus["quantity"] == quantity) & versus["difference"].notna()]
     changes = [
         (f"{row.label} on {row.task} " if "label" in versus else f"{row.model} ")
@@ -124,18 +146,45 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
     return sentences
 
 
-def recall_findings(checked: pd.DataFrame, trained: pd.DataFrame) -> list[str]:
-    """The accuracy of a model measured now, with its interval over images, beside that at the end of its training."""
-    row = checked[checked["metric"] == "accuracy_top1"].iloc[0]
+def recall_findings(model: str, inputs: str | None = None, **asked: Any) -> list[str]:
+    """The accuracy of a model measured now, with its interval over images, beside that at the end of its training.
+
+    Of models without a record it is the first alone. Where the model or its images are not on this machine the
+    sentence says what is missing.
+
+    Args:
+        model: any model spec.
+        inputs: labelled images for it, as `workbench.studies.evaluate` takes them.
+        asked: the rest of what that takes (n, seed, …).
+    """
+    try:
+        row = _evaluated_now(model, ["clean"], inputs, asked).iloc[0]
+    except MissingResource as reason:
+        return [_not_evaluated(model, reason)]
     now = Finding(row["value"], row["low"], row["high"], int(row["n"]))
+    trained = recorded([model.removeprefix("bundled:")], "training")
     test = trained[(trained["metric"] == "accuracy") & (trained["split"] == "test")]
     test = test[test["seed"] == test["seed"].min()]
-    recorded = (
+    end = (
         f"; on record, of all test images: {test.loc[test['epoch'].idxmax(), 'value']:.2%}"
         if len(test)
         else ""
     )
-    return [f"{row['model']} classifies {now.words('.2%')} of {now.n} images now{recorded}."]
+    return [f"{row['model']} classifies {now.words('.2%')} of {now.n} images now{end}."]
+
+
+def _evaluated_now(
+    model: str, protocols: Iterable[str], inputs: str | None, asked: Mapping[str, Any]
+) -> pd.DataFrame:
+    """Top-1 accuracies of a model under these protocols."""
+    from workbench.studies.evaluation import evaluate  # which imports torch; what records say needs none
+
+    frame = join_frames([evaluate(model, name, inputs, **asked) for name in protocols])
+    return frame[frame["metric"] == "accuracy_top1"]
+
+
+def _not_evaluated(model: str, reason: MissingResource) -> str:
+    return f"{model} is not evaluated now: {str(reason).splitlines()[0]}"
 
 
 def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:

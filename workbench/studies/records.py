@@ -256,6 +256,20 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
     return joined
 
 
+def beside_softmax(record: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The rows of these metrics of an `embedded_record`, in multiples of softmax's mean on the same data.
+
+    Raises `InputError` where softmax has none of one of them.
+    """
+    rows = record[record["metric"].isin(metrics)]
+    of_softmax = rows[rows["variant"] == "softmax"].groupby(["data", "metric"])["value"].mean()
+    unit = rows[["data", "metric"]].join(of_softmax, on=["data", "metric"])["value"]
+    lacking = {*metrics} - {*rows["metric"]} | {*rows.loc[unit.isna(), "metric"]}
+    if lacking:
+        raise InputError(f"the record has no {', '.join(sorted(lacking))} of softmax on each of its data")
+    return rows.assign(value=rows["value"] / unit)
+
+
 def beside_perturbed(record: pd.DataFrame, conditions: Mapping[str, str]) -> pd.DataFrame:
     """The last epochs of an `embedded_record`, its data sets taken apart by what the test set underwent.
 

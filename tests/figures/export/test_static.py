@@ -1,6 +1,7 @@
 """Images: printed by one warm Chrome, and refused if they are not publication-ready."""
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from PIL import Image
@@ -48,6 +50,23 @@ def test_one_browser_prints_many_figures(browser, tmp_path):
     assert [set(result.files) for result in results] == [{"pdf", "svg", "png"}] * 2
     assert not any(result.failures for result in results)
     assert len(list(tmp_path.iterdir())) == 6
+
+
+@needs_chrome
+def test_a_figure_is_drawn_once_for_all_its_formats_and_another_anew(browser):
+    sizes = {"first": (312, 200), "wider": (400, 200)}
+    other = go.Figure(FIGURE).update_traces(colorscale="Greys").to_plotly_json()
+
+    def pixels(figure, size, *formats):
+        *_, png = browser.images(figure, [*formats, "png"], *size)
+        return np.asarray(Image.open(io.BytesIO(png)))
+
+    alone = {name: pixels(FIGURE, size) for name, size in sizes.items()}
+    for name, size in sizes.items():  # each after the other's, of which nothing may stay
+        assert (pixels(FIGURE, size, "svg", "pdf") == alone[name]).all()
+        assert (pixels(other, size, "pdf") != alone[name]).any()
+    ids = [re.findall(rb'id="clip([0-9a-f]{6})', browser.image(FIGURE, "svg", 312, 200)) for _ in range(2)]
+    assert ids[0] == ids[1] != []  # plotly draws them anew for each drawing
 
 
 @needs_chrome

@@ -5,14 +5,23 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
 import workbench
+from workbench.core.errors import InputError
 from workbench.models.loading import load
+from workbench.studies.evaluation.conditions import (
+    by_attention,
+    condition_findings,
+    condition_means,
+    entropy_and_cosine,
+    under_conditions,
+)
 from workbench.studies.evaluation.embedded_passages import attention_on_swapped, embedded_passages
-from workbench.studies.evaluation.embedded_scenes import embedded_scenes, predicted_masks
+from workbench.studies.evaluation.embedded_scenes import embedded_scenes, predicted_masks, segment_shares
 from workbench.studies.training import train
 from workbench.studies.training.tasks.embedded import EMBEDDED
 
@@ -57,28 +66,75 @@ def test_scenes_are_clean_and_corrupted_with_the_masks_of_their_own_and_of_anoth
         assert np.array_equal(truth, mask - 1)
         other = np.array(Image.open(Path(scenes.other_masks) / name))
         assert np.array_equal(other, np.array(Image.open(Path(scenes.masks) / following)))
-    masks, right = predicted_masks({"plain": segmenter}, scenes)
+    masks, right = predicted_masks([segmenter], scenes)
+    assert scenes.images["corrupted"] is corrupted.images
     with torch.no_grad():
         found = segmenter.module(corrupted.batch).argmax(1).numpy()
-    assert np.array_equal(np.stack(masks["plain"]["corrupted"]), found)
+    assert np.array_equal(np.stack(masks["softmax"]["corrupted"]), found)
     row = right[(right["condition"] == "corrupted") & (right["input"] == clean.ids[1])].iloc[0]
     assert row["value"] == (found[1] == scenes.truth[1]).mean()
-    frame = workbench.analyze(
-        "attention-patterns", model=segmenter, inputs=clean, masks=scenes.masks, layers=[0]
-    )
-    assert "pattern_segment" in set(frame["metric"])
+    shares = segment_shares([segmenter], scenes, layers="0")
+    for condition, masks in (
+        ("own segments", scenes.masks),
+        ("another image's segments", scenes.other_masks),
+    ):
+        frame = workbench.analyze(
+            "attention-patterns", model=segmenter, inputs=clean, masks=masks, layers=[0], seed=0
+        )
+        own = shares[shares["condition"] == condition]
+        assert own["value"].tolist() == frame.loc[frame["metric"] == "pattern_segment", "value"].tolist()
+    assert set(shares["attention"]) == {"softmax"}
+
+
+def test_runs_are_measured_one_after_the_other_and_say_their_condition(segmenter):
+    scenes = embedded_scenes("mosaics", segmenter, n=N, corruption="gaussian-noise", severity=2)
+    runs = [(words, segmenter, given) for words, given in scenes.given.items()]
+    found = entropy_and_cosine(runs, layers="0,1", seed=0, null_samples=2)
+    parts = found[["metric", "condition", "attention"]].drop_duplicates().to_numpy().tolist()
+    metrics = ("attention_entropy_share", "token_cosine")
+    assert parts == [[metric, words, "softmax"] for metric in metrics for words in scenes.given]
+    asked = {"model": segmenter, "inputs": scenes.given["corrupted"], "layers": "0,1", "seed": 0}
+    plain = workbench.analyze("token-similarity", null_samples=2, **asked)
+    alone = found[(found["metric"] == "token_cosine") & (found["condition"] == "corrupted")]
+    expected = plain[plain["metric"] == "token_cosine"]
+    assert alone["value"].tolist() == expected["value"].tolist()
+    said = condition_findings(found)
+    assert [sentence.partition(":")[0] for sentence in said] == ["clean", "corrupted"] * 2
+    assert said[3] == f"corrupted: {workbench.findings(plain, 'token_cosine')[0]}"
+    with pytest.raises(InputError, match="3 parts by metric, condition and attention, of 4 runs"):
+        condition_findings(found[found.index >= found.index[found["condition"] == "corrupted"][0]])
+
+
+def test_models_are_named_by_their_attention(segmenter, classifier):
+    assert [*by_attention([segmenter, classifier])] == ["softmax", "softmax-sym"]
+    with pytest.raises(InputError, match="several models have softmax;"):
+        by_attention([segmenter, segmenter])
+    with pytest.raises(InputError, match="was not trained here"):
+        under_conditions("attention-map", "attention_entropy_share", [("clean", bare(segmenter), {})])
+
+
+def bare(model):
+    return dataclasses.replace(model, meta=None)
+
+
+def test_means_are_named_in_the_order_of_the_frame():
+    rows = [("rpc-sym", "clean", 0.5), ("rpc-sym", "clean", 0.7), ("rpc-sym", "a noise", 0.2)]
+    rows += [("bilateral", "clean", 1.0), ("bilateral", "a noise", 0.0)]
+    frame = pd.DataFrame(rows, columns=["attention", "condition", "value"])
+    assert condition_means(frame) == "rpc-sym 60% and 20%; bilateral 100% and 0%"
+    assert condition_means(frame, ".1f").startswith("rpc-sym 0.6 and 0.2;")
 
 
 def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classifier):
-    passages = embedded_passages(classifier, [0.0, 0.3], n=N)
-    assert not passages.swapped[0.0].any()
-    new = passages.swapped[0.3]
+    passages = embedded_passages(classifier, 0.3, n=N)
+    assert [*passages.given] == ["clean", "swapped"]
+    new = passages.swapped
     characters = classifier.meta["preprocessing"]["characters"]
     letter = characters.index("A") + 2  # behind padding and unknown
-    assert (passages.given[0.3]["input_ids"][new] == letter).all()
-    frame = attention_on_swapped({"plain": classifier}, passages, 0.3)
-    assert set(frame["attention"]) == {"plain"}
-    batch = passages.given[0.3]
+    assert (passages.given["swapped"]["input_ids"][new] == letter).all()
+    frame = attention_on_swapped([classifier], passages)
+    assert set(frame["mechanism"]) == {"softmax-sym"}
+    batch = passages.given["swapped"]
     attn = workbench.capture(classifier, batch, layers=[1], sites=["attn"])[1].attn.double()
     number, head = 1, 2
     real = int(batch.get("attention_mask", torch.ones_like(batch["input_ids"]))[number].sum())

@@ -2,14 +2,21 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
 from workbench.core.errors import InputError
 from workbench.models.architectures.lm import build_lm
 from workbench.models.architectures.mixture import SwitchMlp, expert_choices
-from workbench.studies.evaluation.experts import expert_findings, expert_use, information
+from workbench.studies.evaluation.experts import (
+    expert_findings,
+    expert_use,
+    experts_under_conditions,
+    information,
+)
 
 EXPERTS = 3
 
@@ -50,7 +57,24 @@ def test_shares_are_of_real_tokens_and_evenness_is_their_entropy():
         assert own.loc["expert_share", "value"].tolist() == pytest.approx(shares)
         entropy = -sum(share * math.log(share) for share in shares if share)
         assert own.loc["expert_evenness", "value"] == pytest.approx(entropy / math.log(EXPERTS))
-    assert expert_findings(use, "made")[0].startswith("Experts of made: layer 0 evenness 0.")
+    said = expert_findings(use.assign(attention="made", condition="clean"))
+    assert said[0].startswith("Experts of made, clean: layer 0 evenness 0.")
+
+
+def test_every_run_has_its_own_rows_and_sentence():
+    given, changed = batch(), {"input_ids": batch()["input_ids"].flip(1)}
+    about = {"architecture": {"name": "lm", "attention": "softmax-sym"}}
+    model = SimpleNamespace(module=classifier(), spec="made", meta=about)
+    use = experts_under_conditions([("clean", model, given), ("changed", model, changed)], null_samples=3)
+    assert set(use["attention"]) == {"softmax-sym"}
+    for condition, one in (("clean", given), ("changed", changed)):
+        own = use[use["condition"] == condition].reset_index(drop=True)
+        alone = expert_use(model.module, one, null_samples=3)
+        pd.testing.assert_frame_equal(own[alone.columns], alone)
+    said = expert_findings(use)
+    assert [sentence.partition(": ")[0] for sentence in said] == [
+        "Experts of softmax-sym, clean", "Experts of softmax-sym, changed",
+    ]  # fmt: skip
 
 
 def test_information_is_all_where_the_token_decides_and_none_where_they_are_independent():

@@ -5,7 +5,13 @@ import pandas as pd
 import pytest
 
 from workbench.studies.records import conform_scaling
-from workbench.studies.scaling import printed_exponents, scaling_exponents, times_beside
+from workbench.studies.scaling import (
+    power_findings,
+    printed_exponents,
+    ratio_findings,
+    scaling_exponents,
+    times_beside,
+)
 from workbench.studies.scaling.fits import fitted_power
 
 
@@ -43,6 +49,23 @@ def test_only_the_upper_part_of_a_curve_counts():
     assert fit["value"] == pytest.approx(2)
     assert (fit["points"], fit["smallest"], fit["largest"]) == (4, 2**11, 2**14)
     assert (fit["metric"], fit["source"]) == ("time_exponent_tokens", "measured")
+
+
+def test_exponents_have_the_origin_of_what_they_are_fitted_to():
+    frame = _frame([1.0, 2.0, 4.0])
+    frame.attrs = {"records": ["points.csv"], "provenance": [{"device": "a CPU"}], "notes": []}
+    assert scaling_exponents(frame).attrs == frame.attrs
+
+
+def test_the_power_of_a_quantity_is_one_sentence_and_a_ratio_is_of_the_largest_common_size():
+    softmax = _frame([1.0, 4.0, 16.0, 64.0], operator="softmax")
+    frame = pd.concat([_frame([1.0, 2.0, 4.0]), softmax])
+    (sentence,) = power_findings(frame, "time")
+    assert sentence.startswith("time of a forward pass grows with the tokens to the power of 1.00 [")
+    assert sentence.endswith("2.00 [2.00, 2.00] (softmax): slopes over the largest 3 to 4 sizes, 95 % CI.")
+    assert power_findings(frame, "memory") == power_findings(frame.iloc[:2], "time") == []
+    assert ratio_findings(frame) == ["The cost of tssa over that of softmax is 0.250 in time (n = 1024)."]
+    assert ratio_findings(softmax) == ratio_findings(frame.iloc[:0]) == []
 
 
 def test_what_is_counted_has_no_interval_and_the_width_is_the_head_dimension():

@@ -21,8 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import papermill
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.paths import jupyter_runtime_dir
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.iorw import write_ipynb
 
 import workbench.analyses
 from workbench.apps.rendering.kernels import import_early
@@ -33,7 +36,8 @@ PARTIAL = "partial"
 START_ATTEMPTS = 2
 # What most notebooks come to need besides: a second and more in every kernel that would import it for itself.
 _IMPORTS = (
-    "scipy.stats", "pandas.io.formats.style", "pydantic", "rich.console",
+    "scipy.stats", "pandas.io.formats.style", "pydantic.type_adapter", "rich.console", "plotly.io._renderers",
+    "ipykernel.debugger", "narwhals._pandas_like.namespace", "workbench.runs.many",
     *(f"workbench.analyses.{module.name}" for module in pkgutil.iter_modules(workbench.analyses.__path__)),
     # of MiniLM, the text model of most
     *(f"transformers.models.{name}" for name in (
@@ -58,9 +62,25 @@ class LocalKernelManager(AsyncKernelManager):
             self.ip = str(folder / f"k{os.getpid()}")
 
 
+class WrittenOnce(NBClientEngine):
+    """papermill's engine, which writes the executed copy before and after every cell: seconds, with figures in it."""
+
+    @classmethod
+    def execute_notebook(
+        cls, nb: Any, kernel_name: str, output_path: str | None = None, **settings: Any
+    ) -> Any:
+        try:
+            return super().execute_notebook(nb, kernel_name, output_path=None, **settings)
+        except BaseException:  # a kernel that died: what it has put out so far
+            write_ipynb(nb, output_path)
+            raise
+
+
+papermill_engines.register("written-once", WrittenOnce)
+
+
 def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Execute the notebook and say how it went; the executed copy is kept also where a cell failed."""
-    import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillException, PapermillExecutionError
@@ -82,6 +102,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
                 str(partial),
                 parameters=job["parameters"],
                 kernel_name="python3",
+                engine_name="written-once",
                 progress_bar=False,
                 log_output=False,
                 cwd=job["cwd"],

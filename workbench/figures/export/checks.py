@@ -65,9 +65,10 @@ class Page(NamedTuple):
 
 
 @cache
-def measuring_script() -> str:
-    """What the browser runs beside each SVG."""
-    return files("workbench.figures.export").joinpath("measure.js").read_text(encoding="utf-8")
+def page_scripts() -> str:
+    """What the browser runs beside kaleido: a figure is drawn once for all formats, and measured."""
+    folder = files("workbench.figures.export")
+    return ";\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("once.js", "measure.js"))
 
 
 def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page | None]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
@@ -27,11 +26,12 @@ def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, A
     name = str(provenance["name"])
     described = provenance["figure"]
     plot = pio.to_html(
-        go.Figure(figure),
+        dict(figure),
         full_html=False,
         include_plotlyjs=False,
         include_mathjax=False,
         div_id=f"figure-{name}",  # a random one would make the same figure a different file
+        validate=False,  # plotly made it
         config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": name}},
     )
     page = f"""<!DOCTYPE html>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from workbench.captures import capture
 from workbench.core.null_distributions import derived_seed
 from workbench.frames.estimate import with_means
 from workbench.models.loading import LoadedModel
+from workbench.studies.evaluation.conditions import by_attention
 from workbench.studies.evaluation.texts import swap_words
 from workbench.studies.training.feeding import pad_together
 from workbench.studies.training.tasks import Task, load_task
@@ -54,43 +55,46 @@ def swapped_passages(
 
 @dataclass(frozen=True)
 class EmbeddedPassages:
-    """Some test passages by the share of their words that is swapped, in the same order."""
+    """Some test passages, as they are and with a share of their words swapped, in the same order."""
 
-    given: dict[float, dict[str, Tensor]]
-    """What the model takes."""
-    swapped: dict[float, Bool[Tensor, "batch token"]]
-    """Which tokens are of words put in the place of others."""
+    given: dict[str, dict[str, Tensor]]
+    """What the model takes: the "clean" passages and the same "swapped"."""
+    swapped: Bool[Tensor, "batch token"]
+    """Which tokens of the swapped ones are of words put in the place of others."""
     targets: Int[Tensor, " batch"]
 
 
-def embedded_passages(model: LoadedModel, shares: Sequence[float], *, n: int) -> EmbeddedPassages:
-    """``n`` test passages, spread over all, of the embedded data that a classifier of passages was trained on."""
+def embedded_passages(model: LoadedModel, swapped: float, *, n: int) -> EmbeddedPassages:
+    """``n`` test passages, spread over all, of the embedded data that a classifier of passages was trained on.
+
+    ``swapped`` is the share of words that is swapped.
+    """
     assert model.meta is not None  # it was trained here
     task = passages_of(model.meta)
-    given, swapped, targets = {}, {}, torch.empty(0)
-    for share in shares:
+    given, new, targets = {}, torch.empty(0), torch.empty(0)
+    for words, share in {"clean": 0.0, "swapped": swapped}.items():
         every = [*swapped_passages(task, share)]
         chosen = [every[number] for number in spread(len(every), n)]
-        given[share], targets = pad_together([(ids, target) for ids, target, _ in chosen], "input_ids")
-        swapped[share] = torch.nn.utils.rnn.pad_sequence([new for *_, new in chosen], batch_first=True)
-    return EmbeddedPassages(given, swapped, targets)
+        given[words], targets = pad_together([(ids, target) for ids, target, _ in chosen], "input_ids")
+        new = torch.nn.utils.rnn.pad_sequence([new for *_, new in chosen], batch_first=True)
+    return EmbeddedPassages(given, new, targets)
 
 
-def attention_on_swapped(
-    models: Mapping[str, LoadedModel], passages: EmbeddedPassages, share: float
-) -> pd.DataFrame:
+def attention_on_swapped(models: Iterable[LoadedModel], passages: EmbeddedPassages) -> pd.DataFrame:
     """Share of a head's attention on swapped words, mean over queries that see some; beside it the null distribution.
 
-    Columns attention (the name of a model in ``models``), input, layer, head, metric "swapped_share", value, null
+    Columns mechanism (the attention of a model), input, layer, head, metric "swapped_share", value, null
     ("permutation": the weights of a query among the keys that it sees), null_mean, null_low, null_high; without input
     and head the mean of a layer, whose null is narrower: each head of each input is permuted by itself.
+
+    Raises what `by_attention` raises.
     """
-    batch, new = passages.given[share], passages.swapped[share]
+    batch, new = passages.given["swapped"], passages.swapped
     count = new.shape[1]
     real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
     before = torch.ones(count, count, dtype=torch.bool).tril()
     rows = []
-    for name, model in models.items():
+    for name, model in by_attention(models).items():
         for layer in capture(model, batch, sites=["attn"]):
             assert layer.attn is not None  # of a language model every layer has one
             found = pattern_share(layer.attn, new[:, None, None].expand(-1, 1, count, -1), before, real)
@@ -99,7 +103,7 @@ def attention_on_swapped(
                     f"null_{part}": float(getattr(found.null, part)[place])
                     for part in ("mean", "low", "high")
                 }
-                one = {"attention": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
+                one = {"mechanism": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
                 rows.append({**one, "value": float(found.value[place]), **null})
     single = pd.DataFrame(rows).dropna(subset="value").assign(metric="swapped_share", null="permutation")
-    return with_means(single, ["attention", "layer"])
+    return with_means(single, ["mechanism", "layer"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from PIL import Image
 from workbench.core.null_distributions import derived_seed
 from workbench.data.batches import Inputs, inputs
 from workbench.data.corruptions import corrupt
+from workbench.frames.results import join_frames
 from workbench.models.loading import LoadedModel
+from workbench.studies.evaluation.conditions import by_attention, under_conditions
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED
 
 
@@ -33,6 +35,11 @@ class EmbeddedScenes:
     other_masks: str
     """One in which every image has the mask of another: what only the place of patches decides is the same there."""
     _folder: tempfile.TemporaryDirectory = field(repr=False)
+
+    @property
+    def images(self) -> dict[str, list[np.ndarray]]:
+        """(height, width, 3) pixels of each image by condition, for people."""
+        return {words: batch.images or [] for words, batch in self.given.items()}
 
 
 def embedded_scenes(
@@ -65,17 +72,40 @@ def embedded_scenes(
     return EmbeddedScenes(given, truth, str(masks), str(others), held)
 
 
+def segment_shares(
+    models: Iterable[LoadedModel], scenes: EmbeddedScenes, *, layers: str | None = None, seed: int = 0
+) -> pd.DataFrame:
+    """Share of a patch's attention that other patches of its segment get, on the clean images.
+
+    Rows of ``pattern_segment`` by image, layer and head as `under_conditions` has them, with its errors; the
+    ``condition`` says whether segments are the image's "own segments", or "another image's segments", which leave what
+    the place of patches explains.
+    """
+    models, clean = [*models], scenes.given["clean"]
+    segments = {"own segments": scenes.masks, "another image's segments": scenes.other_masks}
+    return join_frames(
+        [
+            under_conditions(
+                "attention-patterns", "pattern_segment", [(words, model, clean) for model in models],
+                masks=masks, layers=layers, seed=seed,
+            )
+            for words, masks in segments.items()
+        ]
+    )  # fmt: skip
+
+
 @torch.no_grad()
 def predicted_masks(
-    models: Mapping[str, LoadedModel], scenes: EmbeddedScenes
+    models: Iterable[LoadedModel], scenes: EmbeddedScenes
 ) -> tuple[dict[str, dict[str, list[np.ndarray]]], pd.DataFrame]:
-    """The classes that segmentation models predict, by model and condition, and the share of pixels that are right.
+    """The classes that segmentation models predict, by attention and condition, and the share of pixels that are right.
 
-    The frame has the columns attention, condition, input, metric (accuracy) and value; ``attention`` is the name of a
-    model in ``models``.
+    The frame has the columns attention, condition, input, metric (accuracy) and value.
+
+    Raises what `by_attention` raises.
     """
     masks, rows = {}, []
-    for name, model in models.items():
+    for name, model in by_attention(models).items():
         masks[name] = {
             words: [*model.module(batch.batch).argmax(1).cpu().numpy()]
             for words, batch in scenes.given.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from workbench.core.null_distributions import derived_seed
 from workbench.models.architectures.mixture import SwitchMlp, expert_choices
+from workbench.studies.evaluation.conditions import Run, named
 
 _BAND = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
@@ -55,6 +57,19 @@ def expert_use(
     return pd.DataFrame(rows, columns=columns).astype({"expert": "Int64"})
 
 
+def experts_under_conditions(runs: Iterable[Run], *, seed: int = 0, null_samples: int = 20) -> pd.DataFrame:
+    """`expert_use` of the model of every run on its batch, under one another.
+
+    The columns ``condition`` and ``attention`` say which run a row is of. Raises what
+    `workbench.studies.evaluation.conditions.named` and `expert_use` raise.
+    """
+    frames = [
+        expert_use(model.module, given, seed=seed, null_samples=null_samples).assign(**name)
+        for name, model, given in named(runs)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
 def information(choices: Int[Tensor, " token"], tokens: Int[Tensor, " token"]) -> float:
     """Mutual information (nats) of two numbers that every token has."""
     first, second = (part.unique(return_inverse=True)[1] for part in (choices, tokens))
@@ -65,15 +80,21 @@ def information(choices: Int[Tensor, " token"], tokens: Int[Tensor, " token"]) -
     return max(float(entropy[0] + entropy[1] - entropy[2]), 0.0)
 
 
-def expert_findings(use: pd.DataFrame, name: str) -> list[str]:
-    """How evenly experts are used by layer, and what of their choice the character tells, beside its null."""
-    parts = []
-    for layer, own in use.groupby("layer"):
-        even = own.loc[own["metric"] == "expert_evenness", "value"].iloc[0]
-        known = own[own["metric"] == "expert_by_token"]
-        words = "".join(
-            f", {row.value:.0%} of the choice told by the character (null {row.null_mean:.1%})"
-            for row in known.itertuples()
-        )
-        parts.append(f"layer {layer} evenness {even:.2f}{words}")
-    return [f"Experts of {name}: {'; '.join(parts)}."]
+def expert_findings(use: pd.DataFrame) -> list[str]:
+    """How evenly experts are used by layer, and what of their choice the character tells, beside its null.
+
+    A sentence for each attention and condition of the result of `experts_under_conditions`.
+    """
+    sentences = []
+    for _, run in use.groupby(["attention", "condition"], sort=False):
+        name, parts = ", ".join(run[["attention", "condition"]].iloc[0]), []
+        for layer, own in run.groupby("layer"):
+            even = own.loc[own["metric"] == "expert_evenness", "value"].iloc[0]
+            known = own[own["metric"] == "expert_by_token"]
+            words = "".join(
+                f", {row.value:.0%} of the choice told by the character (null {row.null_mean:.1%})"
+                for row in known.itertuples()
+            )
+            parts.append(f"layer {layer} evenness {even:.2f}{words}")
+        sentences.append(f"Experts of {name}: {'; '.join(parts)}.")
+    return sentences

@@ -10,7 +10,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "fits": [
             "fitted_sizes",
             "measured_on",
+            "power_findings",
             "printed_exponents",
+            "ratio_findings",
             "scaling_exponents",
             "scaling_findings",
             "times_beside",

@@ -40,7 +40,7 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
     lower powers weigh; a curve with fewer than three such points has no row. ``low`` to ``high`` is the 95 % t-interval
     of a measured slope; what is counted has none. In a sweep over the width the heads stay, so the exponent is that of
     the head dimension. ``metric`` is time_exponent_tokens, …, ``source`` "measured" or "counted" (multiply–accumulates
-    and bytes of tensors, at the same sizes). Columns: `EXPONENT_COLUMNS`.
+    and bytes of tensors, at the same sizes). Columns: `EXPONENT_COLUMNS`; ``attrs`` are those of the frame.
     """
     rows = []
     known = frame[frame["value"] > 0]
@@ -62,7 +62,9 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
                 "smallest": upper[axis].min(), "largest": upper[axis].max(),
             }
         )  # fmt: skip
-    return pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
+    exponents = pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
+    exponents.attrs = dict(frame.attrs)
+    return exponents
 
 
 def measured_on(frame: pd.DataFrame) -> str:
@@ -84,26 +86,41 @@ def times_beside(frame: pd.DataFrame, record: pd.DataFrame) -> str:
 
 
 def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
-    """How time and memory of a forward pass grow by operator, and token statistics attention beside the others.
+    """How time and memory of a forward pass grow by operator, and what token statistics attention costs beside others.
 
-    Exponents are those of `scaling_exponents` with 95 % confidence intervals of their slopes; where wu2025's Fig. 6
-    measures, at the largest size that both operators of a pair were run at.
+    The sentences of `power_findings`, after the device that they were measured on, and those of `ratio_findings`.
     """
-    forward = frame[(frame["condition"] == "forward") & (frame["sweep"] == sweep)]
-    exponents = scaling_exponents(forward).query("source == 'measured'")
+    grows = [*power_findings(frame, "time", sweep), *power_findings(frame, "memory", sweep)]
+    return [*(f"{measured_on(frame)}: {sentence}" for sentence in grows), *ratio_findings(frame, sweep)]
+
+
+def power_findings(frame: pd.DataFrame, quantity: str, sweep: str = "tokens") -> list[str]:
+    """With which power the "time" or "memory" of a forward pass grows, by operator, in one sentence.
+
+    Exponents are those of `scaling_exponents`, with 95 % confidence intervals of their slopes. No sentence where no
+    curve has the sizes of a fit.
+    """
+    exponents = scaling_exponents(_forward(frame, sweep)).query("source == 'measured'")
+    rows = exponents[exponents["metric"].str.startswith(quantity)]
+    grows = [
+        f"{Finding(row.value, row.low, row.high, row.points).words()} ({row.operator})"
+        for row in rows.itertuples()
+    ]
+    if not grows:
+        return []
+    return [
+        f"{quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} to the power of {', '.join(grows)}: "
+        f"slopes over the largest {fitted_sizes(rows)}, 95 % CI."
+    ]
+
+
+def ratio_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
+    """What token statistics attention costs over softmax attention, fused and eager, a sentence each.
+
+    Of a forward pass at the largest size that both operators of a pair were run at, as in wu2025's Fig. 6.
+    """
+    values = _forward(frame, sweep).pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     sentences = []
-    for quantity in ("time", "memory"):
-        rows = exponents[exponents["metric"].str.startswith(quantity)]
-        grows = [
-            f"{Finding(row.value, row.low, row.high, row.points).words()} ({row.operator})"
-            for row in rows.itertuples()
-        ]
-        if grows:
-            sentences.append(
-                f"{measured_on(frame)}: {quantity} of a forward pass grows with the {_AXES[SWEEPS[sweep].axis]} to the "
-                f"power of {', '.join(grows)}: slopes over the largest {fitted_sizes(rows)}, 95 % CI."
-            )
-    values = forward.pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     for other in ("softmax", "softmax-eager"):
         parts = []
         for metric, words in (("seconds_per_sample", "in time"), ("device_memory", "in memory")):
@@ -116,6 +133,10 @@ def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
         if parts:
             sentences.append(f"The cost of tssa over that of {other} is {' and '.join(parts)}.")
     return sentences
+
+
+def _forward(frame: pd.DataFrame, sweep: str) -> pd.DataFrame:
+    return frame[(frame["condition"] == "forward") & (frame["sweep"] == sweep)]
 
 
 def fitted_sizes(exponents: pd.DataFrame) -> str:

@@ -27,14 +27,15 @@ def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
     """
     fresh = copy.deepcopy(model).eval()
     # What the model holds from a forward pass in training is of no use to the copy.
-    trained = _macs(fresh, example)
-    for layer in fresh.modules():
-        if isinstance(layer, BilateralAttention):
+    trained = inference = _macs(fresh, example)
+    if bilateral := [layer for layer in fresh.modules() if isinstance(layer, BilateralAttention)]:
+        for layer in bilateral:
             layer.precompute()
+        inference = _macs(fresh, example)
     return {
         "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
         "macs": trained,
-        "macs_inference": _macs(fresh, example),
+        "macs_inference": inference,
     }
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,18 @@ def names_on_record(asks_for: str) -> list[str]:
             f"is one of {', '.join(asked)} (hours each; `make embedded` makes all)"
         )
     return found
+
+
+def embedded_titles(names: Iterable[str]) -> str:
+    """What a caption says of embedded data: "listops: nested lists of up to 100 words, …; genre: passages of …".
+
+    Raises `UnknownName` for a name that there is not.
+    """
+    names = [*names]
+    for name in names:
+        if name not in EMBEDDED:
+            raise UnknownName("embedded data", name, EMBEDDED)
+    return "; ".join(f"{name}: {EMBEDDED[name].title}" for name in names)
 
 
 def run(
