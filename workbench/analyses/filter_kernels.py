@@ -361,8 +361,8 @@ def _descend(
     """A minimum of Σ(A − K)² from a start, by Newton's steps within a trust radius, for all matrices at once.
 
     Along directions of negative curvature a step goes down by the curvature's size. Towards a kernel that is even the
-    squares fall with the weight itself, where every such step in its logarithm is of length 1: steps that repeat the
-    one before them are doubled. Matrices whose gradient has vanished beside ``total`` are done, and no longer evaluated.
+    squares fall with the weight itself, where every such step in its logarithm is of length 1: a step that repeats the
+    one before it is doubled. Matrices whose gradient has vanished beside ``total`` are done, and no longer evaluated.
     """
     ends, left = start.clone(), torch.full_like(total, math.inf)
     places, radius = torch.arange(len(start)), torch.ones_like(total)

@@ -107,6 +107,18 @@ def test_a_figure_with_nothing_wrong_has_no_flaws_and_its_parts_are_where_they_w
             lambda: lines(xaxis_range=[0, 1.5], xaxis_tickvals=[0, 1]),
             r"panel 1 of 2 cuts .*1 of 3 points, 1 of 1 line\b",
         ),
+        (
+            lambda: lines(xaxis_range=[0, 1.5], xaxis_tickvals=[0, 1]).add_scatter(
+                x=[1.5], y=[2.5], mode="markers", cliponaxis=False, marker_symbol="arrow-right"
+            ),
+            None,
+        ),
+        (
+            lambda: lines(xaxis_range=[0, 0.5], xaxis_tickvals=[0, 0.5]).add_scatter(
+                x=[0.5], y=[2], mode="markers", cliponaxis=False, marker_symbol="arrow-right"
+            ),
+            "panel 1 of 2 cuts .*1 of 4 points",
+        ),
         (left_below, "panel 1 of 2 cuts .*1 of 1 line"),
         (
             lambda: left_below().add_scatter(

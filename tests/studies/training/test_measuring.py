@@ -108,6 +108,17 @@ def test_a_budget_ends_the_rounds_but_leaves_one():
     assert taken[0] > 0
 
 
+def test_a_round_that_was_run_already_is_the_first():
+    calls = []
+    two = [lambda: calls.append("a"), lambda: calls.append("b")]
+    times = in_turns(two, 2, first=[5.0, 7.0])
+    assert "".join(calls) == "abba"
+    assert [len(own) for own in times] == [2, 2]
+    assert max(max(own) for own in times) < 5
+    assert in_turns(two, 2, first=[5.0, 7.0], budget=12.0) == [[5.0], [7.0]]
+    assert len(calls) == 4
+
+
 def test_every_function_gets_the_time_that_passes_while_it_runs(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(measuring.time, "process_time", lambda: now[0])

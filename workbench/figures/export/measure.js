@@ -105,13 +105,13 @@
 
   function beyond(drawn, width, height) {
     // how many marks of each kind there are, and how many of them leave the panel
-    // where arrows at the end of an axis say so, lines and bands may; of all symbols arrows begin at their tip
-    const marked = [...drawn.querySelectorAll('path.point')].some((point) => /^M0,0(?![.\d])/.test(point.getAttribute('d')))
+    // where arrows at the end of an axis say so, lines and bands may, and a point each; of all symbols arrows begin at their tip
+    const arrows = [...drawn.querySelectorAll('path.point')].filter((point) => /^M0,0(?![.\d])/.test(point.getAttribute('d')))
     const kinds = { points: 'path.point', lines: '.lines > path.js-line', intervals: '.errorbars path', bands: '.fills path' }
     return Object.fromEntries(Object.entries(kinds).map(([kind, choice]) => {
       const all = [...drawn.querySelectorAll(choice)]
       const out = all.filter((mark) => {
-        if (marked && (kind === 'lines' || kind === 'bands')) return false
+        if (arrows.length && (kind === 'lines' || kind === 'bands')) return false
         if (!seen(mark)) return kind === 'points' // plotly hides those that it may not clip
         let { x, y, width: wide, height: tall } = mark.getBBox()
         if (kind === 'points') {
@@ -120,7 +120,8 @@
         }
         return x < -1.5 || y < -1.5 || x + wide > width + 1.5 || y + tall > height + 1.5
       })
-      return [kind, [out.length, all.length]]
+      const told = kind === 'points' ? arrows.length : 0
+      return [kind, [Math.max(0, out.length - told), all.length]]
     }))
   }
 })()

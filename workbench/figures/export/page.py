@@ -42,7 +42,8 @@ def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, A
 <title>{html.escape(name)}</title>
 <style>
 body {{ margin: 1.5rem auto; padding: 0 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; }}
-figure {{ margin: 0; overflow-x: auto; }}
+figure {{ margin: 0; overflow-x: auto; padding-top: 2rem; }}
+.modebar-container {{ top: -2rem !important; }} /* above the figure, whose key it would cover */
 figcaption {{ margin-top: .75rem; }}
 </style>
 <script src="{PLOTLY_JS}" charset="utf-8"></script>

@@ -36,16 +36,18 @@ def in_turns(
     *,
     budget: float = float("inf"),
     device: str = "cpu",
+    first: Sequence[float] | None = None,
 ) -> list[list[float]]:
     """Seconds of every function in each of ``rounds`` rounds, after one that is left out.
 
     Every round runs each function once, every second round in the opposite order, so that whatever else the
     machine does falls on all of them alike: compare within a round. No round begins once ``budget`` seconds
-    are spent; where the first, left out otherwise, spends them all, it is what there is.
+    are spent; where the first, left out otherwise, spends them all, it is what there is. ``first`` are the seconds of
+    one that was run already.
     """
-    times: list[list[float]] = [[] for _ in functions]
-    spent = 0.0
-    for number in range(rounds + 1):
+    times: list[list[float]] = [[seconds] for seconds in first or ()] or [[] for _ in functions]
+    spent = sum(first or ())
+    for number in range(0 if first is None else 1, rounds + 1):
         if spent >= budget:
             break
         order = range(len(functions))

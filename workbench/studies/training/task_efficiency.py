@@ -30,7 +30,7 @@ from workbench.papers.published import published
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.efficiency import COLUMNS, SOFTMAX, frame_of_costs, rows_of_costs
 from workbench.studies.training.feeding import Batch, feed
-from workbench.studies.training.measuring import Allocations, in_turns
+from workbench.studies.training.measuring import Allocations, in_turns, seconds_of
 from workbench.studies.training.objectives import ACTIONS, CLASSIFICATION
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.runs import asked_recipe
@@ -123,7 +123,8 @@ def task_costs(
     Of each of ``tasks`` (all of `TASKS` unless named): the embedded task's model at its length, and the paper's model
     (the recipe of its size) at that of the paper's data, as ``lengths`` says. ``rounds`` is how often each is timed, in
     turns, on one thread, with no new round after ``budget`` seconds of one task and length (all ``rounds`` unless
-    given); a batch has at most 2048 tokens, or is one example, and none of its tokens is padding.
+    given), and the first, whose memory is counted, left out unless it spends them; a batch has at most 2048 tokens, or
+    is one example, and none of its tokens is padding.
 
     Columns are `TASK_COLUMNS`, rows as those of `variant_costs`: ``seconds_per_sample``, ``peak_memory`` (bytes of the
     tensors that a step makes and holds at once) and ``macs`` of training, and ``parameters``. ``task`` is the key of
@@ -169,16 +170,19 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
         for variant in task.variants
     }
     costs: dict[str, dict[tuple[str, str], float]] = {}
+    first = []
     for variant, step in steps.items():
-        with Allocations() as seen:
-            step()
+        with (
+            Allocations() as seen
+        ):  # what it does at every operation is no time beside steps that spend a budget
+            first.append(seconds_of(step))
         counted = model_costs(step.model, step.one)
         costs[variant] = {
             ("parameters", ""): counted["parameters"],
             ("macs", "training"): counted["macs"],
             ("peak_memory", "training"): seen.peak / step.n,
         }
-    taken = in_turns([*steps.values()], rounds, budget=math.inf if budget is None else budget)
+    taken = in_turns([*steps.values()], rounds, budget=math.inf if budget is None else budget, first=first)
     times = {
         variant: {("seconds_per_sample", "training"): pd.Series(seconds) / steps[variant].n}
         for variant, seconds in zip(steps, taken, strict=True)
