@@ -67,10 +67,10 @@ class WrittenOnce(NBClientEngine):
 
     @classmethod
     def execute_notebook(
-        cls, nb: Any, kernel_name: str, output_path: str | None = None, **settings: Any
+        cls, nb: Any, kernel_name: str, output_path: str | None = None, *more: Any, **settings: Any
     ) -> Any:
         try:
-            return super().execute_notebook(nb, kernel_name, output_path=None, **settings)
+            return super().execute_notebook(nb, kernel_name, None, *more, **settings)
         except BaseException:  # a kernel that died: what it has put out so far
             write_ipynb(nb, output_path)
             raise
