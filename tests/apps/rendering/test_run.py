@@ -11,10 +11,12 @@ import threading
 import time
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import psutil
 import pytest
 from click.testing import CliRunner
+from nbformat.v4 import new_code_cell
 
 import workbench
 from tests.browser import needs_chrome
@@ -297,6 +299,18 @@ def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path, monkeypatc
     assert "second: interrupted" in said
     assert Path("figures", "first.html").is_file()
     assert "first" in Path("figures", "index.html").read_text()
+
+
+def test_what_a_kernel_put_out_before_it_died_is_in_the_executed_copy(tmp_path):
+    path = write_notebook(tmp_path, "dies", extra="print('so far', flush=True)")
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(-1, new_code_cell("import os; os._exit(3)"))
+    nbformat.write(notebook, path)
+    (outcome,) = render([path], out=tmp_path / "figures", formats=["html"], progress=False).outcomes
+    assert (outcome.status, outcome.error) == ("failed", "DeadKernelError")
+    executed = nbformat.read(tmp_path / "figures" / "notebooks" / "dies.ipynb", as_version=4)
+    printed = [output.get("text") for cell in executed.cells for output in cell.get("outputs", ())]
+    assert "so far\n" in printed
 
 
 def test_a_render_that_is_killed_leaves_no_kernel_behind(tmp_path):
