@@ -1,6 +1,7 @@
 """Images: printed by one warm Chrome, and refused if they are not publication-ready."""
 
 import io
+import math
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from tests.browser import needs_chrome
 from workbench.figures.export import ExportFault, ExportJob, WarmChrome, export_static
+from workbench.figures.export.checks import take_measures
 from workbench.figures.export.chrome import has_sandbox, without_sandbox
 from workbench.figures.export.static import check_picture, png_scale
 
@@ -67,6 +69,28 @@ def test_a_figure_is_drawn_once_for_all_its_formats_and_another_anew(browser):
         assert (pixels(other, size, "pdf") != alone[name]).any()
     ids = [re.findall(rb'id="clip([0-9a-f]{6})', browser.image(FIGURE, "svg", 312, 200)) for _ in range(2)]
     assert ids[0] == ids[1] != []  # plotly draws them anew for each drawing
+
+
+@needs_chrome
+@pytest.mark.skipif(not Path("/usr/share/fonts").is_dir(), reason="a system whose fonts fontconfig finds")
+def test_words_are_as_wide_where_fonts_are_hinted(browser, tmp_path, monkeypatch):
+    config = tmp_path / "fonts.conf"
+    config.write_text(
+        f"<fontconfig><dir>/usr/share/fonts</dir><cachedir>{tmp_path}</cachedir><match target='font'>"
+        "<edit name='hinting'><bool>true</bool></edit><edit name='hintstyle'><const>hintfull</const></edit>"
+        "</match></fontconfig>"
+    )
+    small = (
+        go.Figure(FIGURE).update_layout(title="Whole pixels would be wide", font_size=9.6).to_plotly_json()
+    )
+
+    def widths(chrome):
+        _, page = take_measures(chrome.image(small, "svg", 312, 200), 312, 200)
+        return [math.dist(words.corners[:2], words.corners[2:4]) for words in page.words]
+
+    monkeypatch.setenv("FONTCONFIG_FILE", str(config))
+    with WarmChrome() as hinted:
+        assert widths(hinted) == pytest.approx(widths(browser), abs=0.02)
 
 
 @needs_chrome

@@ -10,7 +10,8 @@
     const asked = JSON.stringify([figure.data, figure.layout, width, height])
     if (last.asked !== asked) {
       const sharp = { ...figure, config: { ...figure.config, plotGlPixelRatio: SHARPEST } }
-      last = { asked, svg: await draw(sharp, { format: 'svg', width, height, imageDataOnly: true }) }
+      const svg = await draw(sharp, { format: 'svg', width, height, imageDataOnly: true })
+      last = { asked, svg: svg.replace('<svg ', '<svg text-rendering="geometricPrecision" ') } // as in this page
     }
     const { svg } = last
     if (format === 'svg') return imageDataOnly ? svg : `data:image/svg+xml,${encodeURIComponent(svg)}`

@@ -42,6 +42,8 @@ NO_NETWORK = (
     "script-src file: 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:\">"
 )
 """What a figure that is drawn may ask for: nothing that it does not bring. An image in it may name any address."""
+EXACT = "text { text-rendering: geometricPrecision }"
+"""Where fonts are hinted, letters would else be as wide as whole pixels, and words wider than the room that they have."""
 FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
 
 
@@ -117,7 +119,7 @@ class WarmChrome:
 
         page = kaleido.PageGenerator(mathjax=False)  # which would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
-        page.header = page.header.replace("<title>", "<style>@page { margin: 0 }</style><title>")
+        page.header = page.header.replace("<title>", f"<style>@page {{ margin: 0 }} {EXACT}</style><title>")
         page.header = page.header.replace("<head>", f"<head>{NO_NETWORK}")
         page.footer = page.footer.replace("</head>", f"<script>{page_scripts()}</script></head>")
         index = self._folder / "index.html"
