@@ -235,11 +235,8 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
 
 def test_the_efficiency_of_operators_is_measured_on_this_machine(render_once):
     rendered = render_once("operator_efficiency")
-    provenance = json.loads((rendered.out / "operator_efficiency.json").read_text())
-    run = provenance["runs"][-1]
-    assert run["device"]
-    assert run["threads"] == 1
-    frame = pd.read_csv(rendered.out / "operator_efficiency.csv")
-    timed = frame[(frame["measured"] == "in this run") & (frame["metric"] == "seconds_per_sample")]
-    assert set(timed["operator"]) == {"tssa"}
-    assert (timed["value"] > 0).all()
+    executed = nbformat.read(rendered.out / "notebooks" / "operator_efficiency.ipynb", as_version=4)
+    printed = "".join(output.get("text", "") for output in executed.cells[-1].outputs)
+    (times,) = re.findall(r"Times in this run over those on record: (.*)\.", printed)
+    (ends,) = re.findall(r"^tssa ([\d.]+) to ([\d.]+)$", times)
+    assert 0 < float(ends[0]) <= float(ends[1])

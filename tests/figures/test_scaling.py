@@ -140,12 +140,3 @@ def test_nothing_to_draw_is_said():
         scaling_figure(_frame(["tokens"]), ["wide"])
     with pytest.raises(InputError, match="three sizes"):
         exponents_figure(scaling_exponents(_frame(steps=2)), printed_exponents())
-
-
-def test_what_was_measured_apart_stands_in_the_colour_of_its_operator():
-    frame = _frame(["tokens"])
-    now = frame[frame["operator"].isin(["softmax", "tssa"]) & frame["value"].notna()]
-    fig = scaling_figure(frame, ["tokens"], now=now)
-    lines = {trace.name: trace.line.color for trace in fig.data if trace.mode == "lines+markers"}
-    signs = [trace for trace in fig.data if trace.marker.symbol == "cross-thin-open" and trace.hovertemplate]
-    assert [sign.marker.color for sign in signs] == [lines["softmax"], lines["token statistics"]] * 2

@@ -424,47 +424,35 @@ class Points(Mark):
     """Single values over the lines: what was measured beside them, or where a curve ends.
 
     ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
-    They are grey, or with ``of`` in the colour of the series that shares their value of that column, and with
-    ``joined`` on a hair line. Without a symbol their words stand in the place of a marker.
+    They are grey. Without a symbol their words stand in the place of a marker.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
     words: str = ""
     by: tuple[str, ...] = ("metric",)
     symbol: str = "asterisk-open"
-    of: str | None = None
-    joined: bool = False
     depth: ClassVar[int] = 5
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         own = self.rows
         for name in self.by if len(own) else ():
             own = own[own[name] == panel[0].rows[name].iloc[0]]
-        parts = [(GREY, own)]
-        if self.of is not None and len(own):
-            parts = [(one.colour, own[own[self.of] == one.rows[self.of].iloc[0]]) for one in panel]
-        for colour, part in parts:
-            if len(part):
-                hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
-                mark = {"mode": "markers", "marker": self._marker(colour), "text": part.get("words")}
-                if self.joined:
-                    mark |= self._hair_line(colour)
-                said = {"mode": "text", "text": [self.words] * len(part), "textposition": "middle left"}
-                yield go.Scatter(
-                    x=part[panel[0].x], y=part["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
-                    **(mark if self.symbol else said),
-                )  # fmt: skip
+        if len(own):
+            hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
+            mark = {"mode": "markers", "marker": self._marker, "text": own.get("words")}
+            said = {"mode": "text", "text": [self.words] * len(own), "textposition": "middle left"}
+            yield go.Scatter(
+                x=own[panel[0].x], y=own["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
+                **(mark if self.symbol else said),
+            )  # fmt: skip
 
-    def _hair_line(self, colour: str) -> dict[str, Any]:
-        return {"mode": "lines+markers", "line": {"color": colour, "width": 0.6, "dash": "solid"}}
-
-    def _marker(self, colour: str = GREY) -> dict[str, Any]:
-        return {"symbol": self.symbol, "size": 7, "color": colour, "line": {"color": colour, "width": 1.2}}
+    @property
+    def _marker(self) -> dict[str, Any]:
+        return {"symbol": self.symbol, "size": 7, "color": GREY, "line": {"color": GREY, "width": 1.2}}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
-            look = self._hair_line(GREY) if self.joined else {"mode": "markers"}
-            yield key_entry(self.words, marker=self._marker(), **look)
+            yield key_entry(self.words, mode="markers", marker=self._marker)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
     drawn; of a single one it is said where every text of the run was cut.
     """
     models: dict[str, list[str]] = {}
-    single = "input" in frame and frame["input"].nunique(dropna=False) == 1
+    drawn = frame["input"] if "input" in frame else pd.Series()
+    single = drawn.nunique() == 1 and drawn.notna().all()  # else it is means over inputs that are drawn
     held = set(frame["metric"]) if "metric" in frame else set()
     for run in provenance_of(frame):
         spec = (run.get("model") or {}).get("spec")

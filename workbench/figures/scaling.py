@@ -12,7 +12,7 @@ from workbench.core.errors import InputError
 from workbench.figures.forest import Forest, Interval, Stroke
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Line, Points, Published
-from workbench.figures.variants import LOOKS, in_order
+from workbench.figures.variants import LOOKS
 from workbench.papers.operators import FORWARD, SWEEPS
 
 _AXES = {"tokens": "Tokens n", "width": "Width d"}
@@ -26,7 +26,6 @@ def scaling_figure(
     frame: pd.DataFrame,
     sweeps: Sequence[str],
     condition: str = FORWARD,
-    now: pd.DataFrame | None = None,
 ) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a column of panels per sweep.
 
@@ -37,16 +36,11 @@ def scaling_figure(
         frame: the result of `workbench.studies.scaling.scaling_study`, or `workbench.studies.records.scaling_record`.
         sweeps: those to draw, a column of panels each.
         condition: "forward", or "forward + backward".
-        now: points measured apart from these, plus signs in the panels of their sweeps.
 
     Raises:
         InputError: no measured point of a sweep.
     """
     frame = frame[frame["condition"] == condition]
-    again = pd.DataFrame()
-    if now is not None:
-        again = _costs(now[(now["condition"] == condition) & now["value"].notna()])
-        again = again.assign(size=again["tokens"])
     parts = {sweep: frame[frame["sweep"] == sweep] for sweep in sweeps}
     for metric, (sweep, rows) in itertools.product(_COSTS, parts.items()):
         if not (rows["metric"] == metric).any():
@@ -62,25 +56,17 @@ def scaling_figure(
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
     names = {sweep: f"{_heading(sweep)}, {condition}" for sweep in sweeps}
     titles = {sweep: _AXES[SWEEPS[sweep].axis] for sweep in sweeps}
-    times = pd.concat([own[own["metric"] == "seconds_per_sample"] for own in (rows, again) if len(own)])
+    times = rows[rows["metric"] == "seconds_per_sample"]
     spread = ((times["high"] - times["low"]) / times["value"]).max()
     spread = f" (times: IQR at most {100 * spread:.0f} % of it)" if pd.notna(spread) else ""
     passes = sorted(times["passes"].dropna().astype(int)) if "passes" in times else []
     many = " to ".join(f"{end}" for end in dict.fromkeys([*passes[:1], *passes[-1:]])) + " " * bool(passes)
-    anew = ""
-    if len(again):
-        them = [LOOKS[name].label for name in in_order(again["attention"])]
-        anew = f"measured in this run, on this machine: {' and '.join(them)}"
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
     return plot.add(
         Line(words=f"median over {many}passes{spread}"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
-        Points(
-            again, anew, by=("metric", "sweep"), symbol="cross-thin-open",
-            of="attention", joined=True,
-        ),
-    ).figure("page", labels="key")  # fmt: skip
+    ).figure("page", labels="key")
 
 
 def exponents_figure(

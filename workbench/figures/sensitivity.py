@@ -56,7 +56,7 @@ def sampled_sensitivity_figure(sampled: pd.DataFrame, fit: Sequence[tuple[float,
     return plot.add(
         Rule(column="constant", name=_BOUND), pairs,
         Band(columns=("low", "high"), words="95 % CI over samples"),
-        Line(words="a: largest, b: mean of all samples"),
+        Line(words="left: largest, right: mean of all samples"),
     ).figure("page")  # fmt: skip
 
 

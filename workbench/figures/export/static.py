@@ -43,7 +43,7 @@ NO_NETWORK = (
 )
 """What a figure that is drawn may ask for: nothing that it does not bring. An image in it may name any address."""
 EXACT = "text { text-rendering: geometricPrecision }"
-"""Where fonts are hinted, letters would else be as wide as whole pixels, and words wider than the room that they have."""
+"""Where fonts are hinted, letters would else be as wide as whole pixels, and words leave their room."""
 FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
 
 
