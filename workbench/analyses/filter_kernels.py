@@ -360,13 +360,11 @@ def _descend(
 ) -> tuple[Float[Tensor, "batch distance"], Float[Tensor, " batch"]]:
     """A minimum of Σ(A − K)² from a start, by Newton's steps within a trust radius, for all matrices at once.
 
-    Along directions of negative curvature a step goes down by the curvature's size. Towards a kernel that is even the
-    squares fall with the weight itself, where every such step in its logarithm is of length 1: a step that repeats the
-    one before it is doubled. Matrices whose gradient has vanished beside ``total`` are done, and no longer evaluated.
+    Along directions of negative curvature a step goes down by the curvature's size. Matrices whose gradient has
+    vanished beside ``total`` are done, and no longer evaluated.
     """
     ends, left = start.clone(), torch.full_like(total, math.inf)
     places, radius = torch.arange(len(start)), torch.ones_like(total)
-    before, stretch = torch.zeros_like(start), torch.ones_like(total)
     at, now = start, squares_left(start, attn, visible, distances)
     for _ in range(_STEPS):
         ends[places], left[places] = at, now.left
@@ -376,8 +374,8 @@ def _descend(
         if not going.any():
             break
         if not going.all():
-            places, at, radius, before, stretch, attn, total, slope, outward = (
-                part[going] for part in (places, at, radius, before, stretch, attn, total, slope, outward)
+            places, at, radius, attn, total, slope, outward = (
+                part[going] for part in (places, at, radius, attn, total, slope, outward)
             )
             visible = None if visible is None else visible[going]
             distances = [distance[going] for distance in distances]
@@ -387,16 +385,13 @@ def _descend(
         values, vectors = torch.linalg.eigh(curvature)
         along = (vectors.mT @ slope[..., None])[..., 0] / values.abs().clamp(min=_FLAT * total[..., None])
         step = -(vectors @ along[..., None])[..., 0]
-        repeated = (step - before).norm(dim=-1) < step.norm(dim=-1) / 2
-        stretch = torch.where(repeated, 2 * stretch, 1)
-        before, step = step, step * stretch[..., None]
         size = step.norm(dim=-1)
         step = step * (radius / size).clamp(max=1)[..., None]
         there = (at + step).clamp(*_ENDS)
         then = squares_left(there, attn, visible, distances)
         better = then.left <= now.left + _ROUNDED * total
         radius = torch.where(better, (2 * radius).clamp(max=4), torch.minimum(size, radius) / 4)
-        at, before = there.where(better[:, None], at), before.where(better[:, None], 0)
+        at = there.where(better[:, None], at)
         now = Squares(
             *(
                 new.where(better.reshape(-1, *[1] * (new.ndim - 1)), old)
