@@ -25,7 +25,9 @@ def _job(folder: Path, name: str, formats: tuple[str, ...]) -> ExportJob:
     """A spectrum-like figure: twelve lines of 197 points at the width of a column."""
     rank = np.arange(1, 198)
     lines = [go.Scatter(x=rank, y=np.exp(-rank / (9 + layer)), name=f"layer {layer}") for layer in range(12)]
-    fig = apply_theme(go.Figure(lines, {"yaxis": {"type": "log", "title": {"text": "Eigenvalue"}}}))
+    # every figure has a title of its own: one that is asked for again would not be drawn again
+    layout = {"title": {"text": name}, "yaxis": {"type": "log", "title": {"text": "Eigenvalue"}}}
+    fig = apply_theme(go.Figure(lines, layout))
     return ExportJob(
         figure=fig.to_plotly_json(),
         stem=folder / name,
