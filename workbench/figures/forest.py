@@ -198,7 +198,7 @@ class _Drawing:
             (name, colour): self._table(own if colour is None else own[own[forest.color] == colour])
             for (name, own), colour in itertools.product(self.rows.items(), self.colours)
         }
-        self.held = {name: self._held(name) for name in self.titles}
+        self.shown = {name: self._shown(name) for name in self.titles}
         self.printed = {id(mark): mark for mark in forest.marks if isinstance(mark, Published)}
         self.found = {
             name: {key: self._found(name, mark) for key, mark in self.printed.items()} for name in self.titles
@@ -384,7 +384,7 @@ class _Drawing:
                 "n = %{customdata[2]}<extra></extra>", showlegend=False, cliponaxis=False,
             )  # fmt: skip
 
-    def _held(self, name: str) -> dict[Any, set[int]]:
+    def _shown(self, name: str) -> dict[Any, set[int]]:
         """The colours that a panel holds, each with the places of its rows."""
         rows = {one: self.tables[name, one].dropna(subset=["value"])[_ROW] for one in self.colours}
         return {one: {self.places[key] for key in own} for one, own in rows.items() if len(own)}
@@ -393,7 +393,7 @@ class _Drawing:
         """Where in each row its colours stand, and after them each kind of published numbers beside them."""
         found = [(mark, *place) for mark, own in self.found[name].items() for place in own]
         slots: dict[int, list[Any]] = {}
-        for colour, held in self.held[name].items():
+        for colour, held in self.shown[name].items():
             for place in held | {place for _, place, one in found if one == colour}:
                 slots.setdefault(place, []).append(colour)
         apart = self._apart(name)
@@ -408,7 +408,7 @@ class _Drawing:
 
     def _apart(self, name: str) -> list[int]:
         """The published numbers that have a place of their own in a panel's rows: several colours' or those beside."""
-        several, held = len(self.colours) > 1, set().union(*self.held[name].values())
+        several, held = len(self.colours) > 1, set().union(*self.shown[name].values())
         return [
             key for key, mark in self.printed.items()
             if (several or mark.beside)
@@ -419,7 +419,7 @@ class _Drawing:
         rows = self.rows[name]
         held = rows[rows[mark.column].notna()] if mark.column in rows else rows.iloc[:0]
         if len(held):
-            beside, shifts = [*self.held[name]], self.shifts[name]
+            beside, shifts = [*self.shown[name]], self.shifts[name]
             alone = beside[0] if len(beside) == 1 else _ROW  # else in the middle
             places = [self.places[key] for key in held[_ROW]]
             yield go.Scatter(
@@ -453,7 +453,7 @@ class _Drawing:
             rows = rows[rows[self.forest.panel] == name]
         known = {(head, short_name(value)): place for (head, value), place in self.places.items()}
         found: dict[tuple[int, Any], list[dict[str, Any]]] = {}
-        beside = self.held[name]
+        beside = self.shown[name]
         for (head, value), row in zip(self._keys(rows), rows.to_dict("records"), strict=True):
             if (head, short_name(value)) in known:
                 colour = row.get(self.forest.color)

@@ -194,9 +194,8 @@ def _beside(published: pd.DataFrame | None) -> tuple[dict[str, str], str]:
         for row in rows
     }
     title = ",<br>or ".join(name for metric, (name, _) in _PRINTED.items() if metric in metrics)
-    return {
-        name: text.replace("%", " %") for name, text in words.items()
-    }, f"Published (its softmax):<br>{title}"
+    spaced = {name: text.replace("%", " %") for name, text in words.items()}
+    return spaced, f"Published (its softmax):<br>{title}"
 
 
 def _axis(metric: str) -> tuple[str, int, bool]:

@@ -63,7 +63,7 @@ class LocalKernelManager(AsyncKernelManager):
 
 
 class WrittenOnce(NBClientEngine):
-    """papermill's engine, which writes the executed copy before and after every cell: seconds, with figures in it."""
+    """papermill's engine, but the executed copy is written at its end, and not before and after every cell."""
 
     @classmethod
     def execute_notebook(
@@ -71,7 +71,7 @@ class WrittenOnce(NBClientEngine):
     ) -> Any:
         try:
             return super().execute_notebook(nb, kernel_name, None, *more, **settings)
-        except BaseException:  # a kernel that died: what it has put out so far
+        except BaseException:  # a kernel died, or all is stopped: what it has put out so far
             write_ipynb(nb, output_path)
             raise
 

@@ -120,8 +120,8 @@
         }
         return x < -1.5 || y < -1.5 || x + wide > width + 1.5 || y + tall > height + 1.5
       })
-      const told = kind === 'points' ? arrows.length : 0
-      return [kind, [Math.max(0, out.length - told), all.length]]
+      const arrowed = kind === 'points' ? arrows.length : 0
+      return [kind, [Math.max(0, out.length - arrowed), all.length]]
     }))
   }
 })()

@@ -157,10 +157,8 @@ class WarmChrome:
             except Exception as error:  # plotly.js, kaleido and choreographer raise types of their own
                 return ExportFault(f"Chrome could not draw it: {_cause(error)}")
 
-        async def draw_all() -> list[
-            bytes | ExportFault
-        ]:  # one after the other, in the tab that has drawn the figure
-            return [await draw(format) for format in formats]
+        async def draw_all() -> list[bytes | ExportFault]:
+            return [await draw(format) for format in formats]  # in turn, in the tab that has drawn the figure
 
         return self._wait(draw_all(), (FILE_SECONDS + 10) * len(formats))
 

@@ -172,9 +172,8 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
     costs: dict[str, dict[tuple[str, str], float]] = {}
     first = []
     for variant, step in steps.items():
-        with (
-            Allocations() as seen
-        ):  # what it does at every operation is no time beside steps that spend a budget
+        with Allocations() as seen:
+            # what is counted at every operation takes no time beside steps that spend a budget
             first.append(seconds_of(step))
         counted = model_costs(step.model, step.one)
         costs[variant] = {
