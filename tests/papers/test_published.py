@@ -1,6 +1,7 @@
 """What was transcribed: complete, consistent with itself, and in the words that results use."""
 
 import math
+from datetime import date
 
 import pandas as pd
 import pytest
@@ -167,6 +168,7 @@ def test_claims_are_stated_in_words_that_the_library_knows():
             "inputs bundled:digits bundled:digits-train",
         }
         assert claim["setting"], claim
+        assert "2026-11-23" <= date.fromisoformat(claim["stated"]).isoformat() == claim["stated"], claim
         null = verdicts.NullBand("gaussian", 0.0, -1.0, 1.0)
         low, high = verdicts.region(claim["comparison"], claim["threshold"], 1.0, null, claim["margin"])
         assert low < high

@@ -317,6 +317,7 @@ def _table(ps, **more):
         "model": "m",
         "primary": True,
         "kind": "",
+        "stated": "2026-11-23",
         "verdict": HOLDS,
         "why": "w",
         "detectable": 1.0,
@@ -334,6 +335,19 @@ def test_a_claim_is_decided_beside_the_others_of_its_paper_by_holm():
                         _table([0.03], model="another"), _table([0.03], paper="q")], ignore_index=True)  # fmt: skip
     assert adjusted(others)["verdict"].eq(HOLDS).all()  # each of them a family of one, or none that counts
     assert len(counted(others)) == 3
+
+
+def test_claims_stated_later_change_no_earlier_verdict():
+    """Seven claims of which one is decided; with six more in one family Holm would undecide it."""
+    first = _table([0.0039, 0.06, 0.2, 0.3, 0.5, 0.7, 0.9])
+    later = _table([0.2] * 6, stated="2026-11-24")
+    alone, both = adjusted(first), adjusted(pd.concat([first, later], ignore_index=True))
+    assert alone["verdict"][0] == HOLDS
+    pd.testing.assert_frame_equal(both.head(7), alone)
+    together = adjusted(pd.concat([first, later.assign(stated="2026-11-23")], ignore_index=True))
+    assert together["verdict"][0] == UNDECIDED
+    turned = adjusted(pd.concat([later, first], ignore_index=True))
+    assert turned["p_adjusted"].tolist()[6:] == alone["p_adjusted"].tolist()
 
 
 def test_one_exception_refutes_what_is_said_of_every_input():

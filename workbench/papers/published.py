@@ -19,7 +19,7 @@ COLUMNS = (
 )  # fmt: skip
 CLAIM_COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "analysis", "options",
-    "measure", "over", "comparison", "threshold", "margin", "published", "needs", "premise",
+    "measure", "over", "comparison", "threshold", "margin", "published", "needs", "premise", "stated",
 )  # fmt: skip
 PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "baseline_model")
 PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
@@ -157,7 +157,7 @@ def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
     return frame
 
 
-_LATER = ("kind", "scale", "margin", "premise")  # columns that older tables of claims have not got
+_LATER = ("kind", "scale", "margin", "premise", "stated")  # columns that older tables of claims have not got
 
 
 def _renamed(frame: pd.DataFrame) -> pd.DataFrame:

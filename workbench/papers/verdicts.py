@@ -41,12 +41,14 @@ COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "model", "inputs",
     "analysis", "measure", "over", "comparison", "threshold", "margin", "published", "measured", "low", "high", "n",
     "units", "scope", "interval", "null", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
-    "verdict", "why",
+    "verdict", "why", "stated",
 )  # fmt: skip
 """Of a table of claims: what is claimed, what was measured, and the verdict."""
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
 MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
 ALPHA = 1 - LEVEL
+FAMILY = ["paper", "model", "stated"]
+"""What the claims of a family have in common: claims that are stated later must not change earlier verdicts."""
 OF_NO_MODEL = {"tokens": "random logits", "nothing": "mathematics"}
 """What decides claims that no model does, by their column `over`."""
 CONFIRMED, EXPLORED = "confirmatory seeds", "exploratory seeds"
@@ -451,26 +453,36 @@ def counted(claims: pd.DataFrame) -> pd.DataFrame:
     return claims[claims["primary"].astype(bool) & claims["kind"].fillna("").eq("")]
 
 
+def families(claims: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the counted and tested claims of a table, family by family (`FAMILY`)."""
+    rows = counted(claims)
+    rows = rows[rows["p"].notna() & rows["verdict"].isin([HOLDS, FAILS, EQUIVALENT, UNDECIDED])]
+    return [family for _, family in rows.groupby(FAMILY, sort=False, dropna=False)]
+
+
+def holm(ps: pd.Series) -> np.ndarray:
+    """Adjust the p-values of one family by Holm's method."""
+    from statsmodels.stats.multitest import multipletests
+
+    return multipletests(ps.astype(float), ALPHA, method="holm")[1]
+
+
 def adjusted(claims: pd.DataFrame) -> pd.DataFrame:
-    """The same table with Holm's p over the counted claims of each paper about each model, and verdicts after it.
+    """Adjust the verdicts of a table by Holm's method, within each family (`FAMILY`) of counted claims.
 
     A claim that is decided by itself and not beside the others is undecided, and ``why`` says so. Rows that are not
     counted stay as they are: they are read by themselves. ``detectable`` is kept of what is undecided.
     """
-    from statsmodels.stats.multitest import multipletests
-
     claims = claims.copy()
-    family = counted(claims)
-    family = family[family["p"].notna() & family["verdict"].isin([HOLDS, FAILS, EQUIVALENT, UNDECIDED])]
-    for _, rows in family.groupby(["paper", "model"], sort=False):
-        _, ps, _, _ = multipletests(rows["p"].astype(float), ALPHA, method="holm")
+    for rows in families(claims):
+        ps = holm(rows["p"])
         claims.loc[rows.index, "p_adjusted"] = ps
-        for place in rows.index[(ps > ALPHA) & (rows["verdict"] != UNDECIDED)]:
-            verdict, p, after = (claims.at[place, name] for name in ("verdict", "p", "p_adjusted"))
-            claims.at[place, "why"] += (
+        for index in rows.index[(ps > ALPHA) & (rows["verdict"] != UNDECIDED)]:
+            verdict, p, after = (claims.at[index, name] for name in ("verdict", "p", "p_adjusted"))
+            claims.at[index, "why"] += (
                 f"; {verdict} by itself (p = {p:.2g}), not among {len(rows)} claims (Holm: p = {after:.2g})"
             )
-            claims.at[place, "verdict"] = UNDECIDED
+            claims.at[index, "verdict"] = UNDECIDED
     claims["detectable"] = claims["detectable"].where(claims["verdict"] == UNDECIDED)
     return claims
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from workbench.core.children import safe_path
@@ -21,13 +22,14 @@ from workbench.core.errors import MissingResource
 from workbench.core.files import atomic_write, jsonable, sha256_bytes, write_json
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, provenance_of, shared
+from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, stated_claims
 from workbench.studies.records import CLAIMS, CLAIMS_FILE, claims_record, read_claims, write_record
 
 COMMAND = "workbench study records claims"
 SEED, NULL_SAMPLES = 0, 20
-_WORDS = ["place", "claim", "interpretation", "label"]
-"""Columns that say what is claimed: no number depends on them, so they are today's and not the record's."""
+_WORDS = ["place", "claim", "interpretation", "label", "stated"]
+"""Columns that no measured number depends on, so they are today's and not the record's."""
 
 
 class Question(NamedTuple):
@@ -116,6 +118,9 @@ def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame 
     rows = record[(record["model"] == question.model) & (record["inputs"] == question.inputs)]
     words = {name: _stated(question.paper)[name].tolist() for name in _WORDS}
     rows = rows.reset_index(drop=True).assign(**words)
+    for family in verdicts.families(rows):  # a date decides with which others a claim is judged
+        if not np.allclose(family["p_adjusted"], verdicts.holm(family["p"]), rtol=1e-9, atol=0):
+            return None
     rows.attrs = {
         "records": record.attrs["records"],
         "provenance": shared(call["runs"]),
