@@ -20,6 +20,7 @@ from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
 from workbench.apps.cli import completion, options
 from workbench.apps.cli.printing import print_table
+from workbench.papers.verdicts import FAILS, HOLDS, NOT_DIAGNOSTIC, NOT_TESTED, RANDOM_TOO, UNDECIDED
 
 
 @pytest.fixture
@@ -385,7 +386,8 @@ def test_claims_are_printed_and_written(run, tmp_path):
     assert "verdict" in said
     frame = pd.read_csv(out)
     assert set(frame["paper"]) == {"saritas2025"}
-    assert set(frame["verdict"]) <= {"holds", "fails", "undecided", "not tested at this scale"}
+    assert set(frame["verdict"]) <= {HOLDS, RANDOM_TOO, NOT_DIAGNOSTIC, FAILS, UNDECIDED, NOT_TESTED}
+    assert NOT_DIAGNOSTIC in set(frame["verdict"])  # noise is unlike V̇ too
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(run, tmp_path):

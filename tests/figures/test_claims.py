@@ -1,5 +1,7 @@
 """Claims as a chart: a row each, with an axis of its own."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -9,6 +11,7 @@ from workbench.figures import claims_caption, claims_figure, shown_claims
 from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
 from workbench.figures.theme import ALLOWED, PUBLISHED
 from workbench.figures.words import DATA
+from workbench.papers.verdicts import NOT_DIAGNOSTIC, RANDOM_TOO
 
 NAN = float("nan")
 
@@ -206,14 +209,32 @@ def test_the_margin_of_equivalence_is_a_bracket_where_it_is_not_what_is_allowed(
     assert "margin of equivalence" not in titles(fig)
 
 
-def test_a_claim_that_holds_by_a_threshold_that_its_null_meets_says_so():
-    null = {"null": "gaussian", "null_mean": 0.2, "null_low": 0.1, "null_high": 0.3}
-    beyond = claims_figure(claims(comparison=">", threshold="0.05", verdict="holds", **null))
-    assert "<b>holds‡</b>" in titles(beyond)
-    assert "‡ The null distribution meets this threshold as well." in " ".join(titles(beyond)).replace(
-        "<br>", " "
+def test_every_outcome_has_a_colour_of_its_own_and_its_words_in_column_key_and_caption():
+    outcomes = {
+        "holds": "holds",
+        RANDOM_TOO: "also random",
+        NOT_DIAGNOSTIC: "not diagnostic",
+        "undecided": "undecided",
+        "fails": "fails",
+    }
+    drawn = {
+        verdict: claims_figure(claims(comparison=">", threshold="0.05", verdict=verdict))
+        for verdict in outcomes
+    }
+    for verdict, words in outcomes.items():
+        assert f"<b>{words}</b>" in titles(drawn[verdict])
+        assert f"estimate, 95 % CI: {verdict}" in titles(drawn[verdict])
+        assert marks(drawn[verdict], verdict)
+    assert (
+        len({VERDICTS[verdict][0] for verdict in outcomes})
+        == len({VERDICTS[verdict] for verdict in outcomes})
+        == 5
     )
-    assert "<b>holds</b>" in titles(claims_figure(claims(comparison=">", verdict="holds", **null)))
+    assert "it is not diagnostic where the null lies in the range too" in claims_caption(
+        claims(verdict=NOT_DIAGNOSTIC)
+    )
+    assert "also random: it holds of untrained weights too" in claims_caption(claims(verdict=RANDOM_TOO))
+    assert not re.search("diagnostic|random", claims_caption(claims(verdict="holds")))
 
 
 def test_the_number_of_null_samples_stands_in_the_key():

@@ -16,17 +16,23 @@ from workbench.papers.verdicts import (
     HOLDS,
     LOG_T,
     MEDIAN,
+    NOT_DIAGNOSTIC,
+    OUTCOMES,
+    RANDOM_TOO,
     UNDECIDED,
+    VERDICTS,
     NullBand,
     T,
     adjusted,
     after_warm_up,
     against_nulls,
+    controlled,
     counted,
     decide,
     least_favourable,
     mean_over,
     nulls_of,
+    outcome,
     parse_measure,
     per_input,
     per_layer,
@@ -348,6 +354,53 @@ def test_claims_stated_later_change_no_earlier_verdict():
     assert together["verdict"][0] == UNDECIDED
     turned = adjusted(pd.concat([later, first], ignore_index=True))
     assert turned["p_adjusted"].tolist()[6:] == alone["p_adjusted"].tolist()
+
+
+def _supported(**more):
+    row = {
+        "comparison": ">=", "threshold": "0.1", "margin": "", "published": math.nan, "kind": "", "verdict": HOLDS,
+        "null": "gaussian", "null_mean": 0.05, "null_low": 0.04, "null_high": 0.06, "untrained_verdict": None,
+        "why": "w",
+    }  # fmt: skip
+    return pd.DataFrame([row | more])
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict"),
+    [
+        ({}, HOLDS),
+        ({"null_low": 0.12, "null_mean": 0.2, "null_high": 0.3}, NOT_DIAGNOSTIC),
+        ({"null_low": 0.09, "null_mean": 0.2, "null_high": 0.3}, HOLDS),  # not the whole band
+        ({"null_mean": math.nan, "null_low": math.nan, "null_high": math.nan}, HOLDS),
+        ({"comparison": "<=", "threshold": "0.5"}, NOT_DIAGNOSTIC),
+        ({"comparison": "> null", "threshold": "", "margin": "10%"}, HOLDS),  # decided against it already
+        ({"comparison": "equals", "threshold": "1", "margin": "10%", "verdict": EQUIVALENT}, EQUIVALENT),
+        (
+            {"comparison": "equals", "threshold": "0.05", "margin": "50%", "verdict": EQUIVALENT},
+            NOT_DIAGNOSTIC,
+        ),
+        ({"comparison": "<=", "threshold": "0.5", "verdict": FAILS}, FAILS),
+        ({"comparison": "<=", "threshold": "0.5", "verdict": UNDECIDED}, UNDECIDED),
+        ({"comparison": "<=", "threshold": "0.5", "kind": "identity"}, HOLDS),
+        ({"untrained_verdict": HOLDS}, RANDOM_TOO),
+        ({"untrained_verdict": UNDECIDED}, HOLDS),
+        ({"untrained_verdict": FAILS}, HOLDS),
+        ({"untrained_verdict": HOLDS, "verdict": FAILS}, FAILS),
+        ({"untrained_verdict": HOLDS, "kind": "identity"}, HOLDS),
+        ({"untrained_verdict": HOLDS, "comparison": "<=", "threshold": "0.5"}, NOT_DIAGNOSTIC),  # noise first
+        # to be no more than noise supports "<= null" and refutes "> null"
+        ({"untrained_verdict": EQUIVALENT, "comparison": "<= null", "verdict": EQUIVALENT}, RANDOM_TOO),
+        ({"untrained_verdict": EQUIVALENT, "comparison": "> null"}, HOLDS),
+    ],
+)
+def test_what_noise_or_random_weights_pass_does_not_hold(more, verdict):
+    assert controlled(_supported(**more))["verdict"].item() == verdict
+
+
+def test_equivalence_refutes_a_claim_of_more_and_every_verdict_has_one_outcome():
+    assert outcome({"verdict": EQUIVALENT, "comparison": "> null"}) == FAILS
+    assert outcome({"verdict": EQUIVALENT, "comparison": "<= null"}) == HOLDS
+    assert {outcome({"verdict": one, "comparison": "<="}) for one in VERDICTS} == {*OUTCOMES}
 
 
 def test_one_exception_refutes_what_is_said_of_every_input():

@@ -58,7 +58,7 @@ def test_one_model_measured_anew_is_as_on_record():
     pd.testing.assert_frame_equal(on_record[numbers], anew[numbers].astype(float), **near)
     texts = [name for name in anew if name not in [*numbers, "why"]]  # which holds digits of these numbers
     pd.testing.assert_frame_equal(
-        on_record[texts].fillna("").astype(object), anew[texts].astype(object).fillna("")
+        on_record[texts].astype(object).fillna(""), anew[texts].astype(object).fillna("")
     )
     assert on_record.attrs["notes"] == anew.attrs["notes"]
     weights = [claims_measured._weights(frame.attrs["provenance"]) for frame in (on_record, anew)]

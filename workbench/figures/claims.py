@@ -31,9 +31,11 @@ from workbench.papers.verdicts import (
     EXPLORED,
     LOG_T,
     MEDIAN,
+    NOT_DIAGNOSTIC,
     NOT_TESTED,
     OF_NO_MODEL,
     PREMISE,
+    RANDOM_TOO,
     UNDECIDED,
     NullBand,
     T,
@@ -49,12 +51,15 @@ AGAINST = "no effect beyond the margin, against the claim"
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
     EQUIVALENT: (COLOURS[0], "square-open"),
+    RANDOM_TOO: (COLOURS[2], "square"),
+    NOT_DIAGNOSTIC: ("#7B4FA3", "hourglass-open"),
     AGAINST: ("#7A3300", "square-open"),
     "fails": ("#7A3300", "x"),
     UNDECIDED: ("#8A6A00", "circle-open"),
     PREMISE: (GREY, "line-ns-open"),
     NOT_TESTED: (GREY, "line-ew-open"),
 }
+_COLUMN_WORDS = {RANDOM_TOO: "also random"}
 PAGE_HEIGHT = 720  # px, 7.5 in: what a printed page has room for above a caption
 _ABSENT = {"primary": True, "kind": "", "label": "", "options": "", "units": None, "scope": "", "interval": "",
            "null": None, "null_mean": math.nan, "analysis": "", "margin": "", "p": math.nan,
@@ -63,10 +68,9 @@ _KEYS = ["paper", "place", "claim", "interpretation"]
 _NEEDS = {*_KEYS, "published", "measured", "low", "high", "n", "verdict", "model"}
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
-_WHO, _VERDICT, _END, _LEAST = 208, 580, PAGE - 2 * _MARGIN, 3
+_WHO, _VERDICT, _END, _LEAST = 208, 570, PAGE - 2 * _MARGIN, 3
 _DOUBTS = {
     "†": "decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = {}",
-    "‡": "the null distribution meets this threshold as well",
 }
 # By the analysis, what the null of permutations permutes.
 _PERMUTED = {
@@ -323,7 +327,12 @@ def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None)
     aside = _listed(_aside(shown)).replace(" and ", " or ")
     said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
     said += same * (EQUIVALENT in {*shown["verdict"]} or any(one.same for one in lanes))
-    said += "and is undecided elsewhere; headline claims of a paper "
+    said += "and is undecided elsewhere; "
+    said += "it is not diagnostic where the null lies in the range too; " * (
+        NOT_DIAGNOSTIC in {*shown["verdict"]}
+    )
+    said += "also random: it holds of untrained weights too; " * (RANDOM_TOO in {*shown["verdict"]})
+    said += "headline claims of a paper "
     said += (
         "about one model " * (counted(shown)["model"].nunique() > 1) + "are decided together (Holm, 5 %). "
     )
@@ -559,15 +568,13 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     way, verdict = _way(row), row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
     band = None if null is None else (factor * null.low, factor * null.high)
-    inside = band and allowed and allowed[0] <= band[0] and band[1] <= allowed[1]
-    met = inside and not comparison.endswith("null")
     doubts = "†" * (verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"])
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
         AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
         words, str(row.get("why") or ""), chr(96 + ways.index(way)) if way in ways[1:] else "",
-        doubts + "‡" * bool(verdict == "holds" and met), row["p_adjusted"],
+        doubts, row["p_adjusted"],
     )  # fmt: skip
 
 
@@ -763,7 +770,7 @@ class _Chart:
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
             self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
-            verdict = re.split(" within| beyond", lane.verdict)[0]
+            verdict = _COLUMN_WORDS.get(lane.verdict) or re.split(r" within| beyond| \(", lane.verdict)[0]
             self._write(f"<b>{verdict}{lane.doubts}</b>", _VERDICT, above, colour)
             x = tuple(self._at(scale, end) for end in lane.ends)
             away = scale.beyond(lane.ends[0])

@@ -71,6 +71,7 @@ def claims(
     null columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, "equivalent within the margin" where all of
     it lies within ``margin`` of what the claim names, otherwise "undecided", with what would have been ``detectable``.
+    A claim that holds by a threshold that noise meets too is "not diagnostic (noise passes)".
     "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models,
     training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
     so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
@@ -128,7 +129,8 @@ def claims(
             found = _row(_NOTHING, None, verdict, str(reason))
             expected = _number(claim["published"])
         rows.append(_whole(claim, found, expected, model, inputs))
-    frame = verdicts.adjusted(pd.DataFrame(rows, columns=list(COLUMNS)))
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"untrained_n": "Int64"})
+    frame = verdicts.controlled(verdicts.adjusted(table))
     made = list(frames.values())
     frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
     frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
@@ -294,9 +296,10 @@ def judged(
         p = verdicts.probability(finding, left, values)
     else:
         p = verdicts.probability(finding, left, ratio=logs)
-    shown = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
+    nulls = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
+    nulls.sort(key=lambda null: not verdicts.band_passes(null, allowed))  # one that passes decides
     return _row(
-        finding, shown[0] if shown else None, verdict, _sentence(claim, finding, allowed, None), how, p
+        finding, nulls[0] if nulls else None, verdict, _sentence(claim, finding, allowed, None), how, p
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,13 @@ HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 EQUIVALENT = "equivalent within the margin"
 PREMISE = "premise not met"
 NOT_TESTED = "not tested at this scale"
-VERDICTS = (HOLDS, EQUIVALENT, FAILS, UNDECIDED, PREMISE, NOT_TESTED)
+RANDOM_TOO = "also of random weights"
+"""The verdict on a claim that holds, and holds of untrained weights of the same model too."""
+NOT_DIAGNOSTIC = "not diagnostic (noise passes)"
+"""The verdict on a claim that holds, and whose threshold noise meets too."""
+VERDICTS = (HOLDS, EQUIVALENT, RANDOM_TOO, NOT_DIAGNOSTIC, FAILS, UNDECIDED, PREMISE, NOT_TESTED)
+OUTCOMES = (HOLDS, RANDOM_TOO, NOT_DIAGNOSTIC, UNDECIDED, FAILS, PREMISE, NOT_TESTED)
+"""What a verdict says of its claim: see `outcome`."""
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null", "< null")
 OVER = (
     "inputs", "every input", "layers", "last / first", "last - first", "last / warm-up", "last - warm-up",
@@ -41,7 +47,7 @@ COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "model", "inputs",
     "analysis", "measure", "over", "comparison", "threshold", "margin", "published", "measured", "low", "high", "n",
     "units", "scope", "interval", "null", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
-    "verdict", "why", "stated",
+    "untrained", "untrained_low", "untrained_high", "untrained_n", "untrained_verdict", "verdict", "why", "stated",
 )  # fmt: skip
 """Of a table of claims: what is claimed, what was measured, and the verdict."""
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
@@ -448,6 +454,56 @@ def probability(
     return max(ps, default=math.nan)
 
 
+def outcome(claim: Mapping[str, Any]) -> str:
+    """Return what the verdict of a row says of its claim, one of `OUTCOMES`.
+
+    "Equivalent within the margin" supports a claim that names a value to be equal to, and refutes a claim that says
+    more or less than that value.
+    """
+    if claim["verdict"] == EQUIVALENT:
+        return FAILS if refuted_by_equality(claim["comparison"]) else HOLDS
+    return claim["verdict"]
+
+
+def noise_passes(claim: Mapping[str, Any]) -> bool:
+    """Return whether the null distribution of a row meets the claim: its whole 95 % band lies in the allowed range.
+
+    A claim that is compared with its null already cannot be met by it.
+    """
+    if claim["comparison"].endswith("null") or pd.isna(claim["null_mean"]):
+        return False
+    allowed = region(
+        claim["comparison"], str(claim["threshold"]), claim["published"], None, claim["margin"] or ""
+    )
+    return band_passes(
+        NullBand(claim["null"], *(claim[f"null_{end}"] for end in NullBand._fields[1:])), allowed
+    )
+
+
+def band_passes(null: NullBand, allowed: tuple[float, float] | None) -> bool:
+    """Return whether the whole band of a null distribution lies in the allowed range."""
+    return allowed is not None and allowed[0] <= null.low and null.high <= allowed[1]
+
+
+def controlled(claims: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the verdicts of its supported claims after both controls, noise and random weights.
+
+    A supported claim whose null distribution passes too is not diagnostic. One that untrained weights support too
+    holds also of random weights. Noise goes first: a threshold that noise meets tests nothing. The controls come after
+    `adjusted`, so that they change no family.
+    """
+    claims = claims.copy()
+    supported = claims[claims.apply(outcome, axis=1).eq(HOLDS) & ~claims["kind"].isin(["identity", "count"])]
+    for row, claim in supported.iterrows():
+        if noise_passes(claim):
+            band = f"{claim['null']} null {claim['null_low']:.3g} to {claim['null_high']:.3g}"
+            claims.at[row, "why"] += f"; the {band} meets this threshold too"
+            claims.at[row, "verdict"] = NOT_DIAGNOSTIC
+        elif outcome({**claim, "verdict": claim["untrained_verdict"]}) == HOLDS:
+            claims.at[row, "verdict"] = RANDOM_TOO
+    return claims
+
+
 def counted(claims: pd.DataFrame) -> pd.DataFrame:
     """What totals speak of: one interpretation of every claim, and none that mathematics or counting decide."""
     return claims[claims["primary"].astype(bool) & claims["kind"].fillna("").eq("")]
@@ -456,7 +512,7 @@ def counted(claims: pd.DataFrame) -> pd.DataFrame:
 def families(claims: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the counted and tested claims of a table, family by family (`FAMILY`)."""
     rows = counted(claims)
-    rows = rows[rows["p"].notna() & rows["verdict"].isin([HOLDS, FAILS, EQUIVALENT, UNDECIDED])]
+    rows = rows[rows["p"].notna() & ~rows["verdict"].isin([PREMISE, NOT_TESTED])]
     return [family for _, family in rows.groupby(FAMILY, sort=False, dropna=False)]
 
 

@@ -28,7 +28,18 @@ from workbench.core.intervals import (
 from workbench.frames.results import shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, stated_claims
-from workbench.papers.verdicts import COLUMNS, EQUIVALENT, FAILS, HOLDS, NOT_TESTED, PREMISE, UNDECIDED, Term
+from workbench.papers.verdicts import (
+    COLUMNS,
+    EQUIVALENT,
+    FAILS,
+    HOLDS,
+    NOT_DIAGNOSTIC,
+    NOT_TESTED,
+    PREMISE,
+    RANDOM_TOO,
+    UNDECIDED,
+    Term,
+)
 from workbench.studies.records import (
     OPERATORS,
     confirmed_seeds,
@@ -242,6 +253,8 @@ def _numbered(rows: pd.DataFrame) -> list[str]:
             "shows no effect beyond its margin, against the claim",
             "show no effect beyond their margins, against the claim",
         ),
+        RANDOM_TOO: ("holds also of random weights", "hold also of random weights"),
+        NOT_DIAGNOSTIC: ("is not diagnostic (noise passes)", "are not diagnostic (noise passes)"),
         FAILS: ("fails", "fail"),
         UNDECIDED: ("is undecided", "are undecided"),
         PREMISE: ("lacks its premise", "lack their premise"),

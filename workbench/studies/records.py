@@ -53,6 +53,7 @@ _SCALING_TYPES = {
 _MADE_BY = {ROBUSTNESS: "records", CLAIMS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
 _CLAIM_NUMBERS = (
     "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
+    "untrained", "untrained_low", "untrained_high",
 )  # fmt: skip
 _EVALUATION_TYPES = {
     "training_seed": "Int64",
@@ -358,9 +359,12 @@ def read_claims(path: str | Path) -> pd.DataFrame:
     """A table of `workbench.claims` that was written as CSV, every digit kept, types restored."""
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     frame = frame.assign(n=frame["n"].astype(int), primary=frame["primary"] == "True")
+    frame["untrained_n"] = pd.to_numeric(frame["untrained_n"]).astype("Int64")
     for name in _CLAIM_NUMBERS:  # pandas' own parser may round the last bit of a number
         frame[name] = frame[name].replace("", "nan").astype(float)
-    absent = {name: frame[name].where(frame[name] != "") for name in ("null", "interval")}
+    absent = {
+        name: frame[name].where(frame[name] != "") for name in ("null", "interval", "untrained_verdict")
+    }
     return frame.assign(**absent)
 
 
