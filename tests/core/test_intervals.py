@@ -1,5 +1,6 @@
 """Confidence intervals: of means, differences and ratios, shares and slopes."""
 
+import itertools
 import math
 import warnings
 
@@ -14,6 +15,7 @@ from workbench.core.intervals import (
     aupr_interval,
     crossed_interval,
     half_width,
+    interval_at,
     interval_words,
     mcnemar_p,
     mean_interval,
@@ -21,7 +23,9 @@ from workbench.core.intervals import (
     newcombe_interval,
     p_value,
     paired_interval,
+    permutation_p,
     share_interval,
+    sign_p,
     smallest_detectable,
     welch_interval,
 )
@@ -98,6 +102,57 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test():
     assert (found.value, found.low, found.high, found.n) == (3.5, -2.0, 1e9, 6)  # with six, all of them
     assert math.isnan(median_interval(values[:5]).low)
     assert median_interval(values[:0]).n == 0
+
+
+def test_the_p_of_a_median_is_that_of_counting_signs():
+    values = pd.Series([5.0, -2.0, 1e9, 1.0, 3.0, 4.0, 7.0])
+    assert sign_p(values, 0.0) == pytest.approx(2 * (math.comb(7, 6) + math.comb(7, 7)) / 2**7)
+    assert sign_p(values, 0.0) == pytest.approx(stats.binomtest(6, 7).pvalue)
+    wide = median_interval(values, 0.98)  # seven values: all of them, and no more than 1 − 2/128
+    assert (wide.low, wide.high) == (-2.0, 1e9)
+    assert math.isnan(median_interval(values, 0.99).low)
+
+
+@pytest.mark.parametrize(("sizes", "level"), [((3, 3), 0.0), ((5, 5), 0.3), ((3, 4), -0.2)])
+def test_the_permutation_p_counts_the_divisions_of_all_values(sizes, level):
+    draws = np.random.default_rng(8).normal(0.6, 1, sum(sizes))
+    first, second = draws[: sizes[0]], draws[sizes[0] :]
+    pooled = np.concatenate([first - level, second])
+    gaps = []
+    for chosen in itertools.combinations(range(len(pooled)), sizes[0]):
+        rest = [index for index in range(len(pooled)) if index not in chosen]
+        gaps.append(pooled[list(chosen)].mean() - pooled[rest].mean())
+    gaps = np.array(gaps)
+    measured = first.mean() - level - second.mean()
+    tails = (gaps >= measured - 1e-12).mean(), (gaps <= measured + 1e-12).mean()
+    p = permutation_p(pd.Series(first), pd.Series(second), level)
+    assert p == pytest.approx(min(1.0, 2 * min(tails)))
+    ratio = permutation_p(pd.Series(np.exp(first)), pd.Series(np.exp(second)), math.exp(level), ratio=True)
+    assert ratio == pytest.approx(p)
+
+
+def test_three_values_a_side_never_give_a_permutation_p_below_a_tenth():
+    assert permutation_p(pd.Series([1.0, 1.1, 1.2]), pd.Series([9.0, 9.1, 9.2])) == pytest.approx(0.1)
+    assert math.isnan(permutation_p(pd.Series([1.0]), pd.Series([9.0, 9.1])))
+
+
+@pytest.mark.parametrize("ratio", [False, True])
+def test_an_interval_at_the_level_of_a_p_ends_at_the_number_that_it_is_of(ratio):
+    finding = mean_interval(ONE.abs() + 1, ratio=ratio)
+    assert interval_at(finding, 0.95, ratio=ratio) == pytest.approx((finding.low, finding.high))
+    for number in (0.7 * finding.low, 1.3 * finding.high):
+        p = p_value(finding, number, ratio=ratio)
+        assert min(abs(end - number) for end in interval_at(finding, 1 - p, ratio=ratio)) < 1e-9
+    wanted = stats.ttest_1samp(ONE, 0).confidence_interval(0.99)
+    assert interval_at(mean_interval(ONE), 0.99) == pytest.approx((wanted.low, wanted.high))
+
+
+def test_a_wider_interval_ends_where_its_quantity_does():
+    share = mean_interval(pd.Series([0.8, 1.0, 0.99])).within(0, 1)
+    whole = stats.ttest_1samp([0.8, 1.0, 0.99], 0.5).confidence_interval(0.99)
+    assert interval_at(share, 0.99, bounds=(0, 1)) == pytest.approx((whole.low, 1.0))
+    assert interval_at(Finding(2.0, 2.0, 2.0, 3), 0.99) == (2.0, 2.0)
+    assert math.isnan(interval_at(Finding(2.0, math.nan, math.nan, 1), 0.99)[0])
 
 
 def test_a_p_is_that_of_the_test_whose_interval_it_is():

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_1samp
+from scipy.stats import binomtest, quantile_test, ttest_1samp
 
 import workbench
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
 from workbench.core.errors import UnknownName
+from workbench.frames.metrics import METRICS
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
 from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims
@@ -291,3 +292,36 @@ def test_what_is_equivalent_to_a_threshold_is_as_sure_as_its_ends_are_apart_from
     assert found["verdict"] == verdicts.EQUIVALENT
     # the nearer end of 0 ± 0.01, and not 0, is what the interval had to leave behind
     assert found["p"] == pytest.approx(ttest_1samp(rates, 0.01).pvalue)
+
+
+def test_a_change_of_a_median_has_the_sign_test_s_p_and_its_interval_at_any_level():
+    stated = stated_claims("teo2024").query("over == 'last - warm-up'")
+    claim = stated[stated["label"].str.startswith("Training lowers J_proj (eq. 13)")].iloc[0].to_dict()
+    assert METRICS[verdicts.parse_measure(claim["measure"])[0].metric].log
+    changes = np.array([-3.0, -5.0, -1e4, -2.0, 4.0, -7.0, -1.0, -2.5, -8.0])  # one of nine grows
+    (term,) = verdicts.parse_measure(claim["measure"])
+    ends = {"epoch-003": np.full(9, 1.0), "epoch-030": 1.0 + changes}
+    rows = [
+        {"metric": term.metric, "input": place, "value": value, "checkpoint": name, **term.where}
+        for name, values in ends.items()
+        for place, value in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows)
+    frame = frame.reindex(columns=[*dict.fromkeys([*verdicts._READ, *frame])])
+    frame.attrs["epochs"] = {"epoch-003": 3, "epoch-030": 30}
+    row = papers_claims.judged(claim, [frame])
+    assert row["interval"] == verdicts.MEDIAN
+    assert row["measured"] == np.median(changes)
+    assert row["p"] == pytest.approx(binomtest(1, 9).pvalue)
+    wanted = quantile_test(changes, p=0.5).confidence_interval(0.99)
+    assert row[verdicts.WIDENED](0.99) == pytest.approx((wanted.low, wanted.high))
+
+
+def test_a_claim_about_every_input_has_no_p_for_holm():
+    (claim,) = stated_claims("saritas2025").query("over == 'every input' and primary").to_dict("records")
+    (term,) = verdicts.parse_measure(claim["measure"])
+    frame = pd.DataFrame({"metric": term.metric, "input": range(3), "value": [0.0, 0.0, 0.0], **term.where})
+    frame = frame.reindex(columns=[*dict.fromkeys([*verdicts._READ, *frame])])
+    row = papers_claims.judged(claim, [frame])
+    assert row["verdict"] == verdicts.HOLDS
+    assert math.isnan(row["p"])

@@ -1,6 +1,7 @@
 """From rows to a verdict, on made-up frames."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 from scipy import stats
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import Finding, mean_interval
+from workbench.core.intervals import Finding, interval_at, mean_interval, sign_p
 from workbench.frames.results import make_frame
 from workbench.papers.verdicts import (
     EQUIVALENT,
@@ -21,6 +22,7 @@ from workbench.papers.verdicts import (
     RANDOM_TOO,
     UNDECIDED,
     VERDICTS,
+    WIDENED,
     NullBand,
     T,
     adjusted,
@@ -271,7 +273,7 @@ def test_a_p_is_below_five_percent_exactly_where_the_interval_decides():
     wanted = stats.ttest_1samp(np.log(values), math.log(0.8)).pvalue
     assert probability(logs, (0.8, math.inf), ratio=True) == pytest.approx(wanted)
     signs = mean_over(values, parse_measure("projection_error"))[0]
-    assert probability(signs, (0.0, math.inf), values) == pytest.approx(2 * 0.5**6)
+    assert probability(signs, (0.0, math.inf), partial(sign_p, values)) == pytest.approx(2 * 0.5**6)
 
 
 @pytest.mark.parametrize(
@@ -341,6 +343,28 @@ def test_a_claim_is_decided_beside_the_others_of_its_paper_by_holm():
                         _table([0.03], model="another"), _table([0.03], paper="q")], ignore_index=True)  # fmt: skip
     assert adjusted(others)["verdict"].eq(HOLDS).all()  # each of them a family of one, or none that counts
     assert len(counted(others)) == 3
+
+
+def test_the_adjusted_interval_leaves_out_the_end_of_the_range_where_holm_decides():
+    """Differences from 0 of samples: p against 0, and the interval at the level at which Holm judged it."""
+    generator = np.random.default_rng(4)
+    samples = [pd.Series(generator.normal(shift, 1, 9)) for shift in (1.6, 1.1, 0.9, 0.8, 0.3)]
+    findings = [mean_interval(sample) for sample in samples]
+    table = _table([stats.ttest_1samp(sample, 0).pvalue for sample in samples])
+    table[WIDENED] = [partial(interval_at, finding) for finding in findings]
+    table = adjusted(table.assign(low_adjusted=math.nan, high_adjusted=math.nan))
+    assert WIDENED not in table
+    clears = (table["low_adjusted"] > 0) | (table["high_adjusted"] < 0)
+    assert clears.tolist() == (table["p_adjusted"] < 0.05).tolist()
+    assert 0 < clears.sum() < len(table)
+    for finding, row in zip(findings, table.to_dict("records"), strict=True):
+        assert row["low_adjusted"] <= finding.low
+        assert finding.high <= row["high_adjusted"]
+    level = 1 - 0.05 * table["p"][0] / table["p_adjusted"][0]
+    wanted = stats.ttest_1samp(samples[0], 0).confidence_interval(level)
+    assert (table["low_adjusted"][0], table["high_adjusted"][0]) == pytest.approx((wanted.low, wanted.high))
+    aside = adjusted(_table([0.01], primary=False, low_adjusted=math.nan).assign(interval_at=lambda level: 1))
+    assert aside["low_adjusted"].isna().all()
 
 
 def test_claims_stated_later_change_no_earlier_verdict():

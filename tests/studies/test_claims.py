@@ -1,5 +1,6 @@
 """Claims about trained mechanisms: intervals of differences and ratios, and verdicts from records."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import pytest
 
 from workbench.core import paths
 from workbench.core.errors import MissingResource, UnknownName
-from workbench.core.intervals import crossed_interval, paired_interval, welch_interval
+from workbench.core.intervals import Finding, crossed_interval, paired_interval, welch_interval
+from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.studies import claims as from_records
 from workbench.studies import claims_from_records
@@ -136,7 +138,7 @@ def test_kinds_are_paired_and_single_values_use_their_own_intervals():
         "analysis": "evaluation", "kind": "", "over": "model - baseline",
         "measure": "corruption_error[protocol=p,kind=each]",
     }  # fmt: skip
-    found, how, _ = from_records._compare(claim, [first, second], "kinds")
+    found, how, *_ = from_records._compare(claim, [first, second], "kinds")
     assert how == "paired t"
     assert (found.value, found.n) == (pytest.approx(0.1), 3)
     with pytest.raises(MissingResource, match="make records"):
@@ -259,6 +261,52 @@ def test_an_attack_on_confirmatory_seeds_is_judged_over_seeds_and_images(confirm
     assert (
         "over the same 10 inputs (McNemar), higher in 2 and lower in 1 of 5; confirmatory seeds" in row["why"]
     )
+
+
+def test_a_verdict_of_three_seeds_says_that_it_rests_on_normality_and_gives_the_permutation_p(everything):
+    two_samples = everything[
+        everything["interval"].isin(
+            [
+                "Welch",
+                "Welch, on logarithms",
+                "Welch, with inputs crossed",
+                "Welch, with inputs crossed, on logarithms",
+            ]
+        )
+    ]
+    assert two_samples["p_permutation"].notna().all()
+    assert everything.drop(two_samples.index)["p_permutation"].isna().all()
+    three = two_samples[two_samples["n"] == 3]
+    assert len(three) > 10
+    assert (three["p_permutation"] > 0.0999).all()
+    for row in everything[(everything["units"] == "seeds") & everything["low"].notna()].to_dict("records"):
+        assert ("it rests on their being normal" in row["why"]) == (row["n"] == 3)
+    tost = three.query("label == 'Causal ToST nearly models language as softmax does: test loss'").iloc[0]
+    assert "of 3 seeds, it rests on their being normal (exact permutation p = 0.1)" in tost["why"]
+    rpc = two_samples.query("label == 'RPC is more accurate on clean images: test accuracy'").iloc[0]
+    frame = training_record(["digits-rpc-sym", "digits-softmax-sym"], confirmed=True)
+    frame = frame.query("split == 'test' and metric == 'accuracy' and epoch == 30")
+    frame = frame[frame["seed"].isin(CONFIRMATORY["digits-rpc-sym"])]
+    one, two = (own["value"].to_numpy() for _, own in frame.groupby("model"))
+    pooled, gaps = np.concatenate([one, two]), []
+    for chosen in itertools.combinations(range(10), 5):
+        rest = [index for index in range(10) if index not in chosen]
+        gaps.append(pooled[list(chosen)].mean() - pooled[rest].mean())
+    wanted = np.mean(np.abs(gaps) >= abs(one.mean() - two.mean()) - 1e-12)
+    assert rpc["p_permutation"] == pytest.approx(wanted)
+
+
+def test_a_verdict_and_its_adjusted_interval_agree(everything):
+    """The adjusted interval lies inside or outside the allowed range exactly where Holm's p is below 5 %."""
+    judged = everything[everything["p_adjusted"].notna()]
+    assert judged["low_adjusted"].notna().all()
+    for row in judged.to_dict("records"):
+        allowed = verdicts.region(row["comparison"], row["threshold"], row["published"], None, row["margin"])
+        clear = verdicts.decide(
+            Finding(row["measured"], row["low_adjusted"], row["high_adjusted"], 3), allowed
+        )
+        assert (clear != "undecided") == (row["p_adjusted"] < 0.05) == (row["verdict"] != "undecided"), row
+    assert everything.drop(judged.index)["low_adjusted"].isna().all()
 
 
 # Embedded data ----------------------------------------------------------------------------------------------

@@ -113,10 +113,11 @@ def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
     return _finding(mean, low, high, len(numbers), ratio, len(numbers) - 1)
 
 
-def median_interval(values: pd.Series) -> Finding:
+def median_interval(values: pd.Series, level: float = LEVEL) -> Finding:
     """Median with the interval of the sign test, which assumes nothing of the distribution; six values at least.
 
-    Of a signed quantity over decades a mean is its largest values, and no t-interval of it has 95 % coverage.
+    Of a signed quantity over decades a mean is its largest values, and no t-interval of it has 95 % coverage. At a
+    higher ``level`` more values are needed; with too few the ends are NaN.
     """
     from scipy import stats
 
@@ -124,9 +125,38 @@ def median_interval(values: pd.Series) -> Finding:
     if not len(numbers):
         return Finding(math.nan, math.nan, math.nan, 0)
     low = high = math.nan
-    if np.isfinite(numbers).all() and 2 * 0.5 ** len(numbers) <= 1 - LEVEL:
-        low, high = stats.quantile_test(numbers, p=0.5).confidence_interval(LEVEL)
+    if np.isfinite(numbers).all() and 2 * 0.5 ** len(numbers) <= 1 - level:
+        low, high = stats.quantile_test(numbers, p=0.5).confidence_interval(level)
     return Finding(float(np.median(numbers)), float(low), float(high), len(numbers))
+
+
+def sign_p(values: pd.Series, level: float) -> float:
+    """Two-sided p of the sign test, of the hypothesis that the median is ``level``."""
+    from scipy import stats
+
+    return float(stats.quantile_test(values.to_numpy(dtype=float), q=level, p=0.5).pvalue)
+
+
+def permutation_p(first: pd.Series, second: pd.Series, level: float = 0.0, *, ratio: bool = False) -> float:
+    """Two-sided p of the exact permutation test, of the hypothesis that the means differ by ``level``.
+
+    Every division of the values into two samples of these sizes is compared; nothing is assumed of the distribution.
+    Of a ratio the logarithms are compared. Three values a side give 0.1 at least. NaN with fewer than two a side.
+    """
+    from scipy import stats
+
+    if ratio and level <= 0:
+        return math.nan
+    one, two = (_numbers(side, ratio) for side in (first, second))
+    if min(len(one), len(two)) < 2:
+        return math.nan
+    test = stats.permutation_test(
+        (one - (math.log(level) if ratio else level), two),
+        lambda left, right, axis: np.mean(left, axis=axis) - np.mean(right, axis=axis),
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    return float(test.pvalue)
 
 
 def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:
@@ -152,6 +182,36 @@ def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:
     half = symmetric if math.isfinite(finding.freedom) else (high - value if level > value else value - low)
     quantile = stats.t.ppf((1 + LEVEL) / 2, finding.freedom)
     return float(2 * stats.t.sf(quantile * abs(level - value) / half, finding.freedom)) if half else 0.0
+
+
+def interval_at(
+    finding: Finding,
+    level: float,
+    *,
+    ratio: bool = False,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> tuple[float, float]:
+    """Return the ends of the interval at another ``level`` than 95 %, the inverse of `p_value`.
+
+    It leaves out a number exactly where that number's p is below 1 − ``level``. It ends at the ``bounds`` of the
+    quantity. NaN without an interval or its degrees of freedom.
+    """
+    from scipy import stats
+
+    value, low, high = (math.log(one) if ratio and one > 0 else one for one in finding[:3])
+    if low == high:
+        return finding.low, finding.high
+    if math.isnan(low) or math.isnan(high) or math.isnan(finding.freedom):
+        return math.nan, math.nan
+    wider = stats.t.ppf((1 + level) / 2, finding.freedom) / stats.t.ppf((1 + LEVEL) / 2, finding.freedom)
+    below, above = value - low, high - value
+    if math.isfinite(
+        finding.freedom
+    ):  # one that ends at the bound of its quantity is whole on the other side
+        below = above = max(below, above)
+    ends = (value - wider * below, value + wider * above)
+    low, high = (math.exp(end) if ratio else end for end in ends)
+    return max(low, bounds[0]), min(high, bounds[1])
 
 
 def smallest_detectable(finding: Finding, *, ratio: bool = False, power: float = 0.8) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Container, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -12,7 +13,14 @@ import pandas as pd
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
-from workbench.core.intervals import Finding, mean_interval, smallest_detectable
+from workbench.core.intervals import (
+    Finding,
+    interval_at,
+    mean_interval,
+    median_interval,
+    sign_p,
+    smallest_detectable,
+)
 from workbench.data.batches import PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
 from workbench.frames.metrics import METRICS
@@ -129,7 +137,7 @@ def claims(
             found = _row(_NOTHING, None, verdict, str(reason))
             expected = _number(claim["published"])
         rows.append(_whole(claim, found, expected, model, inputs))
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"untrained_n": "Int64"})
+    table = pd.DataFrame(rows, columns=[*COLUMNS, verdicts.WIDENED]).astype({"untrained_n": "Int64"})
     frame = verdicts.controlled(verdicts.adjusted(table))
     made = list(frames.values())
     frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
@@ -270,37 +278,51 @@ def judged(
         findings, how = [mean_interval((one / other).dropna(), ratio=True)], verdicts.LOG_T
     else:
         how = verdicts.LOG_T if len(terms) > 1 or claim["over"].startswith("last /") else how
-        findings = verdicts.through_training(frame, terms, claim["over"], frames[0].attrs["epochs"])
+        epochs = frames[0].attrs["epochs"]
+        findings = verdicts.through_training(frame, terms, claim["over"], epochs)
         if claim["over"].startswith("last - ") and METRICS[terms[0].metric].log:
-            how = verdicts.MEDIAN
+            how, values = verdicts.MEDIAN, verdicts.training_changes(frame, terms, claim["over"], epochs)
     if not findings[0].n:
         raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
     logs = how == verdicts.LOG_T
+    signs = values if how == verdicts.MEDIAN else None
+    p_of = None if signs is None else partial(sign_p, signs)
     bound = METRICS[terms[0].metric].high if len(terms) == 1 and terms[0].less is None else 1.0
     if comparison.endswith("null"):
         nulls = verdicts.nulls_of(frame, terms, claim["over"])
-        found = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, ratio=logs)
+        found = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, p_of, ratio=logs)
         allowed = verdicts.region(comparison, "", expected, found.null, margin, bound)
         why = _sentence(claim, findings[0], allowed, found.null)
-        return _row(
-            findings[0], found.null, found.verdict, ": ".join(filter(None, (why, found.words))), how, found.p
-        )
+        words = ": ".join(filter(None, (why, found.words)))
+        row = _row(findings[0], found.null, found.verdict, words, how, found.p)
+        widen = _widened(claim, findings[0], how, signs)
+        return row | {verdicts.WIDENED: lambda level: widen(1 - (1 - level) / found.tests)}
     allowed = verdicts.region(comparison, claim["threshold"], expected, None, margin)
     same = verdicts.sameness(comparison, allowed, None, margin, threshold=claim["threshold"])
     finding, verdict = verdicts.weakest(findings, allowed)
     verdict = verdict if len(findings) > 1 else verdicts.decide(finding, allowed, same)
     left = same if verdict == verdicts.EQUIVALENT else allowed
-    if claim["over"] == "every input":
-        p = math.nan
-    elif how == verdicts.MEDIAN and values is not None:
-        p = verdicts.probability(finding, left, values)
-    else:
-        p = verdicts.probability(finding, left, ratio=logs)
+    # one exception decides what is said of every input: there is no error rate that Holm could keep
+    p = math.nan if claim["over"] == "every input" else verdicts.probability(finding, left, p_of, ratio=logs)
     nulls = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
     nulls.sort(key=lambda null: not verdicts.band_passes(null, allowed))  # one that passes decides
-    return _row(
-        finding, nulls[0] if nulls else None, verdict, _sentence(claim, finding, allowed, None), how, p
+    why = _sentence(claim, finding, allowed, None)
+    row = _row(finding, nulls[0] if nulls else None, verdict, why, how, p)
+    return row | {verdicts.WIDENED: _widened(claim, finding, how, signs)}
+
+
+def _widened(
+    claim: Mapping[str, str], finding: Finding, how: str, signs: pd.Series | None
+) -> Callable[[float], tuple[float, float]]:
+    """Level → the ends of a claim's interval at that level."""
+    if signs is not None:
+        return lambda level: median_interval(signs, level)[1:3]
+    metric = METRICS.get(verdicts.parse_measure(claim["measure"])[0].metric)
+    bounded = (
+        how == verdicts.T and claim["over"] in _OF_ONE_MODEL and not re.search(" [-/*] ", claim["measure"])
     )
+    bounds = (metric.low, metric.high) if bounded and metric is not None else (-math.inf, math.inf)
+    return partial(interval_at, finding, ratio=how == verdicts.LOG_T, bounds=bounds)
 
 
 def _check_premise(claim: Mapping[str, str], frame: pd.DataFrame) -> None:
@@ -328,7 +350,8 @@ def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any
     allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
     verdict = verdicts.decide(finding, allowed)
     why = f"a = {_sentence(claim, finding, allowed, None)}"
-    return _row(finding, None, verdict, why, "t, of a slope", verdicts.probability(finding, allowed))
+    row = _row(finding, None, verdict, why, "t, of a slope", verdicts.probability(finding, allowed))
+    return row | {verdicts.WIDENED: partial(interval_at, finding)}
 
 
 def _row(

@@ -24,6 +24,7 @@ from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.papers.claims import judged
 from workbench.papers.published import claim_options, stated_claims
+from workbench.papers.verdicts import WIDENED
 from workbench.runs.analyze import analyze, check_request
 
 INPUTS, TOKENS, WIDTH = 16, 20, 4
@@ -48,7 +49,7 @@ def controls() -> pd.DataFrame:
         for case in ("planted", "noise")
         for claim, found in control(case == "planted")
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).drop(columns=WIDENED)
 
 
 def gaussian(*shape: int, seed: int) -> Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,12 +47,15 @@ KINDS = ("", "identity", "count", "question")
 COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "model", "inputs",
     "analysis", "measure", "over", "comparison", "threshold", "margin", "published", "measured", "low", "high", "n",
-    "units", "scope", "interval", "null", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
-    "untrained", "untrained_low", "untrained_high", "untrained_n", "untrained_verdict", "verdict", "why", "stated",
+    "units", "scope", "interval", "null", "null_mean", "null_low", "null_high", "p", "p_adjusted", "p_permutation",
+    "low_adjusted", "high_adjusted", "detectable", "untrained", "untrained_low", "untrained_high", "untrained_n",
+    "untrained_verdict", "verdict", "why", "stated",
 )  # fmt: skip
 """Of a table of claims: what is claimed, what was measured, and the verdict."""
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
 MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
+WIDENED = "interval_at"
+"""Of rows on their way to `adjusted`: level → the ends of the interval at that level."""
 ALPHA = 1 - LEVEL
 FAMILY = ["paper", "model", "stated"]
 """What the claims of a family have in common: claims that are stated later must not change earlier verdicts."""
@@ -386,6 +390,8 @@ class Judgement(NamedTuple):
     null: NullBand | None
     p: float
     words: str
+    tests: int = 1
+    """For how many nulls ``p`` is corrected."""
 
 
 # What decides where two nulls do not agree: a claim must hold against each.
@@ -401,16 +407,20 @@ def against_nulls(
     nulls: Sequence[NullBand],
     margin: str,
     bound: float,
+    p_of: Callable[[float], float] | None = None,
     *,
     ratio: bool = False,
 ) -> Judgement:
-    """The verdict on a claim about noise: it must hold against every null that applies; words say what each gives."""
+    """The verdict on a claim about noise: it must hold against every null that applies; words say what each gives.
+
+    ``p_of`` is as in `probability`.
+    """
     judged = []
     for null in nulls:
         allowed = region(comparison, "", math.nan, null, margin, bound)
         same = sameness(comparison, allowed, null, margin, bound)
         verdict = decide(finding, allowed, same)
-        p = probability(finding, same if verdict == EQUIVALENT else allowed, ratio=ratio)
+        p = probability(finding, same if verdict == EQUIVALENT else allowed, p_of, ratio=ratio)
         judged.append(
             Judgement(verdict, null, p, f"{null.null} {null.low:.3g} to {null.high:.3g}: {verdict}")
         )
@@ -419,39 +429,30 @@ def against_nulls(
     worst = min(judged, key=lambda one: _WORST[comparison].index(one.verdict))
     ps = [one.p for one in judged if one.verdict == worst.verdict]
     # to hold against all is the least sure of them; one of several that it fails against, Bonferroni's
-    least = max(ps) if len(ps) == len(judged) else min(1.0, min(ps) * len(judged))
-    return worst._replace(p=least, words="; ".join(one.words for one in judged))
+    tests = 1 if len(ps) == len(judged) else len(judged)
+    least = max(ps) if tests == 1 else min(1.0, min(ps) * tests)
+    return worst._replace(p=least, words="; ".join(one.words for one in judged), tests=tests)
 
 
 def probability(
     finding: Finding,
     allowed: tuple[float, float] | None,
-    values: pd.Series | None = None,
+    p_of: Callable[[float], float] | None = None,
     *,
     ratio: bool = False,
 ) -> float:
     """Two-sided p of the end of the allowed range that an interval has to leave behind for its verdict.
 
-    Inside the range the larger of both ends' (two one-sided tests); outside, that of the nearer end. ``values`` are
-    those of a median.
+    Inside the range the larger of both ends' (two one-sided tests); outside, that of the nearer end. ``p_of`` gives
+    the p of one number; without it the interval is inverted (`p_value`).
     """
-    from scipy import stats
-
     if allowed is None or math.isnan(finding.low):
         return math.nan
     ends = [end for end in allowed if math.isfinite(end)]
-    if values is not None:
-        ps = [float(stats.quantile_test(values.to_numpy(dtype=float), q=end, p=0.5).pvalue) for end in ends]
-    else:
-        ps = [p_value(finding, end, ratio=ratio) for end in ends]
-    inside = allowed[0] <= finding.value <= allowed[1]
-    if not inside:
-        ps = [
-            p
-            for p, end in zip(ps, ends, strict=True)
-            if end == min(ends, key=lambda one: abs(one - finding.value))
-        ]
-    return max(ps, default=math.nan)
+    if not allowed[0] <= finding.value <= allowed[1]:
+        ends = [min(ends, key=lambda end: abs(end - finding.value))]
+    p_of = p_of or partial(p_value, finding, ratio=ratio)
+    return max(map(p_of, ends), default=math.nan)
 
 
 def outcome(claim: Mapping[str, Any]) -> str:
@@ -528,11 +529,19 @@ def adjusted(claims: pd.DataFrame) -> pd.DataFrame:
 
     A claim that is decided by itself and not beside the others is undecided, and ``why`` says so. Rows that are not
     counted stay as they are: they are read by themselves. ``detectable`` is kept of what is undecided.
+
+    ``low_adjusted`` to ``high_adjusted`` is the interval at the level at which Holm judged a claim, 1 − α p/p_adjusted:
+    it leaves out the end of the allowed range exactly where p_adjusted is below α.
     """
     claims = claims.copy()
+    widened = claims.pop(WIDENED) if WIDENED in claims else pd.Series(index=claims.index, dtype=object)
     for rows in families(claims):
         ps = holm(rows["p"])
         claims.loc[rows.index, "p_adjusted"] = ps
+        for index, p, after in zip(rows.index, rows["p"], ps, strict=True):
+            if callable(widened[index]):
+                ends = widened[index](1 - ALPHA * (p / after if after else 1.0))
+                claims.loc[index, ["low_adjusted", "high_adjusted"]] = ends
         for index in rows.index[(ps > ALPHA) & (rows["verdict"] != UNDECIDED)]:
             verdict, p, after = (claims.at[index, name] for name in ("verdict", "p", "p_adjusted"))
             claims.at[index, "why"] += (
@@ -551,18 +560,25 @@ def through_training(
     From the first, which is untrained, or from the first after the warm-up; taken input by input, as a ratio or a
     difference.
     """
-    order = sorted(epochs, key=epochs.__getitem__)
     if over == "every checkpoint":
+        order = sorted(epochs, key=epochs.__getitem__)
         values = [per_input(frame[frame["checkpoint"] == name], terms) for name in order]
         return [mean_interval(value, ratio=len(terms) > 1) for value in values]
-    if over.endswith("warm-up"):
-        warm = after_warm_up(list(epochs.values()))
-        order = [name for name in order if epochs[name] >= warm]
+    changes = training_changes(frame, terms, over, epochs)
+    return [
+        mean_interval(changes, ratio=True) if over.startswith("last /") else change_over(changes, terms)[0]
+    ]
+
+
+def training_changes(
+    frame: pd.DataFrame, terms: tuple[Term, ...], over: str, epochs: Mapping[str, int]
+) -> pd.Series:
+    """Ratio or difference of a quantity at the ends of training, input by input (see `through_training`)."""
+    warm = after_warm_up(list(epochs.values())) if over.endswith("warm-up") else min(epochs.values())
+    order = sorted((name for name in epochs if epochs[name] >= warm), key=epochs.__getitem__)
     ends = [per_input(frame[frame["checkpoint"] == order[end]], terms) for end in (0, -1)]
     first, last = ends[0].align(ends[1], join="inner")
-    if over.startswith("last /"):
-        return [mean_interval(last / first, ratio=True)]
-    return [change_over(last - first, terms)[0]]
+    return last / first if over.startswith("last /") else last - first
 
 
 def after_warm_up(epochs: Sequence[int]) -> int:

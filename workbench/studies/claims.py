@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,11 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
     Finding,
     crossed_interval,
+    interval_at,
     mcnemar_p,
     newcombe_interval,
     paired_interval,
+    permutation_p,
     smallest_detectable,
     welch_interval,
 )
@@ -59,6 +62,8 @@ TRAINING, EVALUATION = "training", "evaluation"
 EMBEDDED = "embedded"
 """What ``claims.csv`` says in ``analysis`` of mechanisms trained on embedded data; ``data=NAME+NAME`` says which."""
 DATA_SETS = "data sets"
+FEW = 3
+"""So many seeds a side say too little of the shape of a distribution: such a verdict rests on its being normal."""
 COSTS = "costs"
 """What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
 _UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
@@ -80,6 +85,16 @@ class _Sample(NamedTuple):
     low: float = math.nan
     high: float = math.nan
     n: int = 0
+
+
+class _Comparison(NamedTuple):
+    """A measured difference, ratio or change, how its interval was found, and what else there is to say of it."""
+
+    finding: Finding
+    how: str
+    words: str = ""
+    sides: tuple[pd.Series, pd.Series] | None = None
+    """Values by seed of the two models, where it is a difference or ratio of their means."""
 
 
 def claims_from_records(paper: str | None = None) -> pd.DataFrame:
@@ -125,18 +140,18 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         }
         try:
             frames = read.frames(claim, names, confirmed)
-            finding, how, more = _compare(claim, frames, units)
+            compared = _compare(claim, frames, units)
         except MissingResource as reason:
             why = str(reason).splitlines()[0]
             found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
             found |= dict.fromkeys(("measured", "low", "high"), math.nan) | {"interval": None}
         else:
-            found = _judged(claim, finding, units, how)
-            found["why"] = "; ".join(filter(None, (found["why"], more, seeds)))
-            if more.startswith(_NOT_LEARNED):
+            found = _judged(claim, compared, units)
+            found["why"] = "; ".join(filter(None, (found["why"], compared.words, seeds)))
+            if compared.words.startswith(_NOT_LEARNED):
                 found["verdict"] = PREMISE
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
-    frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options"]))
+    frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options", verdicts.WIDENED]))
     sources = [*read.made.values()]
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
@@ -326,15 +341,15 @@ def _counted(options: str, attention: str) -> pd.DataFrame:
     return pd.DataFrame({"metric": list(costs), "value": list(costs.values()), "epoch": 0, "seed": 0})
 
 
-def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> tuple[Finding, str, str]:
-    """What a claim compares, how its interval was found, and what else there is to say of it."""
+def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> _Comparison:
+    """Compare the rows of the models or operators of a claim."""
     (term,) = verdicts.parse_measure(claim["measure"])
     if claim["over"].startswith("last - "):
         frame = frames[0]
         epochs = frame["epoch"].astype(int).unique().tolist()
         start = verdicts.after_warm_up(epochs) if claim["over"].endswith("warm-up") else min(epochs)
         last, first = (_sample(frame, term, epoch) for epoch in (max(epochs), start))
-        return paired_interval(last.values, first.values), _INTERVALS["change"], ""
+        return _Comparison(paired_interval(last.values, first.values), _INTERVALS["change"])
     ratio = claim["over"] == "model / baseline"
     if claim["analysis"] == EVALUATION and units == "seeds":
         return _over_seeds(term, frames, ratio)
@@ -345,11 +360,11 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     if claim["analysis"] == COSTS or claim["kind"] == "count":
         one, other = (float(sample.values.iloc[0]) for sample in samples)
         value = one / other if ratio else one - other
-        return Finding(value, value, value, len(samples[0].values)), how, ""
+        return _Comparison(Finding(value, value, value, len(samples[0].values)), how)
     if claim["analysis"] == TRAINING:
-        return welch_interval(samples[0].values, samples[1].values, ratio=ratio), how, ""
+        return _by_welch(samples[0].values, samples[1].values, ratio)
     if len(samples[0].values) > 1:
-        return paired_interval(samples[0].values, samples[1].values, ratio=ratio), how, ""
+        return _Comparison(paired_interval(samples[0].values, samples[1].values, ratio=ratio), how)
     # of a slope through n sizes two are spent; of a recorded interval over inputs it is the normal's
     sides = [
         Finding(
@@ -359,14 +374,19 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
         for sample in samples
     ]  # fmt: skip
     if claim["over"] == "sizes":
-        return sides[0], how, ""
+        return _Comparison(sides[0], how)
     difference = newcombe_interval(*sides, ratio=ratio)
     # of two slopes the ends are t's, with the degrees of freedom of one
     free = samples[0].n - 2 if claim["analysis"] == OPERATORS else math.inf
-    return difference._replace(freedom=free), how, ""
+    return _Comparison(difference._replace(freedom=free), how)
 
 
-def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> tuple[Finding, str, str]:
+def _by_welch(first: pd.Series, second: pd.Series, ratio: bool, words: str = "") -> _Comparison:
+    interval = welch_interval(first, second, ratio=ratio)
+    return _Comparison(interval, _INTERVALS["seeds"], words, (first, second))
+
+
+def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Comparison:
     """Evaluations of the confirmatory seeds: over seeds and inputs where it is kept which of them were right."""
     sides = []
     for frame in frames:
@@ -376,7 +396,7 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> tuple[Fi
     values = [side.groupby("training_seed")["value"].mean() for side in sides]  # over kinds
     single = all(len(side) == len(own) for side, own in zip(sides, values, strict=True))
     if ratio or not single or any(side["outcomes"].isna().any() for side in sides):
-        return welch_interval(values[0], values[1], ratio=ratio), _INTERVALS["seeds"], ""
+        return _by_welch(values[0], values[1], ratio)
     right = [np.array([[letter == "1" for letter in text] for text in side["outcomes"]]) for side in sides]
     if len({side.shape[1] for side in right}) > 1:
         raise InputError(f"{term.metric} of the confirmatory seeds is of other inputs for each model")
@@ -385,10 +405,12 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> tuple[Fi
     surely = [gain for gain, p in zip(more, ps, strict=True) if p < verdicts.ALPHA]
     above, below = sum(gain > 0 for gain in surely), sum(gain < 0 for gain in surely)
     words = f"seed by seed, over the same {right[0].shape[1]} inputs (McNemar), higher in {above} and lower in {below}"
-    return crossed_interval(*right), _INTERVALS["crossed"], f"{words} of {len(ps)}"
+    return _Comparison(
+        crossed_interval(*right), _INTERVALS["crossed"], f"{words} of {len(ps)}", (values[0], values[1])
+    )
 
 
-def _over_data(term: Term, frames: list[pd.DataFrame], units: str, ratio: bool) -> tuple[Finding, str, str]:
+def _over_data(term: Term, frames: list[pd.DataFrame], units: str, ratio: bool) -> _Comparison:
     """Mechanisms trained on several data sets: over seeds the means over data sets, otherwise over the data sets."""
     sides = [_by_seed_and_data(frame, term) for frame in frames]
     trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
@@ -400,10 +422,10 @@ def _over_data(term: Term, frames: list[pd.DataFrame], units: str, ratio: bool) 
     words = words if learned else _NOT_LEARNED
     if units == "seeds":
         one, other = (side.mean(axis=1) for side in sides)
-        return welch_interval(one, other, ratio=ratio), _INTERVALS["seeds"], words
+        return _by_welch(one, other, ratio, words)
     same = sides[0].index.intersection(sides[1].index)
     one, other = (side.loc[same].mean() for side in sides)
-    return paired_interval(one, other, ratio=ratio), _INTERVALS[DATA_SETS], words
+    return _Comparison(paired_interval(one, other, ratio=ratio), _INTERVALS[DATA_SETS], words)
 
 
 def _by_seed_and_data(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
@@ -465,7 +487,8 @@ def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
     return {"sizes": "this device", DATA_SETS: "one training seed"}.get(units, "this pair of weights")
 
 
-def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> dict[str, Any]:
+def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[str, Any]:
+    finding, how = compared.finding, compared.how
     allowed = verdicts.region(
         claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
     )
@@ -485,6 +508,13 @@ def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> 
         }.get(over, "")
         how += ", on logarithms" * ratio
     verdict = verdicts.decide(finding, allowed)
+    permutation = math.nan
+    if compared.sides is not None:
+        p_of = partial(permutation_p, *compared.sides, ratio=ratio)
+        permutation = verdicts.probability(finding, allowed, p_of)
+    if over == "seeds" and finding.n == FEW:
+        why += f"; of {FEW} seeds, it rests on their being normal"
+        why += f" (exact permutation p = {permutation:.2g})" * (not math.isnan(permutation))
     return {
         "verdict": verdict,
         "why": why,
@@ -494,7 +524,9 @@ def _judged(claim: Mapping[str, Any], finding: Finding, over: str, how: str) -> 
         "low": finding.low,
         "high": finding.high,
         "p": math.nan if claim["kind"] == "count" else verdicts.probability(finding, allowed, ratio=ratio),
+        "p_permutation": permutation,
         "detectable": smallest_detectable(finding, ratio=ratio),
+        verdicts.WIDENED: partial(interval_at, finding, ratio=ratio),
     }
 
 

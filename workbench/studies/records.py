@@ -52,8 +52,8 @@ _SCALING_TYPES = {
 # the make target of a record; of others: train
 _MADE_BY = {ROBUSTNESS: "records", CLAIMS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
 _CLAIM_NUMBERS = (
-    "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "detectable",
-    "untrained", "untrained_low", "untrained_high",
+    "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "p_permutation",
+    "low_adjusted", "high_adjusted", "detectable", "untrained", "untrained_low", "untrained_high",
 )  # fmt: skip
 _EVALUATION_TYPES = {
     "training_seed": "Int64",
@@ -361,7 +361,8 @@ def read_claims(path: str | Path) -> pd.DataFrame:
     frame = frame.assign(n=frame["n"].astype(int), primary=frame["primary"] == "True")
     frame["untrained_n"] = pd.to_numeric(frame["untrained_n"]).astype("Int64")
     for name in _CLAIM_NUMBERS:  # pandas' own parser may round the last bit of a number
-        frame[name] = frame[name].replace("", "nan").astype(float)
+        numbers = frame[name] if name in frame else pd.Series("", frame.index)  # of an older record
+        frame[name] = numbers.replace("", "nan").astype(float)
     absent = {
         name: frame[name].where(frame[name] != "") for name in ("null", "interval", "untrained_verdict")
     }
