@@ -137,6 +137,31 @@ def test_random_weights_say_so_and_are_the_same_twice(bert):
     assert load(f"hf:{bert}", checkpoint="random").identity == first.identity
 
 
+@pytest.mark.parametrize("spec", ["bert", "bundled:digits-vit", "timm:test_vit"])
+def test_other_seeds_draw_other_random_weights(spec, bert):
+    spec = f"hf:{bert}" if spec == "bert" else spec
+    names = ["random", "random-1", "random-2", "random-1"]
+    models = [load(spec, checkpoint=name) for name in names]
+    assert [model.checkpoint for model in models] == names
+    assert len({model.fingerprint for model in models}) == 3
+    assert models[1].fingerprint == models[3].fingerprint
+    assert all(model.has_random_weights for model in models)
+    assert load(spec, pretrained=False).fingerprint == models[0].fingerprint  # the seed is not left behind
+    check_name(spec, "random-2")
+
+
+def test_fresh_digits_weights_are_drawn_as_the_recipe_draws_epoch_0():
+    """By parameter, the spread of the fresh weights is that of the untrained checkpoint."""
+    fresh, epoch = (
+        load("bundled:digits-vit", checkpoint=name).module.state_dict() for name in ("random-1", 0)
+    )
+    for name, values in epoch.items():
+        if values.numel() < 2:
+            continue
+        assert fresh[name].std().item() == pytest.approx(values.std().item(), rel=0.35, abs=1e-12), name
+    assert not torch.equal(fresh["blocks.0.attn.qkv.weight"], epoch["blocks.0.attn.qkv.weight"])
+
+
 def test_fingerprint_is_of_the_weights_alone(bert):
     model, again = load(f"hf:{bert}"), load(str(bert))
     assert model.fingerprint == again.fingerprint

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.words import embedded_model
-from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.frames.results import is_random, random_seed
 
 UNTRAINED = "(random weights)"
 
@@ -62,7 +62,9 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
             one.get("checkpoint") for one in models if isinstance(one, dict) and one.get("spec") == model
         }
     name = short_name(model)
-    return (embedded_model(name) or name) + (f" {UNTRAINED}" if checkpoints == {RANDOM_WEIGHTS} else "")
+    return (embedded_model(name) or name) + (
+        f" {UNTRAINED}" if checkpoints and all(map(is_random, checkpoints)) else ""
+    )
 
 
 def series_labels(frame: pd.DataFrame) -> pd.Series:
@@ -77,7 +79,11 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     labels = pd.Series("", index=keyed.index, dtype=object)
     for _, rows in keyed.groupby(names, sort=False):
         model, checkpoint, standardize = rows[names].iloc[0]
-        state = UNTRAINED if checkpoint == RANDOM_WEIGHTS else checkpoint if checkpoints[model] > 1 else ""
+        state = checkpoint if checkpoints[model] > 1 else ""
+        if is_random(checkpoint):
+            state = (
+                f"({checkpoint} weights)" if checkpoints[model] > 1 and random_seed(checkpoint) else UNTRAINED
+            )
         words = (
             embedded_model(short_name(model)) or short_name(model),
             state,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -31,11 +32,22 @@ COLUMNS = (
 STEP = "step"
 """The column of results over the tokens that a model generated, or over steps of a loop; others have none."""
 RANDOM_WEIGHTS = "random"
-"""Checkpoint name of random weights (``pretrained=False``): no result can pass for a trained model's."""
+"""Checkpoint name of random weights (``pretrained=False``), "random-3" of those from seed 3."""
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
 SUFFIXES = (".parquet", ".csv", ".json", ".tex")
+
+
+def random_seed(checkpoint: object) -> int | None:
+    """Return the seed of random weights by the name of their checkpoint; None for trained weights."""
+    name = re.fullmatch(rf"{RANDOM_WEIGHTS}(?:-(\d+))?", str(checkpoint))
+    return None if name is None else int(name[1] or 0)
+
+
+def is_random(checkpoint: object) -> bool:
+    """Return whether a checkpoint of this name holds random weights."""
+    return random_seed(checkpoint) is not None
 
 
 def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:

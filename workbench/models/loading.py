@@ -41,7 +41,7 @@ class LoadedModel:
     spec: str
     """As it can be loaded again, whatever name was asked for: ``timm:vit_tiny_patch16_224``."""
     checkpoint: str | None
-    """Name of the checkpoint, file or revision; ``"random"`` for random weights; None for published ones."""
+    """Name of the checkpoint, file or revision; None for published weights, ``"random"`` for random ones (seed 0)."""
     family: str
     """The architecture's own kind: vit, deit, beit, eva, swin, xcit, cait, bert, gpt2, …"""
     modality: str
@@ -126,9 +126,9 @@ class LoadedModel:
     @property
     def has_random_weights(self) -> bool:
         """Whether the weights are drawn at random and no training ever saw them."""
-        from workbench.frames.results import RANDOM_WEIGHTS
+        from workbench.frames.results import is_random
 
-        return self.checkpoint == RANDOM_WEIGHTS
+        return is_random(self.checkpoint)
 
     @property
     def identity(self) -> dict[str, str | None]:
@@ -227,9 +227,9 @@ def load(
     unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
     model or, as its authors wrote it, for ``tost:`` and ``crate:``, which without one have random weights and
     warn. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
-    ``"random"``). `device` is ``"cpu"``, ``"cuda"``, ``"auto"`` or any torch device, by default the one that
-    ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a torch floating type or its name, by default the type the
-    weights are stored in.
+    ``"random"``; ``checkpoint="random-3"`` draws them with seed 3). `device` is ``"cpu"``, ``"cuda"``,
+    ``"auto"`` or any torch device, by default the one that ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a
+    torch floating type or its name, by default the type the weights are stored in.
 
     `revision` is that of a hub repository, by its own name. `attn_implementation` and `device_map` (``"auto"``, or
     submodules and their devices, ``"disk"`` among them) are those of transformers, for ``hf:`` models.
@@ -239,7 +239,8 @@ def load(
     Raises UnknownName for names that do not exist, InputError for folders and files that cannot be read, and
     MissingResource for weights that are neither here nor to be had, and for a missing device.
     """
-    from workbench.frames.results import RANDOM_WEIGHTS
+    from workbench.frames.results import RANDOM_WEIGHTS, random_seed
+    from workbench.models.source import initialised_from
 
     place, number = find_device(device), _dtype(dtype)
     scheme, name = resolve(spec)
@@ -258,10 +259,12 @@ def load(
     by_transformers = {key: value for key, value in by_transformers.items() if value is not None}
     if revision is not None or by_transformers:
         _need_transformers(spec, scheme, {"revision": revision, **by_transformers})
-    if label == RANDOM_WEIGHTS:
+    initialisation = random_seed(label)
+    if initialisation is not None:
         pretrained, label = False, None
     canonical = f"{scheme}:{name}"
-    source, origin = _source(spec, scheme, name, label, pretrained, number, by_transformers)
+    with initialised_from(initialisation or 0):
+        source, origin = _source(spec, scheme, name, label, pretrained, number, by_transformers)
     module = source.module.eval().requires_grad_(False)
     if device_map is None and "quantization_config" not in by_transformers:
         module = module.to(device=place, dtype=number) if number is not None else module.to(place)
@@ -270,7 +273,7 @@ def load(
     return LoadedModel(
         module=module,
         spec=canonical,
-        checkpoint=source.checkpoint,
+        checkpoint=f"{RANDOM_WEIGHTS}-{initialisation}" if initialisation else source.checkpoint,
         family=source.family,
         modality=source.modality,
         image=source.image,
@@ -369,7 +372,7 @@ def check_name(
     Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; where it cannot be
     asked, a bare name is wrong only if it is near a known one.
     """
-    from workbench.frames.results import RANDOM_WEIGHTS
+    from workbench.frames.results import is_random
     from workbench.models import from_authors, from_hugging_face, from_timm
     from workbench.models.checkpoints import require_checkpoint
 
@@ -378,7 +381,7 @@ def check_name(
         find_device(device)
     scheme, name = resolve(spec)
     label = None if checkpoint is None else str(checkpoint)
-    pretrained = label != RANDOM_WEIGHTS
+    pretrained = not is_random(label)
     label = label if pretrained else None
     if scheme == "timm":
         from_timm.check(name, label, pretrained)

@@ -11,6 +11,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,11 +224,24 @@ def bounded_by_memory(what: str) -> Bounded:
     return Bounded(what, free // 4, why)
 
 
+_SEED: ContextVar[int] = ContextVar("seed", default=0)
+
+
+@contextlib.contextmanager
+def initialised_from(seed: int) -> Generator[None]:
+    """Draw the random weights of models that are built inside from this seed."""
+    token = _SEED.set(seed)
+    try:
+        yield
+    finally:
+        _SEED.reset(token)
+
+
 @contextlib.contextmanager
 def seeded() -> Generator[None]:
-    """Random weights from seed 0, so that two loads agree; the caller's random state is left alone."""
+    """Draw random weights from the seed of `initialised_from` (0), and leave the caller's random state as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(_SEED.get())
         yield
 
 

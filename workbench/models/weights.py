@@ -9,7 +9,7 @@ from statistics import mode
 from typing import Any, NamedTuple
 
 from workbench.core.errors import WorkbenchError
-from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.frames.results import is_random
 from workbench.models import catalog, hub
 from workbench.models.loading import architecture_of, bundled_checkpoint, resolve
 
@@ -49,7 +49,7 @@ def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
     Raises `InputError` or `UnknownName` for a spec or a file that is wrong on every machine.
     """
     scheme, name = resolve(spec)
-    if checkpoint == RANDOM_WEIGHTS:
+    if is_random(checkpoint):
         return Weights(spec, "random", None, "random weights were asked for")
     if checkpoint is not None and scheme in ("timm", "tost", "crate"):
         return _in_files(spec, [Path(checkpoint).expanduser()])

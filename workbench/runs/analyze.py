@@ -18,7 +18,7 @@ from workbench.core.options import parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
-from workbench.frames.results import RANDOM_WEIGHTS, UNTRAINED_NOTE, shared
+from workbench.frames.results import UNTRAINED_NOTE, is_random, shared
 from workbench.runs.cache import CacheEntry
 from workbench.runs.loop import (
     Source,
@@ -165,7 +165,7 @@ def result_frame(
     else:
         frame = accumulated.finer_rows(model["spec"])
     notes = accumulated.notes()
-    if model.get("checkpoint") == RANDOM_WEIGHTS:
+    if is_random(model.get("checkpoint")):
         notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
     notes += source.notes
     if analysis.per is None:

@@ -787,7 +787,6 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
     from workbench.apps.explorer.ablation import MODES
     from workbench.apps.explorer.evidence import by_rank
     from workbench.frames.metrics import METRICS
-    from workbench.frames.results import RANDOM_WEIGHTS
 
     layers = parts[0].layers
     for part in parts[1:]:
@@ -817,7 +816,7 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
             family=model.family,
             modality=model.modality,
             parameters=sum(parameter.numel() for parameter in model.module.parameters()),
-            random_weights=model.checkpoint == RANDOM_WEIGHTS,
+            random_weights=model.has_random_weights,
         ),
         layers=layers,
         left_out=list(left_out),

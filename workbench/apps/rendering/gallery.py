@@ -13,7 +13,7 @@ from workbench.apps.rendering.state import REPORT, read_report
 from workbench.core.files import atomic_write, jsonable
 from workbench.core.paths import bundled_notebooks
 from workbench.frames.provenance import SCHEMA_VERSION, upgraded
-from workbench.frames.results import RANDOM_WEIGHTS
+from workbench.frames.results import is_random
 
 _LINKS = (
     ("pdf", "PDF"),
@@ -159,7 +159,7 @@ def _facts(provenance: Mapping[str, Any]) -> dict[str, str]:
     for model in provenance["models"]:
         weights = f", weights {model['sha256'][:12]}" if model.get("sha256") else ""
         checkpoint = f" {model['checkpoint']}" if model.get("checkpoint") else ""
-        checkpoint += " weights" if model.get("checkpoint") == RANDOM_WEIGHTS else ""
+        checkpoint += " weights" if is_random(model.get("checkpoint")) else ""
         facts["model"] = _join(facts.get("model"), f"{model.get('spec')}{checkpoint}{weights}")
     for inputs in provenance["inputs"]:
         count = f", n = {inputs['n']}" if inputs.get("n") is not None else ""

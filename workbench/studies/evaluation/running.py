@@ -196,7 +196,7 @@ def _test_set(model: LoadedModel) -> str:
     scheme, name = resolve(model.spec)
     task, source = None, ""
     if scheme in ("bundled", "file"):
-        trained = model.checkpoint if model.checkpoint != "random" else None
+        trained = None if model.has_random_weights else model.checkpoint
         path = bundled_checkpoint(name, trained) if scheme == "bundled" else name
         about = read_checkpoint(path)[1]
         task, source = about.get("task"), str(about.get("data", {}).get("source", ""))
