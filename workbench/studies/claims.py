@@ -119,7 +119,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
       inputs as independent although they are the same;
     - of mechanisms on embedded data: over seeds, Welch's of two means over the data sets; where one seed was trained,
       over the data sets, paired t. ``why`` says on how many every seed of a side knows more than the trivial predictor;
-    - of exponents: the t-interval of a slope through three or four sizes on one device (`scaling_exponents`), wide too.
+    - of exponents: the t-interval of a slope through the sizes on record, on one device (`scaling_exponents`).
 
     Raises `UnknownName` for a paper without claims.
     """
@@ -376,8 +376,8 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     if claim["over"] == "sizes":
         return _Comparison(sides[0], how)
     difference = newcombe_interval(*sides, ratio=ratio)
-    # of two slopes the ends are t's, with the degrees of freedom of one
-    free = samples[0].n - 2 if claim["analysis"] == OPERATORS else math.inf
+    # of two slopes the ends are t's, with the degrees of freedom of the one with fewer sizes
+    free = min(sample.n for sample in samples) - 2 if claim["analysis"] == OPERATORS else math.inf
     return _Comparison(difference._replace(freedom=free), how)
 
 

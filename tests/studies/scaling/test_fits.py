@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from workbench.studies.records import conform_scaling
+from workbench.studies.records import conform_scaling, scaling_record
 from workbench.studies.scaling import (
     power_findings,
     printed_exponents,
@@ -42,13 +43,44 @@ def test_intervals_hold_the_planted_power_nineteen_times_of_twenty():
     assert 0.93 < held / 2000 < 0.97
 
 
-def test_only_the_upper_part_of_a_curve_counts():
+def test_a_slope_is_of_all_sizes_but_those_at_which_lower_powers_weigh_as_counted():
     sizes = 2.0 ** np.arange(8, 15)
-    flat_then_square = np.where(sizes < sizes[-1] / 8, sizes[-1] ** 2 / 64, sizes**2)
-    (fit,) = scaling_exponents(_frame(flat_then_square)).to_dict("records")
+    counted = _frame(sizes * 2**11 + sizes**2, metric="macs")  # half of the operations linear at 2¹¹
+    time = _frame(np.where(sizes < 2**10, 1e9, sizes**2))
+    fits = scaling_exponents(pd.concat([time, counted])).set_index("source")
+    # slopes of the counted curve: 1.17, 1.26, 1.42, 1.58, 1.74, 1.85; within a half of the last from 2¹⁰ on
+    slopes = np.diff(np.log2(sizes * 2**11 + sizes**2))
+    least = min(size for size, slope in zip(sizes, slopes, strict=False) if slopes[-1] - slope <= 0.5)
+    fit = fits.loc["measured"]
+    assert (fit["smallest"], fit["largest"], fit["points"]) == (least, 2**14, 5)
     assert fit["value"] == pytest.approx(2)
-    assert (fit["points"], fit["smallest"], fit["largest"]) == (4, 2**11, 2**14)
-    assert (fit["metric"], fit["source"]) == ("time_exponent_tokens", "measured")
+    assert (fit["metric"], fits.loc["counted", "smallest"]) == ("time_exponent_tokens", least)
+
+
+def test_a_slope_is_of_all_sizes_where_what_is_counted_grows_evenly_or_is_not_known():
+    values = [1.0, 2.1, 3.9, 8.2, 15.8, 32.5, 64.0, 127.0]
+    alone = scaling_exponents(_frame(values)).iloc[0]
+    even = scaling_exponents(
+        pd.concat([_frame(values), _frame([5.0 * 2**k for k in range(8)], metric="macs")])
+    )
+    assert alone["points"] == even.iloc[0]["points"] == 8
+    fit = stats.linregress(np.log(2.0 ** np.arange(8)), np.log(values))
+    half = stats.t.ppf(0.975, 6) * fit.stderr
+    assert (alone["low"], alone["high"]) == pytest.approx((fit.slope - half, fit.slope + half))
+
+
+def test_sizes_are_chosen_by_what_is_counted_and_never_by_what_is_measured():
+    record = scaling_record()
+    noise = np.exp(0.5 * np.random.default_rng(1).normal(size=len(record)))
+    measured = record["metric"].isin(["seconds_per_sample", "device_memory"])
+    other = record.assign(value=record["value"].where(~measured, record["value"] * noise))
+    columns = ["sweep", "operator", "condition", "metric", "source", "points", "smallest", "largest"]
+    pd.testing.assert_frame_equal(scaling_exponents(record)[columns], scaling_exponents(other)[columns])
+    forward = scaling_exponents(record).query(
+        "sweep == 'tokens' and condition == 'forward' and source == 'measured'"
+    )
+    times = forward[forward["metric"].str.startswith("time")].set_index("operator")
+    assert times.loc["tssa", "points"] == times.loc["primal", "points"] == 8
 
 
 def test_exponents_have_the_origin_of_what_they_are_fitted_to():

@@ -10,8 +10,8 @@ from workbench.frames.results import provenance_of
 from workbench.papers.operators import SWEEPS
 from workbench.papers.published import published
 
-UPPER = 8
-"""A curve is fitted from this fraction of its largest size on: four sizes where they double."""
+WITHIN = 0.5
+"""A curve is fitted where its counted cost grows, from size to size, with a power as near to that of its last sizes."""
 LEAST = 3
 EXPONENT_COLUMNS = (
     "sweep", "operator", "condition", "metric", "source", "value", "low", "high", "points", "smallest", "largest",
@@ -23,6 +23,7 @@ _QUANTITIES = {
     "device_memory": ("memory", "measured"),
     "peak_memory": ("memory", "counted"),
 }
+_COUNTED = {quantity: metric for metric, (quantity, source) in _QUANTITIES.items() if source == "counted"}
 _AXES = {"tokens": "tokens", "width": "head_dim"}
 _ROWS = {
     "softmax": "ViT",
@@ -36,20 +37,22 @@ _ROWS = {
 def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
     """Fitted exponents of a frame of `scaling_study`: slopes of least squares in log–log coordinates.
 
-    Only the upper part of a curve counts, its sizes from an eighth of the largest on, since below it constant costs and
-    lower powers weigh; a curve with fewer than three such points has no row. ``low`` to ``high`` is the 95 % t-interval
-    of a measured slope; what is counted has none. In a sweep over the width the heads stay, so the exponent is that of
-    the head dimension. ``metric`` is time_exponent_tokens, …, ``source`` "measured" or "counted" (multiply–accumulates
-    and bytes of tensors, at the same sizes). Columns: `EXPONENT_COLUMNS`; ``attrs`` are those of the frame.
+    A slope is fitted to all sizes but those at which lower powers weigh, as far as can be counted. There the counted
+    cost (multiply–accumulates for time, bytes of tensors for memory) grows with a power more than a half away from that
+    at the largest sizes. No measured number chooses the sizes; a curve without a counted cost has all of its sizes, and
+    one with fewer than three sizes has no row. ``low`` to ``high`` is the 95 % t-interval of a measured slope; there is
+    none of a counted one. In a sweep over the width the heads stay, so the exponent is that of the head dimension.
+    ``metric`` is time_exponent_tokens, …, ``source`` "measured" or "counted" (at the same sizes). Columns:
+    `EXPONENT_COLUMNS`; ``attrs`` are those of the frame.
     """
     rows = []
     known = frame[frame["value"] > 0]
-    for (sweep, operator, condition, metric), part in known.groupby(
-        ["sweep", "operator", "condition", "metric"], sort=False
-    ):
+    curves = dict(iter(known.groupby(["sweep", "operator", "condition", "metric"], sort=False)))
+    for (sweep, operator, condition, metric), part in curves.items():
         axis = SWEEPS[str(sweep)].axis
         quantity, source = _QUANTITIES[str(metric)]
-        upper = part[part[axis] >= part[axis].max() / UPPER]
+        counted = curves.get((sweep, operator, condition, _COUNTED[quantity]))
+        upper = part if counted is None else part[part[axis] >= _regime(counted[axis], counted["value"])]
         if len(upper) < LEAST:
             continue
         slope, error = fitted_power(upper[axis].to_numpy(float), upper["value"].to_numpy(float))
@@ -65,6 +68,15 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
     exponents = pd.DataFrame(rows, columns=list(EXPONENT_COLUMNS))
     exponents.attrs = dict(frame.attrs)
     return exponents
+
+
+def _regime(sizes: pd.Series, counted: pd.Series) -> float:
+    """Return the size from which on a counted cost grows with about the power (`WITHIN`) of its largest sizes."""
+    order = np.argsort(sizes.to_numpy(float))
+    x, y = (np.log(values.to_numpy(float)[order]) for values in (sizes, counted))
+    slopes = np.diff(y) / np.diff(x)
+    other = np.flatnonzero(np.abs(slopes - slopes[-1:]) > WITHIN) + 1
+    return float(sizes.to_numpy(float)[order][other[-1] if len(other) else 0])
 
 
 def measured_on(frame: pd.DataFrame) -> str:
