@@ -48,8 +48,12 @@ def test_what_the_notebook_asks_for_by_itself_is_read_and_not_measured(no_measur
     assert all(run["versions"]["torch"] for run in frame.attrs["provenance"])
 
 
-def test_one_model_measured_anew_is_as_on_record():
-    on_record, anew = (measured_claims([CHEAP], again=again) for again in (False, True))
+OF_ALL_PAPERS = QUESTIONS[0]
+
+
+@pytest.mark.parametrize("question", [CHEAP, OF_ALL_PAPERS._replace(paper="chen2023")])
+def test_one_model_measured_anew_is_as_on_record(question):
+    on_record, anew = (measured_claims([question], again=again) for again in (False, True))
     assert on_record.attrs["records"]
     assert not anew.attrs["records"]
     assert len(anew) > 5
@@ -63,6 +67,31 @@ def test_one_model_measured_anew_is_as_on_record():
     assert on_record.attrs["notes"] == anew.attrs["notes"]
     weights = [claims_measured._weights(frame.attrs["provenance"]) for frame in (on_record, anew)]
     assert weights[0] == weights[1]
+
+
+def test_a_record_of_all_papers_answers_a_question_about_one(no_measuring, monkeypatch):
+    everything = measured_claims([OF_ALL_PAPERS])
+    papers = [*everything["paper"].unique()]
+    assert len(papers) == 5
+    for paper in papers:
+        frame = measured_claims([OF_ALL_PAPERS._replace(paper=paper)])
+        pd.testing.assert_frame_equal(
+            frame, everything[everything["paper"] == paper].reset_index(drop=True), check_names=False
+        )
+        analyses = {run["analysis"] for run in frame.attrs["provenance"]}
+        assert analyses <= {*frame["analysis"]}
+        assert {*frame.attrs["notes"]} <= {*everything.attrs["notes"]}
+    stated = stated_claims
+
+    def changed(paper):
+        frame = stated(paper)
+        return frame.assign(threshold=frame["threshold"].mask(frame["paper"] == "wu2025", "7"))
+
+    monkeypatch.setattr(claims_measured, "stated_claims", changed)
+    assert len(measured_claims([OF_ALL_PAPERS._replace(paper="saritas2025")]))
+    for paper in ("wu2025", None):
+        with pytest.raises(Measured):
+            measured_claims([OF_ALL_PAPERS._replace(paper=paper)])
 
 
 def test_the_published_numbers_on_record_are_those_of_today():

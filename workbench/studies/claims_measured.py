@@ -64,8 +64,9 @@ def measured_claims(
         measured_claims([("wu2025", "bundled:digits-tost", "bundled:digits", 25)])
 
     A question is on record with just these settings, the claims as they are stated today, and the weights that the
-    model has here; every other one is measured, and with ``again`` all are. Where the weights are not on this machine
-    the record stands, and a note says that nobody compared them.
+    model has here; every other one is measured, and with ``again`` all are. A record of all papers answers a question
+    about one of them: verdicts do not depend on other papers. Where the weights are not on this machine the record
+    stands, and a note says that nobody compared them.
 
     ``attrs["records"]`` names the record where rows are from it, ``attrs["absent"]`` lists models that this machine
     cannot have, with the reason; ``provenance`` and ``notes`` are those of `workbench.claims`.
@@ -95,19 +96,26 @@ def measured_claims(
 
 
 def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame | None:
-    """The rows on record of just this question; None where there are none, or of other claims or weights."""
+    """The rows on record that answer this question; None where there are none, or of other claims or weights."""
     from workbench.models.loading import find_device
 
     try:
         record = claims_record()
     except MissingResource:
         return None
-    asked = {**question._asdict(), "claims": _stated_sha256(question.paper)}
-    call = next((one for one in record.attrs["calls"] if {**one, **asked} == one), None)
-    if call is None or record.attrs["settings"] != settings or find_device(None).type != "cpu":
+    stated = _stated(question.paper)
+    hashes = _sha256_by_paper(stated)
+    calls = [
+        call
+        for call in record.attrs["calls"]
+        if all(call[name] == getattr(question, name) for name in ("model", "inputs", "n"))
+        and hashes.items() <= call["claims"].items()
+    ]
+    if not calls or record.attrs["settings"] != settings or find_device(None).type != "cpu":
         return None
+    runs = [run for run in calls[0]["runs"] if run["analysis"] in {*stated["analysis"]}]
     unseen = []
-    for spec, checkpoint, sha256 in _weights(call["runs"]):
+    for spec, checkpoint, sha256 in _weights(runs):
         try:
             if _weights_sha256(spec, checkpoint) != sha256:
                 return None
@@ -116,15 +124,16 @@ def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame 
                 f"{spec} is not on this machine: its claims are those on record, of weights {sha256[:12]}…"
             )
     rows = record[(record["model"] == question.model) & (record["inputs"] == question.inputs)]
-    words = {name: _stated(question.paper)[name].tolist() for name in _WORDS}
+    rows = rows[rows["paper"].isin(stated["paper"])]
+    words = {name: stated[name].tolist() for name in _WORDS}
     rows = rows.reset_index(drop=True).assign(**words)
     for family in verdicts.families(rows):  # a date decides with which others a claim is judged
         if not np.allclose(family["p_adjusted"], verdicts.holm(family["p"]), rtol=1e-9, atol=0):
             return None
     rows.attrs = {
         "records": record.attrs["records"],
-        "provenance": shared(call["runs"]),
-        "notes": [*call["notes"], *unseen],
+        "provenance": shared(runs),
+        "notes": [*dict.fromkeys(note for run in runs for note in run.get("notes", ())), *unseen],
     }
     return rows
 
@@ -135,9 +144,12 @@ def _stated(paper: str | None) -> pd.DataFrame:
     return stated[~stated["analysis"].isin(RECORDED)]
 
 
-def _stated_sha256(paper: str | None) -> str:
-    """Of what is claimed, but for how it is said."""
-    return sha256_bytes(_stated(paper).drop(columns=_WORDS).to_csv(index=False).encode())
+def _sha256_by_paper(stated: pd.DataFrame) -> dict[str, str]:
+    """Hash the claims of each paper, without their wording."""
+    return {
+        str(paper): sha256_bytes(rows.drop(columns=_WORDS).to_csv(index=False).encode())
+        for paper, rows in stated.groupby("paper", sort=False)
+    }
 
 
 def _weights(runs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None, str]]:
@@ -186,7 +198,7 @@ def _answer(question: Question, work: Path) -> tuple[Path, Path]:
     torch.set_num_threads(1)
     stem = question.model.rpartition(":")[2]
     path, about = work / f"{stem}.csv", work / f"{stem}.json"
-    call = {**question._asdict(), "claims": _stated_sha256(question.paper)}
+    call = {**question._asdict(), "claims": _sha256_by_paper(_stated(question.paper))}
     weights = load(question.model, device="cpu").fingerprint
     asked = {**call, "weights": weights, "seed": SEED, "null_samples": NULL_SAMPLES, "versions": versions()}
     if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:

@@ -203,8 +203,8 @@ def scaling_record() -> pd.DataFrame:
 def claims_record() -> pd.DataFrame:
     """What `workbench.claims` found of bundled models and of MiniLM, one call under another.
 
-    Columns as those of `workbench.claims`. ``attrs["calls"]`` lists the calls: paper, model, inputs, n, a hash of the
-    claims as they were stated, notes, runs; other ``attrs`` as those of `training_record`.
+    Columns as those of `workbench.claims`. ``attrs["calls"]`` lists the calls: paper, model, inputs, n, hashes by
+    paper of the claims as they were stated, notes, runs; other ``attrs`` as those of `training_record`.
 
     Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
     """
