@@ -70,7 +70,8 @@ SCHEME = {
     "--reference": (None, "SPEC"), "--install": (None, None), "--save": (None, "FILE"),
     "--index": (None, "NUMBER"), "--max-size": (None, "MB"), "--per": (None, None), "--generate": (None, "NUMBER"),
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
-    "--check": (None, None), "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
+    "--check": (None, None), "--primary": (None, None), "--why": (None, None),
+    "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",
@@ -388,6 +389,75 @@ def test_claims_are_printed_and_written(run, tmp_path):
     assert set(frame["paper"]) == {"saritas2025"}
     assert set(frame["verdict"]) <= {HOLDS, RANDOM_TOO, NOT_DIAGNOSTIC, FAILS, UNDECIDED, NOT_TESTED}
     assert NOT_DIAGNOSTIC in set(frame["verdict"])  # noise is unlike V̇ too
+
+
+def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
+    few = ("claims", "--paper", "wu2025", "-n", 2, "--device", "cpu")
+    tables = {}
+    for checkpoint in ("epoch-000", "epoch-030"):
+        out = tmp_path / f"{checkpoint}.csv"
+        status, said, err = run(*few, "--checkpoint", checkpoint, "--why", "-o", out)
+        assert status == 0, err
+        assert f"Claims on bundled:digits-vit {checkpoint} with bundled:digits" in said
+        tables[checkpoint] = pd.read_csv(out).set_index("analysis")
+    run(*few, "-o", tmp_path / "last.csv")
+    last = pd.read_csv(tmp_path / "last.csv").set_index("analysis")
+    assert tables["epoch-030"]["measured"].equals(last["measured"])
+    for analysis in ("coding-rate", "subspaces"):  # of activations, and of weights alone
+        first, trained = (tables[name].loc[[analysis], "measured"].dropna() for name in tables)
+        assert len(first)
+        assert not first.equals(trained)
+    status, _, err = run(*few, "--checkpoint", "epoch-777")
+    assert status == 2
+    assert "epoch-777" in err
+
+
+def test_claims_about_several_weights_are_not_tested_on_a_checkpoint(run):
+    few = ("claims", "--paper", "chen2023", "-m", "bundled:digits-primal", "-n", 2, "-s", "null_samples=2")
+    verdicts = {}
+    for more in ((), ("--checkpoint", "epoch-030")):
+        status, said, err = run(*few, *more, "--json")
+        assert status == 0, err
+        (row,) = [
+            row
+            for row in json.loads(said)
+            if row["interpretation"].startswith("effective rank of its kernel")
+        ]
+        verdicts[more] = row["verdict"], row["why"]
+    assert verdicts[()][0] != NOT_TESTED
+    assert verdicts["--checkpoint", "epoch-030"][0] == NOT_TESTED
+    assert "checkpoint='epoch-030' names one" in verdicts["--checkpoint", "epoch-030"][1]
+
+
+def test_claims_print_the_rows_that_count_and_their_reasons(run):
+    few = ("claims", "--paper", "abdullaev2025", "-n", 2, "-s", "null_samples=2")
+    printed = {more: run(*few, *more)[1] for more in ((), ("--primary",), ("--why",))}
+    rows = {more: json.loads(run(*few, *more, "--json")[1]) for more in ((), ("--primary",))}
+    assert rows["--primary",] == [row for row in rows[()] if row["primary"] and not row["kind"]]
+    assert 0 < len(rows["--primary",]) < len(rows[()])
+    assert [text.count("abdullaev2025") for text in printed.values()] == [
+        len(rows[()]),
+        len(rows["--primary",]),
+        len(rows[()]),
+    ]
+    assert "against" in printed["--why",]
+    assert "against" not in printed["--primary",]
+
+
+@pytest.mark.parametrize("path", [("analyze",), ("capture",), ("sweep", "run"), ("claims",)], ids=" ".join)
+def test_commands_that_run_a_model_take_its_checkpoint_and_where_it_runs(path):
+    """What `workbench.RunSettings` has for loading a model; the sampling of heads and layers is not for claims."""
+    names = {option.opts[-1] for option in options_of(COMMANDS[path])}
+    assert {
+        "--model",
+        "--inputs",
+        "-n",
+        "--seed",
+        "--checkpoint",
+        "--batch-size",
+        "--device",
+        "--dtype",
+    } <= names
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(run, tmp_path):

@@ -84,7 +84,8 @@ def claims(
     training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
     so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
     ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
-    rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …).
+    rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …). With a ``checkpoint``, claims about training
+    and about two models are not tested.
 
     Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
     ``arguments`` say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it
@@ -110,6 +111,10 @@ def claims(
                 continue
             if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
+            if arguments.get("checkpoint") is not None and _of_several_weights(claim):
+                raise _NotTested(
+                    f"it is about several weights; checkpoint={arguments['checkpoint']!r} names one"
+                )
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
@@ -200,6 +205,10 @@ def _follows_training(claim: Mapping[str, str]) -> bool:
     return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens", "nothing")
 
 
+def _of_several_weights(claim: Mapping[str, str]) -> bool:
+    return _follows_training(claim) or claim["over"] == "model / baseline"
+
+
 def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
     """The runs that a claim is about: one, one per alternative of its options, or those of a model and its baseline."""
     name = claim["analysis"]
@@ -237,7 +246,8 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
         arguments["layers"] = run.layers
     model = run.model or model
     if not ANALYSES[run.analysis].sites:  # it reads weights
-        return analyze(run.analysis, model=model, seed=settings["seed"], **dict(run.options))
+        loading = {key: settings[key] for key in ("checkpoint", "device", "dtype") if key in settings}
+        return analyze(run.analysis, model=model, seed=settings["seed"], **loading, **dict(run.options))
     if run.checkpoints == "last":
         try:
             return analyze(run.analysis, model=model, inputs=inputs, **arguments)

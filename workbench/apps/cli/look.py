@@ -13,7 +13,11 @@ from workbench.apps.cli.options import (
     PAPER,
     SITES,
     Settings,
+    batch_size_option,
+    checkpoint_option,
     count_option,
+    device_option,
+    dtype_option,
     inputs_option,
     json_option,
     model_option,
@@ -271,14 +275,23 @@ def _null_options(_: Mapping[str, Any]) -> Mapping[str, Any]:
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
 @count_option
 @seed_option
+@checkpoint_option
+@batch_size_option
+@device_option
+@dtype_option
 @set_option(_null_options, "How many samples the null distribution has, as null_samples=20.")
+@click.option("--primary", is_flag=True, help="Only the rows that count: one interpretation of each claim.")
+@click.option(
+    "--why", is_flag=True, help="Print the reason of each verdict; --out and --json always have it."
+)
 @out_file("Also write the table: .csv.")
 @json_option
 def claims(
     model: str | None,
     inputs: str | None,
-    n: Any,
     typed: Settings,
+    primary: bool,
+    why: bool,
     out: str | None,
     as_json: bool,
     **given: Any,
@@ -287,32 +300,37 @@ def claims(
 
     \b
     workbench claims --paper saritas2025 -m bundled:digits-vit -i bundled:digits
+    workbench claims --paper teo2024 --checkpoint epoch-003 --primary --why
     """
     import workbench
     from workbench.frames.results import join_frames
+    from workbench.papers.verdicts import counted
 
     check_out(out, "claims are")
     model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
+    given = {name: value for name, value in given.items() if value is not None}
     given |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
-    given |= {} if n is None else {"n": n}
     measured = workbench.claims(progress=sys.stderr.isatty(), **given)
-    parts = [(f"Claims on {model} with {inputs}", measured)]
+    weights = " ".join(filter(None, (model, given.get("checkpoint"))))
+    parts = [(f"Claims on {weights} with {inputs}", measured)]
     if studies_installed():
         from workbench.studies import claims_from_records
 
-        parts.append(("Claims about trained mechanisms, from records", claims_from_records(given["paper"])))
+        trained = claims_from_records(given.get("paper"))
+        parts.append(("Claims about trained mechanisms, from records", trained))
+    parts = [(title, counted(part) if primary else part) for title, part in parts]
     frame = join_frames([part for _, part in parts if len(part)])
     write_csv(frame, out)
     if as_json:
         print_table(records_of(frame), "", as_json)
     for title, part in [] if as_json else parts:
         if len(part):
-            print_table([_claim_row(claim) for claim in part.to_dict("records")], title)
+            print_table([_claim_row(claim, why) for claim in part.to_dict("records")], title)
     print_notes(measured.attrs.get("notes", ()))
 
 
-def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
-    """A claim as the printed table shows it: intervals in one cell, what is absent left empty."""
+def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
+    """Return the cells of a claim in the printed table: an interval is one cell, missing values are empty."""
 
     def interval(middle: str, low: str, high: str) -> str:
         if claim[middle] != claim[middle] or claim[middle] is None:
@@ -330,7 +348,7 @@ def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
         "measured [95 %]": interval("measured", "low", "high"),
         "null distribution [95 %]": interval("null_mean", "null_low", "null_high"),
         "verdict": claim["verdict"],
-    }
+    } | ({"why": claim["why"]} if why else {})
 
 
 @click.group()

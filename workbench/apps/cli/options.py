@@ -289,6 +289,11 @@ device_option = click.option(
     metavar="NAME",
     help="The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]",
 )
+checkpoint_option = click.option(
+    "--checkpoint", metavar="NAME-OR-FILE",
+    help="A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
+)  # fmt: skip
+batch_size_option = number_option("--batch-size", "Inputs per forward pass; changes no number.", default=8)
 dtype_option = click.option(
     "--dtype",
     metavar="NAME",
@@ -299,15 +304,12 @@ _OF_A_RUN: dict[str, Decorator] = {
     "seed": seed_option,
     "layers": layers_option,
     "heads": click.option("--heads", metavar="LIST", help="Heads, from 0: 0,2. [default: all]"),
-    "checkpoint": click.option(
-        "--checkpoint", metavar="NAME-OR-FILE",
-        help="A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
-    ),
+    "checkpoint": checkpoint_option,
     "preprocessing": click.option(
         "--preprocessing", type=click.Choice(["model", "saritas2025"]), default="model", show_default=True,
         help="The model's own preprocessing of images, or that of saritas2025 for all alike.",
     ),
-    "batch_size": number_option("--batch-size", "Inputs per forward pass; changes no number.", default=8),
+    "batch_size": batch_size_option,
     "device": device_option,
     "dtype": dtype_option,
 }  # fmt: skip
