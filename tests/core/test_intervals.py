@@ -24,6 +24,7 @@ from workbench.core.intervals import (
     p_value,
     paired_interval,
     permutation_p,
+    random_effects_interval,
     share_interval,
     sign_p,
     smallest_detectable,
@@ -180,6 +181,46 @@ def test_pairs_are_matched_by_label_not_by_place():
     found = paired_interval(first, second)
     expected = stats.ttest_rel(first, second[first.index]).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_random_effects_are_those_of_the_formulas():
+    """DerSimonian & Laird's variance between data sets, and the interval of Hartung & Knapp, term by term."""
+    effects, variances = [0.21, -0.02, 0.05, 0.11], [0.001, 0.004, 0.0005, 0.002]
+    weights = [1 / variance for variance in variances]
+    common = sum(w * e for w, e in zip(weights, effects, strict=True)) / sum(weights)
+    spread = sum(w * (e - common) ** 2 for w, e in zip(weights, effects, strict=True))
+    between = (spread - 3) / (sum(weights) - sum(w**2 for w in weights) / sum(weights))
+    assert between > 0
+    weights = [1 / (variance + between) for variance in variances]
+    mean = sum(w * e for w, e in zip(weights, effects, strict=True)) / sum(weights)
+    scale = sum(w * (e - mean) ** 2 for w, e in zip(weights, effects, strict=True)) / 3
+    half = stats.t.ppf(0.975, 3) * math.sqrt(scale / sum(weights))
+    found = random_effects_interval(pd.Series(effects), pd.Series(variances))
+    assert found == pytest.approx((mean, mean - half, mean + half, 4, 3))
+
+
+def test_effects_that_agree_have_no_variance_between_data_sets():
+    effects, variances = pd.Series([0.10, 0.11, 0.09]), pd.Series([0.01, 0.02, 0.01])
+    weights = 1 / variances
+    found = random_effects_interval(effects, variances)
+    assert found.value == pytest.approx((weights * effects).sum() / weights.sum())
+    assert math.isnan(random_effects_interval(effects, variances * 0).low)
+    assert math.isnan(random_effects_interval(effects[:1], variances[:1]).low)
+
+
+def test_random_effects_cover_the_mean_of_data_sets_where_one_mean_over_seeds_does_not():
+    generator = np.random.default_rng(5)
+    held = {"random": 0, "one": 0}
+    for _ in range(600):
+        shift = generator.normal(0.3, 1.0, 5)  # what differs between data sets
+        seeds = shift + generator.normal(0, 0.2, (3, 5)), generator.normal(0, 0.2, (3, 5))
+        one, other = (pd.DataFrame(side) for side in seeds)
+        random = random_effects_interval(one.mean() - other.mean(), one.var() / 3 + other.var() / 3)
+        welch = welch_interval(one.mean(axis=1), other.mean(axis=1))
+        held["random"] += random.low < 0.3 < random.high
+        held["one"] += welch.low < 0.3 < welch.high
+    assert 0.9 < held["random"] / 600 < 0.98
+    assert held["one"] / 600 < 0.6
 
 
 def test_crossed_inputs_widen_welch_s_interval_by_what_they_add():

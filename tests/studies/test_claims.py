@@ -10,7 +10,13 @@ import pytest
 
 from workbench.core import paths
 from workbench.core.errors import MissingResource, UnknownName
-from workbench.core.intervals import Finding, crossed_interval, paired_interval, welch_interval
+from workbench.core.intervals import (
+    Finding,
+    crossed_interval,
+    paired_interval,
+    random_effects_interval,
+    welch_interval,
+)
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.studies import claims as from_records
@@ -26,7 +32,7 @@ from workbench.studies.records import (
     write_record,
 )
 from workbench.studies.scaling import scaling_exponents
-from workbench.studies.seeds import CONFIRMATORY
+from workbench.studies.seeds import CONFIRMATORY, SEEN_DATA
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,7 @@ def test_every_claim_from_records_has_a_row_and_says_what_it_compares(everything
         compared = [
             pair.split("=")[1]
             for pair in options.split(", ")
-            if not pair.startswith(("recipe=", "data=", "seeds="))
+            if not pair.startswith(("recipe=", "data=", "seeds=", "effects="))
         ]
         assert all(name in reading for name in compared)
     assert frame["why"].notna().all()
@@ -312,27 +318,29 @@ def test_a_verdict_and_its_adjusted_interval_agree(everything):
 # Embedded data ----------------------------------------------------------------------------------------------
 
 SCORES = {  # variant → data set → test accuracy by seed
-    "new": {"easy": (0.9, 0.8, 0.7), "hard": (0.5, 0.6, 0.4)},
-    "old": {"easy": (0.6, 0.65, 0.7), "hard": (0.3, 0.25, 0.35)},
-    "cut": {"easy": (0.85,), "hard": (0.55,)},
+    "new": {"easy": (0.9, 0.8, 0.7), "hard": (0.5, 0.6, 0.4), "level": (0.60, 0.61, 0.65)},
+    "old": {"easy": (0.6, 0.65, 0.7), "hard": (0.3, 0.25, 0.35), "level": (0.93, 0.94, 0.91)},
+    "cut": {"easy": (0.85,), "hard": (0.55,), "level": (0.6,)},
 }
 
 
 @pytest.fixture
 def embedded(monkeypatch):
-    """Records of two data sets, and claims about them as asked for."""
-    trivial = {"easy": 0.5, "hard": 0.35}
+    """Records of three data sets, and claims about them as asked for."""
+    trivial = {"easy": 0.5, "hard": 0.35, "level": 0.5}
+    tested = dict.fromkeys((*trivial, "chirp"), 2000)
 
     def record(name):
         if name not in trivial:
             raise UnknownName("embedded data on record", name, trivial)
-        rows = [("majority", None, 0, trivial[name])]
+        rows = [("majority", None, 0, "test", trivial[name])]
         for variant, table in SCORES.items():
-            for seed, value in zip((3, 5, 8), table[name], strict=False):
-                rows += [(variant, seed, 0, 0.1), (variant, seed, 7, value)]
-        frame = pd.DataFrame(rows, columns=["variant", "seed", "epoch", "value"])
-        frame = frame.assign(data=name, metric="accuracy", split="test").astype({"seed": "Int64"})
-        frame.attrs = {"records": [], "provenance": []}
+            for seed, value in zip((3, 5, 8), table.get(name, table["easy"]), strict=False):
+                rows += [(variant, seed, 0, "test", 0.1), (variant, seed, 7, "test", value)]
+                rows += [(variant, seed, 7, "train", 0.8 if (variant, name) == ("old", "easy") else 0.95)]
+        frame = pd.DataFrame(rows, columns=["variant", "seed", "epoch", "split", "value"])
+        frame = frame.assign(data=name, metric="accuracy").astype({"seed": "Int64"})
+        frame.attrs = {"records": [], "provenance": [], "tested": {name: tested[name]}}
         return frame
 
     def answered(options, threshold="0"):
@@ -345,7 +353,7 @@ def embedded(monkeypatch):
         return row
 
     monkeypatch.setattr(from_records, "embedded_record", record)
-    answered.trivial = trivial
+    answered.trivial, answered.tested = trivial, tested
     return answered
 
 
@@ -357,7 +365,11 @@ def test_mechanisms_on_embedded_data_are_compared_over_seeds_by_their_mean_over_
     assert (row["low"], row["high"], row["n"]) == (pytest.approx(found.low), pytest.approx(found.high), 3)
     assert (row["units"], row["scope"], row["interval"]) == ("seeds", "confirmatory seeds", "Welch")
     assert "better than the trivial predictor on 2 of 2 data sets" in row["why"]
-    assert embedded("data=hard+easy, model=new, baseline=old")["why"] == row["why"]  # in any order
+    assert row["options"] == "data=easy+hard, model=new, baseline=old"
+    turned = embedded("data=hard+easy, model=new, baseline=old")
+    assert [turned[name] for name in ("measured", "low", "p")] == pytest.approx(
+        [row[name] for name in ("measured", "low", "p")]
+    )
     embedded.trivial.update(hard=0.45)  # a seed of each side knows no more
     assert (
         "better than the trivial predictor on 1 of 2 data sets"
@@ -367,6 +379,79 @@ def test_mechanisms_on_embedded_data_are_compared_over_seeds_by_their_mean_over_
     single = embedded("data=hard, model=new, baseline=old")
     assert single["measured"] == pytest.approx(0.2)
     assert "better than the trivial predictor on 1 of 1 data sets" in single["why"]
+
+
+def test_a_data_set_at_chance_for_both_is_out_of_the_mean(embedded):
+    """Beyond chance by Wilson's interval of the test examples, and not because one seed's number is larger."""
+    embedded.trivial.update(hard=0.39)  # the least of the better side is 0.4, of 2000 examples
+    both = "data=easy+hard, model=new, baseline=old"
+    assert "1 of 2 data sets; left out, at chance for both: hard" in embedded(both)["why"]
+    embedded.tested.update(hard=10**6)
+    assert "2 of 2 data sets" in embedded(both)["why"]
+    embedded.tested.update(hard=100)
+    row = embedded(both)
+    one, other = (pd.Series(SCORES[name]["easy"]) for name in ("new", "old"))
+    assert row["measured"] == pytest.approx(one.mean() - other.mean())
+    assert (row["low"], row["high"]) == pytest.approx(welch_interval(one, other)[1:3])
+    assert row["options"] == "data=easy, model=new, baseline=old"
+    single = embedded("data=easy+hard+level, model=new, baseline=old, seeds=1")
+    assert single["options"] == "data=easy+level, model=new, baseline=old, seeds=1"
+    assert single["n"] == 2
+
+
+def test_a_data_set_that_carries_the_mean_is_named(embedded):
+    row = embedded("data=easy+hard+level, model=new, baseline=old")
+    one, other = ({key: np.array(value) for key, value in SCORES[name].items()} for name in ("new", "old"))
+    whole = welch_interval(*(pd.Series(sum(side.values()) / 3) for side in (one, other)))
+    assert whole.value == pytest.approx(row["measured"])
+    words = []
+    for name in SCORES["new"]:
+        rest = welch_interval(*(pd.Series((sum(side.values()) - side[name]) / 2) for side in (one, other)))
+        verdict = "holds" if rest.low > 0 else "fails" if rest.high < 0 else "undecided"
+        if verdict != "undecided" or (rest.value > 0) != (whole.value > 0):
+            words.append(f"without {name} it is {rest.words('.3g')} ({verdict})")
+    assert whole.low < 0 < whole.high
+    assert len(words) == 2  # the sign turns, and one of them decides
+    assert f"one data set carries the mean: {', '.join(words)}; " in row["why"]
+    assert "carries" not in embedded("data=easy+hard, model=new, baseline=old")["why"]  # two have no other
+
+
+def test_who_underfits_is_named_with_the_score_in_training(embedded):
+    why = embedded("data=easy+hard, model=new, baseline=old")["why"]
+    assert "; old underfits easy (train accuracy 0.800, new 0.950)" in why
+    assert "underfits hard" not in why
+
+
+def test_data_sets_as_random_effects_are_a_row_over_data_sets(embedded):
+    row = embedded("data=easy+hard+level, model=new, baseline=old, effects=random")
+    one, other = (pd.DataFrame(SCORES[name]) for name in ("new", "old"))
+    wanted = random_effects_interval(one.mean() - other.mean(), (one.var() + other.var()) / 3)
+    assert (row["measured"], row["low"], row["high"]) == pytest.approx(wanted[:3])
+    assert (row["units"], row["n"], row["interval"]) == ("data sets", 3, "Hartung–Knapp")
+    assert row["scope"] == "confirmatory seeds"
+    assert "one training seed" not in row["why"]
+
+
+def test_data_whose_scores_had_been_seen_are_exploratory(embedded):
+    assert "chirp" in SEEN_DATA
+    asked = stated_claims().query("analysis == 'embedded'")["options"]
+    assert not {name for text in asked for name in claim_options(text)["data"].split("+")} & {*SEEN_DATA}
+    embedded.trivial.update(chirp=0.5)
+    row = embedded("data=easy+chirp, model=new, baseline=old")
+    assert row["scope"] == "exploratory seeds"
+
+
+def test_the_record_says_what_carries_the_means_over_sequences(everything):
+    rows = everything[everything["units"] == "seeds"].set_index("label")
+    primal = rows.loc["Primal-Attention is more accurate on sequences: test accuracy"]
+    assert "without digits it is " in primal["why"]
+    bilateral = rows.loc["Bilateral attention is more accurate on sequences"]
+    assert "bilateral underfits digits (train accuracy 0.794, softmax 0.996)" in bilateral["why"]
+    series = rows.loc["Primal-Attention classifies series better: test accuracy"]
+    assert "without frequency it is " in series["why"]
+    means = everything.query("interval == 'Hartung–Knapp'")
+    assert len(means) == 4  # returns are not on record
+    assert set(means["verdict"]) == {"undecided"}
 
 
 def test_one_training_seed_is_paired_over_data_sets_with_the_same_seed(embedded):

@@ -254,6 +254,28 @@ def welch_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) 
     return _finding(difference, low, high, len(one), ratio, freedom)
 
 
+def random_effects_interval(effects: pd.Series, variances: pd.Series) -> Finding:
+    """Mean of the effects of several data sets, each an estimate, as if they were drawn from more data sets.
+
+    Random effects with the variance between data sets by DerSimonian and Laird, and the t-interval of Hartung, Knapp,
+    Sidik and Jonkman with one degree of freedom less than data sets. No interval of fewer than two data sets, or where
+    an estimate has no variance.
+    """
+    from statsmodels.stats.meta_analysis import combine_effects
+
+    known = variances.notna() & (variances > 0)
+    if len(effects) < 2 or not known.all():
+        return Finding(float(effects.mean()), math.nan, math.nan, len(effects))
+    with np.errstate(invalid="ignore"):
+        combined = combine_effects(effects.to_numpy(float), variances.to_numpy(float), method_re="dl")
+    # statsmodels lets the variance between data sets be negative; then it is 0, and the effect is one
+    kind = "re" if combined.tau2 > 0 else "fe"
+    mean = float(getattr(combined, f"mean_effect_{kind}"))
+    freedom = len(effects) - 1
+    half = float(half_width(math.sqrt(getattr(combined, f"var_hksj_{kind}")), freedom))
+    return Finding(mean, mean - half, mean + half, len(effects), freedom)
+
+
 def crossed_interval(first: np.ndarray, second: np.ndarray) -> Finding:
     """Difference of the means of two tables (a row per seed, a column per input) that have their inputs in common.
 

@@ -95,6 +95,7 @@ _WAYS = {
     "Welch, on logarithms": "ratio of geometric means, Welch's interval on logarithms",
     "Welch, with inputs crossed": "difference of means, Welch's interval over seeds and inputs",
     "paired t": "mean difference, t-interval of pairs (two trainings of one data set, or one model twice)",
+    "Hartung–Knapp": "mean over data sets as random effects, Hartung and Knapp's interval",
     "Newcombe": "difference, Newcombe's interval",
     "Newcombe, on logarithms": "ratio, Newcombe's interval on logarithms",
     "none: counted": "counted exactly, without an interval",

@@ -22,9 +22,12 @@ from workbench.core.intervals import (
     crossed_interval,
     interval_at,
     mcnemar_p,
+    mean_interval,
     newcombe_interval,
     paired_interval,
     permutation_p,
+    random_effects_interval,
+    share_interval,
     smallest_detectable,
     welch_interval,
 )
@@ -53,7 +56,7 @@ from workbench.studies.records import (
     training_record,
 )
 from workbench.studies.scaling import scaling_exponents
-from workbench.studies.seeds import CONFIRMATORY
+from workbench.studies.seeds import CONFIRMATORY, SEEN_DATA
 
 MODELS = "trained models"
 
@@ -64,6 +67,8 @@ EMBEDDED = "embedded"
 DATA_SETS = "data sets"
 FEW = 3
 """So many seeds a side say too little of the shape of a distribution: such a verdict rests on its being normal."""
+UNDERFITS = 0.05
+"""So much less of a score in training is named in ``why``; it decides nothing."""
 COSTS = "costs"
 """What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
 _UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
@@ -75,6 +80,7 @@ _NOT_LEARNED = "neither is better than the trivial predictor on any data set"
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
     "sizes": "t, of a slope", "models": "none: counted", "crossed": "Welch, with inputs crossed",
+    "effects": "Hartung–Knapp",
 }  # fmt: skip
 
 
@@ -95,6 +101,8 @@ class _Comparison(NamedTuple):
     words: str = ""
     sides: tuple[pd.Series, pd.Series] | None = None
     """Values by seed of the two models, where it is a difference or ratio of their means."""
+    data: tuple[str, ...] = ()
+    """The embedded data sets that it is over."""
 
 
 def claims_from_records(paper: str | None = None) -> pd.DataFrame:
@@ -118,7 +126,9 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
       seed a side: it says which of *these two* models is better, and it is wide, since it takes the two samples of
       inputs as independent although they are the same;
     - of mechanisms on embedded data: over seeds, Welch's of two means over the data sets; where one seed was trained,
-      over the data sets, paired t. ``why`` says on how many every seed of a side knows more than the trivial predictor;
+      over the data sets, paired t; with data sets as random effects, Hartung and Knapp's. A mean is over the data sets
+      on which every seed of a side knows more than the trivial predictor, beyond noise. ``why`` lists the others, data
+      sets that carry a mean by themselves, and those that one mechanism underfits;
     - of exponents: the t-interval of a slope through the sizes on record, on one device (`scaling_exponents`).
 
     Raises `UnknownName` for a paper without claims.
@@ -141,6 +151,10 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         try:
             frames = read.frames(claim, names, confirmed)
             compared = _compare(claim, frames, units)
+            if compared.data:
+                named["options"] = claim["options"].replace(
+                    "+".join(_data_of(claim)), "+".join(compared.data)
+                )
         except MissingResource as reason:
             why = str(reason).splitlines()[0]
             found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
@@ -172,7 +186,8 @@ class _Records:
     def evidence(self, claim: Mapping[str, Any], names: Sequence[str]) -> tuple[bool, str]:
         """Whether confirmatory seeds answer a claim, and what to say of its seeds; nothing where seeds do not."""
         if claim["analysis"] == EMBEDDED:
-            return not claim["kind"] and _units(claim, False) == "seeds", ""
+            seen = {*SEEN_DATA}.intersection(_data_of(claim))
+            return not claim["kind"] and not seen and claim_options(claim["options"]).get("seeds") != "1", ""
         if claim["kind"] or claim["analysis"] not in (TRAINING, EVALUATION):
             return False, ""
         there = (
@@ -201,7 +216,9 @@ class _Records:
                 for name in names
             ]
         if claim["analysis"] == EMBEDDED:
-            joined = pd.concat([self._embedded(name) for name in _data_of(claim)])
+            parts = [self._embedded(name) for name in _data_of(claim)]
+            joined = pd.concat(parts)
+            joined.attrs = {"tested": {name: n for part in parts for name, n in part.attrs["tested"].items()}}
             return [joined[joined["variant"].isin([name, _TRIVIAL])] for name in names]
         if claim["analysis"] == OPERATORS:
             exponents = self._once((OPERATORS,), _exponents)
@@ -354,7 +371,7 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     if claim["analysis"] == EVALUATION and units == "seeds":
         return _over_seeds(term, frames, ratio)
     if claim["analysis"] == EMBEDDED:
-        return _over_data(term, frames, units, ratio)
+        return _over_data(claim, frames, units)
     samples = [_sample(frame, term) for frame in frames]
     how = _INTERVALS[units]
     if claim["analysis"] == COSTS or claim["kind"] == "count":
@@ -410,22 +427,112 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
     )
 
 
-def _over_data(term: Term, frames: list[pd.DataFrame], units: str, ratio: bool) -> _Comparison:
-    """Mechanisms trained on several data sets: over seeds the means over data sets, otherwise over the data sets."""
+def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> _Comparison:
+    """Compare mechanisms trained on several data sets, of which those count on which one of the two learned.
+
+    Over seeds the means over data sets are compared, otherwise data sets are the units: of one seed paired, of several
+    as random effects.
+    """
+    (term,) = verdicts.parse_measure(claim["measure"])
     sides = [_by_seed_and_data(frame, term) for frame in frames]
-    trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
-    score = next(name for name in _SCORES if name in set(trivial["metric"]))
-    floor = trivial[trivial["metric"] == score].set_index("data")["value"]
-    least = [_by_seed_and_data(frame, Term(score, {"split": "test"})).min() for frame in frames]
-    learned = int(pd.DataFrame(least).max().gt(floor).sum())
-    words = f"all seeds of a side better than the trivial predictor on {learned} of {len(floor)} data sets"
-    words = words if learned else _NOT_LEARNED
+    every = [name for name in _data_of(claim) if all(name in side for side in sides)]
+    learned = _learned(frames, every)
+    used = learned or every
+    compare = partial(_compared_over, sides, units, claim)
+    compared = compare(used)
+    words = [
+        f"all seeds of a side better than the trivial predictor on {len(learned)} of {len(every)} data sets"
+        if learned
+        else _NOT_LEARNED
+    ]
+    chance = sorted({*every} - {*used})
+    words += [f"left out, at chance for both: {', '.join(chance)}"] * bool(chance)
+    words += _carried(claim, compare, used)
+    words += _underfitted(claim, frames, used)
+    return compared._replace(words="; ".join(words), data=tuple(used))
+
+
+def _compared_over(
+    sides: Sequence[pd.DataFrame], units: str, claim: Mapping[str, Any], names: Sequence[str]
+) -> _Comparison:
+    """Compare two mechanisms, with a column of values for each data set, on these data sets."""
+    ratio = claim["over"] == "model / baseline"
+    one, other = (side[[*names]] for side in sides)
     if units == "seeds":
-        one, other = (side.mean(axis=1) for side in sides)
-        return _by_welch(one, other, ratio, words)
-    same = sides[0].index.intersection(sides[1].index)
-    one, other = (side.loc[same].mean() for side in sides)
-    return _Comparison(paired_interval(one, other, ratio=ratio), _INTERVALS[DATA_SETS], words)
+        return _by_welch(one.mean(axis=1), other.mean(axis=1), ratio)
+    if _asked(claim, "effects") == "random":
+        effects = one.mean() - other.mean()
+        variances = one.var() / one.count() + other.var() / other.count()
+        return _Comparison(random_effects_interval(effects, variances), _INTERVALS["effects"])
+    same = one.index.intersection(other.index)
+    interval = paired_interval(one.loc[same].mean(), other.loc[same].mean(), ratio=ratio)
+    return _Comparison(interval, _INTERVALS[DATA_SETS])
+
+
+def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
+    """Return the data sets on which every seed of one side knows more than the trivial predictor, beyond noise.
+
+    The noise of an accuracy is that of the test examples (Wilson's interval, seed by seed); of another score it is that
+    of the seeds (t-interval of their mean).
+    """
+    trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
+    score = next(name for name in _SCORES if name in {*trivial["metric"]})
+    floor = trivial[trivial["metric"] == score].set_index("data")["value"]
+    sides = [_by_seed_and_data(frame, Term(score, {"split": "test"})) for frame in frames]
+    tested = frames[0].attrs["tested"]
+
+    def least(values: pd.Series, n: int) -> float:
+        if score == "accuracy":
+            return min(share_interval(value, n).low for value in values)
+        return mean_interval(values).low if len(values) > 1 else float(values.min())
+
+    return [
+        name
+        for name in names
+        if any(least(side[name].dropna(), tested[name]) > floor[name] for side in sides)
+    ]
+
+
+def _carried(
+    claim: Mapping[str, Any], compare: Callable[[Sequence[str]], _Comparison], names: Sequence[str]
+) -> list[str]:
+    """Name the data sets without any one of which the mean has another sign or another verdict."""
+    if len(names) < 3:
+        return []
+    allowed = verdicts.region(
+        claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
+    )
+    whole, said = compare(names).finding, []
+    zero = 1.0 if claim["over"] == "model / baseline" else 0.0
+    for name in names:
+        rest = compare([other for other in names if other != name]).finding
+        verdict = verdicts.decide(rest, allowed)
+        if verdict != verdicts.decide(whole, allowed) or (rest.value > zero) != (whole.value > zero):
+            said.append(f"without {name} it is {rest.words('.3g')} ({verdict})")
+    return [f"one data set carries the mean: {', '.join(said)}"] * bool(said)
+
+
+def _underfitted(claim: Mapping[str, Any], frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
+    """Name the data sets on which one mechanism ends training with a lower score, by `UNDERFITS` or more."""
+    (term,) = verdicts.parse_measure(claim["measure"])
+    if term.metric not in ("accuracy", "mean_iou"):
+        return []
+    score = term.metric.replace("_", " ")
+    sides = [
+        (_variant(frame), _by_seed_and_data(frame, Term(term.metric, {"split": "train"})).mean())
+        for frame in frames
+    ]
+    said = []
+    for name in names:
+        low, high = sorted((float(scores.get(name, math.nan)), variant) for variant, scores in sides)
+        if high[0] - low[0] >= UNDERFITS:
+            said.append(f"{low[1]} underfits {name} (train {score} {low[0]:.3f}, {high[1]} {high[0]:.3f})")
+    return said
+
+
+def _variant(frame: pd.DataFrame) -> str:
+    """Return the mechanism whose rows these are, beside those of the trivial predictor."""
+    return next(name for name in frame["variant"].unique() if name != _TRIVIAL)
 
 
 def _by_seed_and_data(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
@@ -436,7 +543,12 @@ def _by_seed_and_data(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 
 
 def _data_of(claim: Mapping[str, Any]) -> list[str]:
-    return claim_options(claim["options"])["data"].split("+")
+    return _asked(claim, "data").split("+")
+
+
+def _asked(claim: Mapping[str, Any], name: str) -> str:
+    """An option of a claim, empty where it has none."""
+    return claim_options(claim["options"]).get(name, "")
 
 
 def _selected(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
@@ -471,10 +583,10 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
 
 def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
     """What a claim's interval is over."""
+    if _asked(claim, "seeds") == "1" or _asked(claim, "effects"):
+        return DATA_SETS
     if confirmed:
         return "seeds"
-    if claim["analysis"] == EMBEDDED and claim_options(claim["options"]).get("seeds") == "1":
-        return DATA_SETS
     return _UNITS.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
 
 
@@ -482,7 +594,7 @@ def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
     """Of what a verdict speaks: seeds of training are samples of a mechanism, inputs those of two sets of weights."""
     if claim["kind"]:
         return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
-    if units == "seeds":
+    if units == "seeds" or _asked(claim, "effects"):
         return verdicts.CONFIRMED if confirmed else verdicts.EXPLORED
     return {"sizes": "this device", DATA_SETS: "one training seed"}.get(units, "this pair of weights")
 
@@ -504,7 +616,7 @@ def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[
             "inputs": where,
             "kinds": where,
             "sizes": "; of one device",
-            DATA_SETS: "; one training seed",
+            DATA_SETS: "; one training seed" * (_asked(claim, "seeds") == "1"),
         }.get(over, "")
         how += ", on logarithms" * ratio
     verdict = verdicts.decide(finding, allowed)

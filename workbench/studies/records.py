@@ -229,13 +229,14 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
 
     Columns: `EMBEDDED_COLUMNS`. ``variant`` is the mechanism as `PLAN` in `studies.training.embedded_runs` calls it,
     or "majority", the trivial predictor, which has no seed. ``split`` is "train", "test", or what the trained model
-    underwent, with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`.
+    underwent, with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`, and ``tested``,
+    the number of test examples of each data set.
 
     Raises `UnknownName` for data without a record, `InputError` for a file that is not the one recorded.
     """
     folder = paths.data_dir() / "records" / EMBEDDED_RECORDS
     known = sorted(path.parent.name for path in folder.glob(f"*/{EPOCHS_FILE}"))
-    frames, files, runs = [_nothing(EMBEDDED_COLUMNS)], [], []
+    frames, files, runs, tested = [_nothing(EMBEDDED_COLUMNS)], [], [], {}
     for name in known if names is None else [names] if isinstance(names, str) else names:
         if name not in known:
             raise UnknownName("embedded data on record", name, known)
@@ -243,6 +244,7 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
         frame = read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"})
         frames.append(frame.replace({"metric": _OF_EVALUATION}))
         files.append(path)
+        tested[name] = about["data"]["test"]["n"]
         runs.append(
             {
                 "analysis": "training",
@@ -253,7 +255,7 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
             }
         )
     joined = pd.concat(frames[1:] or frames, ignore_index=True)
-    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": []}
+    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": [], "tested": tested}
     return joined
 
 
