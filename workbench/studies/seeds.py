@@ -21,3 +21,9 @@ CONFIRMATORY: dict[str, tuple[int, ...]] = {
     for name in names
 }
 """Seeds of the models that claims compare."""
+CONTINUED: dict[str, tuple[int, ...]] = {
+    name: {"digits": (1987, 1996), "prose": (1949, 1973, 1987, 1996)}[name.partition("-")[0]]
+    for name in CONFIRMATORY
+    if not name.startswith("photos-")
+}
+"""Seeds of the second stage, fixed on 2026-11-27. A claim uses them when all are on record for all its models."""
