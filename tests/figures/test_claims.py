@@ -8,10 +8,11 @@ import pytest
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures import claims_caption, claims_figure, shown_claims
-from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
+from workbench.figures.claims import PAGE_HEIGHT, VERDICTS, _shown
 from workbench.figures.theme import ALLOWED, PUBLISHED
 from workbench.figures.words import DATA
 from workbench.papers.verdicts import NOT_DIAGNOSTIC, RANDOM_TOO
+from workbench.studies import claims_from_records
 
 NAN = float("nan")
 
@@ -275,6 +276,40 @@ def test_what_holm_undecides_is_marked_with_its_p():
     assert "<b>undecided†</b>" in text
     assert "Holm-adjusted p = 0.09" in " ".join(text)
     assert "†" not in " ".join(titles(claims_figure(claims(verdict="undecided", p=0.2, p_adjusted=0.9))))
+
+
+def test_the_interval_at_holm_s_level_is_a_thin_line_around_the_usual_one():
+    """It crosses the threshold where Holm undecides a claim that its usual interval decides."""
+    alone = {
+        "verdict": "undecided",
+        "p": 0.02,
+        "p_adjusted": 0.09,
+        "low_adjusted": 0.31,
+        "high_adjusted": 0.38,
+    }
+    fig = claims_figure(claims(**alone))
+    assert "thin: Holm-adjusted CI" in titles(fig)
+    (mark,), (shade,) = marks(fig, "undecided"), allowed(fig)
+    (thin,) = [
+        shape
+        for shape in fig.layout.shapes
+        if shape.line.width == 0.7 and shape.y0 == shape.y1 == mark.y[0] and shape.x0 < shape.x1
+    ]
+    assert thin.line.color == mark.marker.color
+    left, right = mark.x[0] - mark.error_x.arrayminus[0], mark.x[0] + mark.error_x.array[0]
+    assert thin.x0 < shade.x1 < left < right < thin.x1
+    for same in ({"low_adjusted": NAN, "high_adjusted": NAN}, {"low_adjusted": 0.33, "high_adjusted": 0.36}):
+        assert "thin: Holm-adjusted CI" not in titles(claims_figure(claims(**{**alone, **same})))
+
+
+def test_no_verdict_on_a_trained_mechanism_disagrees_with_its_thin_line():
+    lanes = [lane for row in _shown(claims_from_records("teo2024"))[1] for lane in row.lanes]
+    assert sum(bool(lane.thin) for lane in lanes) > 5
+    for lane in lanes:
+        low, high = lane.thin or lane.ends[1:]
+        inside = lane.allowed[0] <= low and high <= lane.allowed[1]
+        outside = high < lane.allowed[0] or lane.allowed[1] < low
+        assert lane.verdict == ("holds" if inside else "fails" if outside else "undecided")
 
 
 def test_a_letter_says_how_an_interval_was_found_where_not_as_most():

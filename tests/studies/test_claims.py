@@ -413,6 +413,9 @@ def test_a_data_set_that_carries_the_mean_is_named(embedded):
     assert whole.low < 0 < whole.high
     assert len(words) == 2  # the sign turns, and one of them decides
     assert f"one data set carries the mean: {', '.join(words)}; " in row["why"]
+    effects = embedded("data=easy+hard+level, model=new, baseline=old, effects=random")
+    ends = f"[{effects['low']:.3g}, {effects['high']:.3g}]".replace("-", "−")
+    assert f"with data sets as random effects {effects['measured']:.3g} {ends} (undecided)" in row["why"]
     assert "carries" not in embedded("data=easy+hard, model=new, baseline=old")["why"]  # two have no other
 
 

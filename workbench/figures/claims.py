@@ -63,7 +63,7 @@ _COLUMN_WORDS = {RANDOM_TOO: "also random"}
 PAGE_HEIGHT = 720  # px, 7.5 in: what a printed page has room for above a caption
 _ABSENT = {"primary": True, "kind": "", "label": "", "options": "", "units": None, "scope": "", "interval": "",
            "null": None, "null_mean": math.nan, "analysis": "", "margin": "", "p": math.nan,
-           "p_adjusted": math.nan}  # fmt: skip
+           "p_adjusted": math.nan, "low_adjusted": math.nan, "high_adjusted": math.nan}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
 _NEEDS = {*_KEYS, "published", "measured", "low", "high", "n", "verdict", "model"}
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
@@ -82,7 +82,7 @@ _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
 _AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
-_NULL, _SAME = "rgba(90,90,90,0.55)", "bracket"
+_NULL, _SAME, _THIN = "rgba(90,90,90,0.55)", "bracket", "thin"
 _KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
 # How an estimate and its interval were found, by the column `interval`, as the words under the chart say it.
 _WAYS = {
@@ -172,6 +172,7 @@ class _Lane(NamedTuple):
     letter: str  # of how that was found, where it is not as usual
     doubts: str  # marks beside the verdict, of `_DOUBTS`
     adjusted: float  # Holm's p
+    thin: tuple[float, ...]  # ends of the interval at Holm's level, where that is wider
 
 
 class _Row(NamedTuple):
@@ -210,7 +211,11 @@ class _Scale:
         """An axis with everything that the rows show, and room for the range where a claim holds."""
         lanes = _lanes(rows)
         judged = [_finite(part) for lane in lanes for part in (lane.ends, lane.allowed or ())]
-        numbers = [*_finite(end for lane in lanes for part in (lane.null, lane.same) for end in part or ())]
+        numbers = [
+            *_finite(
+                end for lane in lanes for part in (lane.null, lane.same, lane.thin) for end in part or ()
+            )
+        ]
         numbers += _finite(value for row in rows for value in row.published)
         numbers += [end for part in judged for end in part]
         low, high = min(numbers), max(numbers)
@@ -402,7 +407,8 @@ def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
 def _cut(rows: Sequence[_Row]) -> bool:
     """Whether an end of an interval lies beyond its axis."""
     scales = [(_Scale.of(own), row) for own in _groups(rows) for row in own]
-    return any(scale.beyond(end) for scale, row in scales for lane in row.lanes for end in lane.ends)
+    ends = ((scale, end) for scale, row in scales for lane in row.lanes for end in (*lane.ends, *lane.thin))
+    return any(scale.beyond(end) for scale, end in ends)
 
 
 def _rows(frame: pd.DataFrame) -> list[_Row]:
@@ -569,13 +575,14 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     way, verdict = _way(row), row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
     band = None if null is None else (factor * null.low, factor * null.high)
+    thin = (factor * float(row["low_adjusted"]), factor * float(row["high_adjusted"]))
     doubts = "†" * (verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"])
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
         AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
         words, str(row.get("why") or ""), chr(96 + ways.index(way)) if way in ways[1:] else "",
-        doubts, row["p_adjusted"],
+        doubts, row["p_adjusted"], thin if math.isfinite(thin[0]) and thin != (low, high) else (),
     )  # fmt: skip
 
 
@@ -712,6 +719,7 @@ class _Chart:
         lanes, rows = self.lanes, self.rows
         entries = [(word, word) for word in VERDICTS if any(lane.verdict == word for lane in lanes)]
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
+        entries += [("thin: Holm-adjusted CI", _THIN)] * any(lane.thin for lane in lanes)
         entries.append(("where the claim holds", ALLOWED))
         entries += [("margin of equivalence", _SAME)] * any(lane.same for lane in lanes)
         entries += [(self.null, _NULL)] * any(lane.null for lane in lanes)
@@ -728,6 +736,8 @@ class _Chart:
                     self._estimate((x + 10, x + 2, x + 18), y, look, words)
                 elif look == _SAME:
                     self._bracket(x + 2, x + 18, y + 3)
+                elif look == _THIN:
+                    self._thin(x + 2, x + 18, y, GREY)
                 elif look == _ARROWS[1]:
                     self._mark([x + 10], y, {"symbol": look, "size": 9, "color": GREY})
                 elif look:
@@ -776,7 +786,9 @@ class _Chart:
             x = tuple(self._at(scale, end) for end in lane.ends)
             away = scale.beyond(lane.ends[0])
             self._estimate(x, above + _LINE / 2, lane.verdict, lane.why, _ARROWS[away])
-            for side in {scale.beyond(end) for end in lane.ends} - {0, away}:
+            if lane.thin:
+                self._thin(*(self._at(scale, end) for end in lane.thin), above + _LINE / 2, colour)
+            for side in {scale.beyond(end) for end in (*lane.ends, *lane.thin)} - {0, away}:
                 arrow = {"symbol": _ARROWS[side], "size": 5.5, "color": colour}
                 self._mark([x[1] if side < 0 else x[2]], above + _LINE / 2, arrow)
         if row.beside:
@@ -804,6 +816,11 @@ class _Chart:
         """A margin: a line between two ends that point up."""
         for x0, x1, y0 in ((low, high, y), (low, low, y - 4), (high, high, y - 4)):
             self._box(x0, x1, y0, y, line={"color": "black", "width": 0.8})
+
+    def _thin(self, low: float, high: float, y: float, colour: str) -> None:
+        """An interval that is wider than the usual one: a thin line between short ends."""
+        for x0, x1, y0, y1 in ((low, high, y, y), (low, low, y - 2, y + 2), (high, high, y - 2, y + 2)):
+            self._box(x0, x1, y0, y1, line={"color": colour, "width": 0.7})
 
     def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str, arrow: str = "") -> None:
         """A value and its interval, already in pixels."""

@@ -448,6 +448,10 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
     chance = sorted({*every} - {*used})
     words += [f"left out, at chance for both: {', '.join(chance)}"] * bool(chance)
     words += _carried(claim, compare, used)
+    if units == "seeds" and len(used) > 2:
+        effects = _random_effects(*(side[[*used]] for side in sides))
+        verdict = verdicts.decide(effects, _allowed(claim))
+        words.append(f"with data sets as random effects {effects.words('.3g')} ({verdict})")
     words += _underfitted(claim, frames, used)
     return compared._replace(words="; ".join(words), data=tuple(used))
 
@@ -461,12 +465,22 @@ def _compared_over(
     if units == "seeds":
         return _by_welch(one.mean(axis=1), other.mean(axis=1), ratio)
     if _asked(claim, "effects") == "random":
-        effects = one.mean() - other.mean()
-        variances = one.var() / one.count() + other.var() / other.count()
-        return _Comparison(random_effects_interval(effects, variances), _INTERVALS["effects"])
+        return _Comparison(_random_effects(one, other), _INTERVALS["effects"])
     same = one.index.intersection(other.index)
     interval = paired_interval(one.loc[same].mean(), other.loc[same].mean(), ratio=ratio)
     return _Comparison(interval, _INTERVALS[DATA_SETS])
+
+
+def _random_effects(first: pd.DataFrame, second: pd.DataFrame) -> Finding:
+    """Combine the differences of two tables, a row for each seed, over their columns, the data sets."""
+    variances = first.var() / first.count() + second.var() / second.count()
+    return random_effects_interval(first.mean() - second.mean(), variances)
+
+
+def _allowed(claim: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the range of values for which a claim holds."""
+    published = _number(claim["published"])
+    return verdicts.region(claim["comparison"], claim["threshold"], published, None, claim["margin"])
 
 
 def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
@@ -499,9 +513,7 @@ def _carried(
     """Name the data sets without any one of which the mean has another sign or another verdict."""
     if len(names) < 3:
         return []
-    allowed = verdicts.region(
-        claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
-    )
+    allowed = _allowed(claim)
     whole, said = compare(names).finding, []
     zero = 1.0 if claim["over"] == "model / baseline" else 0.0
     for name in names:
@@ -601,9 +613,7 @@ def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
 
 def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[str, Any]:
     finding, how = compared.finding, compared.how
-    allowed = verdicts.region(
-        claim["comparison"], claim["threshold"], _number(claim["published"]), None, claim["margin"]
-    )
+    allowed = _allowed(claim)
     ratio = claim["over"] == "model / baseline"
     against = f"{claim['comparison']} {claim['threshold'].replace('..', ' and ')}"
     if claim["kind"] == "count":
