@@ -14,6 +14,7 @@ from workbench.core.intervals import (
     Finding,
     aupr_interval,
     crossed_interval,
+    crossed_mean_interval,
     half_width,
     interval_at,
     interval_words,
@@ -258,6 +259,29 @@ def test_crossed_intervals_cover_where_welch_s_over_seeds_alone_does_not():
             covered[name] += found.low <= 0 <= found.high
     assert covered["crossed"] > 0.92 * 200
     assert covered["welch"] < 0.5 * 200  # of these inputs, and of no others
+
+
+def test_the_mean_of_one_table_has_the_variance_of_seeds_and_inputs_that_a_loop_finds():
+    rng = np.random.default_rng(2)
+    table = rng.normal(size=(4, 1)) + 3 * rng.normal(size=(1, 7)) + 0.5 * rng.normal(size=(4, 7))
+    seeds, inputs = table.shape
+    mean = sum(table[s, i] for s in range(seeds) for i in range(inputs)) / (seeds * inputs)
+    by_seed = [sum(table[s, i] for i in range(inputs)) / inputs for s in range(seeds)]
+    by_input = [sum(table[s, i] for s in range(seeds)) / seeds for i in range(inputs)]
+    of_seeds = sum((one - mean) ** 2 for one in by_seed) / (seeds - 1)
+    of_inputs = sum((one - mean) ** 2 for one in by_input) / (inputs - 1)
+    rest = sum(
+        (table[s, i] - by_seed[s] - by_input[i] + mean) ** 2 for s in range(seeds) for i in range(inputs)
+    )
+    rest /= (seeds - 1) * (inputs - 1)
+    parts = of_seeds / seeds, max(0, of_inputs - rest / seeds) / inputs
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (seeds - 1) + parts[1] ** 2 / (inputs - 1))
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(parts))
+    found = crossed_mean_interval(table)
+    assert found == pytest.approx((mean, mean - half, mean + half, seeds, freedom))
+    assert math.isnan(crossed_mean_interval(table[:1]).low)  # one seed
+    same = np.tile(rng.normal(size=(3, 1)), (1, 6))  # every input alike: the t-interval over seeds
+    assert crossed_mean_interval(same)[:4] == pytest.approx(mean_interval(pd.Series(same[:, 0]))[:4])
 
 
 def test_mcnemar_s_test_is_the_sign_test_of_where_two_models_differ():

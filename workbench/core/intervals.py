@@ -277,7 +277,7 @@ def random_effects_interval(effects: pd.Series, variances: pd.Series) -> Finding
 
 
 def crossed_interval(first: np.ndarray, second: np.ndarray) -> Finding:
-    """Difference of the means of two tables (a row per seed, a column per input) that have their inputs in common.
+    """Return the difference of the means of two tables (a row per seed, a column per input) with common inputs.
 
     Welch's interval over seeds, widened by what the choice of inputs adds to it. With s² the variance of a table's
     means by seed, r that of what neither its seeds nor its inputs explain, and v that of the differences of the inputs'
@@ -285,25 +285,40 @@ def crossed_interval(first: np.ndarray, second: np.ndarray) -> Finding:
     model of Obuchowski & Rockette 1995, of readers and cases). Satterthwaite's degrees of freedom; n counts seeds.
     statsmodels fits the same model by iteration (`MixedLM`), and not where a component is zero.
     """
-    tables = [np.asarray(side, dtype=float) for side in (first, second)]
+    return _crossed([first, second])
+
+
+def crossed_mean_interval(table: np.ndarray) -> Finding:
+    """Return the mean of one table (a row per seed, a column per input) with its interval over seeds and inputs.
+
+    The model of `crossed_interval` with one side: SE² = s²/S + max(0, v − r/S)/I, with v the variance of the inputs'
+    means. One seed or one input: no interval.
+    """
+    return _crossed([table])
+
+
+def _crossed(sides: Sequence[np.ndarray]) -> Finding:
+    """Mean of the first table, less that of the second where there is one."""
+    tables = [np.asarray(side, dtype=float) for side in sides]
+    contrast = [1.0, -1.0][: len(tables)]
     counts, inputs = [len(side) for side in tables], tables[0].shape[1]
-    difference = float(tables[0].mean() - tables[1].mean())
+    value = float(sum(sign * side.mean() for sign, side in zip(contrast, tables, strict=True)))
     if min(*counts, inputs) < 2:
-        return Finding(difference, math.nan, math.nan, counts[0])
+        return Finding(value, math.nan, math.nan, counts[0])
     parts = [side.mean(1).var(ddof=1) / len(side) for side in tables]
     unexplained = 0.0
     for side in tables:
         rest = side - side.mean(1, keepdims=True) - side.mean(0) + side.mean()
         unexplained += (rest**2).sum() / ((len(side) - 1) * (inputs - 1)) / len(side)
-    spread = (tables[0].mean(0) - tables[1].mean(0)).var(ddof=1)
-    parts.append(max(0.0, spread - unexplained) / inputs)
+    by_input = sum(sign * side.mean(0) for sign, side in zip(contrast, tables, strict=True))
+    parts.append(max(0.0, np.var(by_input, ddof=1) - unexplained) / inputs)
     squared = sum(parts)
     if squared <= np.finfo(float).eps ** 2:  # all that was measured agrees
-        return Finding(difference, difference, difference, counts[0], math.inf)
-    own = [counts[0] - 1, counts[1] - 1, inputs - 1]
-    freedom = squared**2 / sum(part**2 / free for part, free in zip(parts, own, strict=True))
+        return Finding(value, value, value, counts[0], math.inf)
+    freedoms = [*(count - 1 for count in counts), inputs - 1]
+    freedom = squared**2 / sum(part**2 / free for part, free in zip(parts, freedoms, strict=True))
     half = float(half_width(math.sqrt(squared), freedom))
-    return Finding(difference, difference - half, difference + half, counts[0], float(freedom))
+    return Finding(value, value - half, value + half, counts[0], float(freedom))
 
 
 def mcnemar_p(first: Sequence[bool], second: Sequence[bool]) -> float:

@@ -66,9 +66,8 @@ from .robust import sparse_map_figure as sparse_map_figure
 from .robustness import corruptions_figure as corruptions_figure
 from .robustness import ood_figure as ood_figure
 from .robustness import perplexity_figure as perplexity_figure
-from .robustness import robustness_figure as robustness_figure
+from .robustness import robustness_differences_figure as robustness_differences_figure
 from .robustness import robustness_models_figure as robustness_models_figure
-from .robustness import with_aupr_ends as with_aupr_ends
 from .scaling import exponents_figure as exponents_figure
 from .scaling import scaling_figure as scaling_figure
 from .scenes import predictions_figure as predictions_figure

@@ -107,6 +107,20 @@ class Stroke(Mark):
     name: str = "floor"
 
 
+@dataclass(frozen=True)
+class Ticks(Mark):
+    """Single values that the estimates of a `Forest` are means of: thin ticks, or crosses.
+
+    ``rows`` have the forest's columns and ``value``. ``words`` are what the key says of each value of ``column``, the
+    first a tick and the second, which is no part of the mean, a cross.
+    """
+
+    rows: pd.DataFrame
+    column: str
+    words: Mapping[Any, str]
+
+
+_TICKS = ({"symbol": "line-ns-open", "size": 6, "opacity": 0.75}, {"symbol": "x-thin-open", "size": 4.5})
 _SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a row: a null is seen above and below the marker on it
 _STROKE = {"symbol": "line-ns-open", "size": 12, "color": GREY, "line": {"color": GREY, "width": 1.5}}
@@ -303,6 +317,8 @@ class _Drawing:
                 traces = [*self._null(name, mark), *traces]
             elif isinstance(mark, Stroke):
                 traces = [*self._strokes(name, mark), *traces]
+            elif isinstance(mark, Ticks):
+                traces = [*self._ticks(name, mark), *traces]
             elif isinstance(mark, Published):
                 traces += [trace for trace, _ in self._published(name, mark)]
             elif isinstance(mark, Rule):
@@ -365,8 +381,8 @@ class _Drawing:
             ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
             edge = look["line"]["color"]
             marker = {"size": 6.5, **look["marker"]}
-            if self.interval.alone and ends.isna().all(axis=None):  # several may cover each other
-                marker |= _SINGLE
+            if self.interval.alone:  # several may cover each other
+                marker["opacity"] = ends.isna().all(axis=1).map({True: _SINGLE["opacity"], False: 1}).tolist()
             if self.interval.hollow is not None:
                 opened = table[self.interval.hollow[0]].fillna(False).astype(bool)
                 marker["color"] = opened.map({True: "white", False: edge}).tolist()
@@ -426,6 +442,25 @@ class _Drawing:
                 x=held[mark.column], y=[place + shifts.get(place, {}).get(alone, 0.0) for place in places],
                 mode="markers", marker=_STROKE,
                 hovertemplate=f"{mark.name} %{{x:.4g}}<extra></extra>", showlegend=False,
+            )  # fmt: skip
+
+    def _ticks(self, name: str, mark: Ticks) -> Iterator[go.Scatter]:
+        rows = mark.rows[mark.rows[self.forest.panel] == name]
+        rows = rows.assign(**{_ROW: self._keys(rows)})
+        rows = rows[rows[_ROW].isin(self.places.keys())]
+        by = self.forest.color or self.forest.y
+        for (series, value), own in rows.groupby([by, mark.column], sort=False):
+            look = dict(zip(mark.words, _TICKS, strict=False)).get(value)
+            if look is None or (self.forest.color is not None and series not in self.shown[name]):
+                continue
+            colour = series if self.forest.color is not None else None
+            style = look_of(series).style if by == "attention" and series in LOOKS else self._look(colour)
+            places = [self.places[key] for key in own[_ROW]]
+            yield go.Scatter(
+                x=own["value"].astype(float), mode="markers", marker=_tick(look, style["line"]["color"]),
+                y=[place + self.shifts[name].get(place, {}).get(colour, 0.0) for place in places],
+                text=[f"{self.words[place]}, {mark.words[value]}" for place in places], showlegend=False,
+                hovertemplate="%{text}<br>%{x:.4g}<extra></extra>", cliponaxis=False,
             )  # fmt: skip
 
     def _null(self, name: str, mark: Null) -> Iterator[go.Scatter]:
@@ -510,6 +545,10 @@ class _Drawing:
                 yield from self._null_key(mark)
             elif isinstance(mark, Stroke) and any([*self._strokes(name, mark)] for name in self.titles):
                 yield key_entry(mark.name, mode="markers", marker=_STROKE)
+            elif isinstance(mark, Ticks):
+                for (value, words), look in zip(mark.words.items(), _TICKS, strict=False):
+                    if (mark.rows[mark.column] == value).any():
+                        yield key_entry(words, mode="markers", marker=_tick(look, NEUTRAL))
             elif isinstance(mark, Published):
                 drawn = [one for name in self.titles for one in self._published(name, mark)]
                 if drawn:
@@ -530,6 +569,10 @@ class _Drawing:
                 yield as_null(key_swatch(words, NULL_BAND), number)
             else:
                 yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)
+
+
+def _tick(look: Mapping[str, Any], colour: str) -> dict[str, Any]:
+    return {**look, "color": colour, "line": {"color": colour, "width": 1}}
 
 
 def _seen(panel: Panel, room: float) -> Iterator[bool]:

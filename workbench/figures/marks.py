@@ -112,27 +112,37 @@ class Line(Mark):
 
     Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``flag`` names a
     column whose true values have another marker, and says what that means: ("negative", "negative: its size").
+    ``where`` keeps the rows with this value in a column; those without ``joined`` are markers only, larger ones, and
+    ``pale`` ones stand behind them.
     """
 
     estimator: Literal["mean", "median"] = "mean"
     markers: bool = True
     words: str | None = ""
     flag: tuple[str, str] | None = None
+    where: tuple[str, Any] | None = None
+    joined: bool = True
+    pale: bool = False
     depth: ClassVar[int] = 3
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
+        series = _kept(series, self.where)
+        if series.rows.empty:
+            return
         level = series.sample().estimate(self.estimator)
         if len(level):
             mode = "lines+markers" if self.markers and not series.many else "lines"
             words = self._words(series)
             marker = series.style["marker"]
+            if not self.joined:
+                mode, marker = "markers", {**marker, "size": 7}
             if self.flag is not None:
                 found = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
                 marker = {**marker, "symbol": [_FLAG if one else marker["symbol"] for one in found]}
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
-                marker=marker, customdata=level["n"], text=level[series.x] if series.aside else None,
+                marker=marker, opacity=0.4 if self.pale else None, customdata=level["n"], text=level[series.x] if series.aside else None,
                 hovertemplate=hover.replace("%{x}", "%{text}") if series.aside else hover,
             )  # fmt: skip
 
@@ -141,13 +151,23 @@ class Line(Mark):
         return self.words or ("one input" if over == "1 input" else f"{self.estimator} over {over}")
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        if self.words is None:
+        drawn = [series for series in (_kept(one, self.where) for one in drawn) if len(series.rows)]
+        if self.words is None or not drawn:
             return
         words = _common([self._words(series) for series in drawn])
+        if not self.joined:
+            yield key_entry(words, mode="markers", marker={**style["marker"], "size": 7})
+            return
         bare = not self.markers or all(series.many for series in drawn)
-        yield key_entry(words, mode="lines" if bare else "lines+markers", **style)
+        pale = {"opacity": 0.4} if self.pale else {}
+        yield key_entry(words, mode="lines" if bare else "lines+markers", **style, **pale)
         if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
             yield key_entry(self.flag[1], mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL})
+
+
+def _kept(series: Series, where: tuple[str, Any] | None) -> Series:
+    """The series with the rows that have a value in a column."""
+    return series if where is None else replace(series, rows=series.rows[series.rows[where[0]] == where[1]])
 
 
 @dataclass(frozen=True)

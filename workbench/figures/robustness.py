@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,11 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import Finding, aupr_interval, mean_interval, newcombe_interval, paired_interval
-from workbench.figures.forest import Forest, Interval
+from workbench.figures.forest import Forest, Interval, Ticks
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Published, Rule
+from workbench.figures.marks import Band, Line, Mark, Published, Rule
 from workbench.figures.variants import in_order, look_of
 from workbench.figures.words import PAPERS, attention_of, noise_words
 
@@ -23,7 +21,7 @@ ATTACKS = {
     "fgsm": "FGSM", "pgd": "PGD", "autoattack": "AutoAttack", "square": "Square", "spsa": "SPSA",
     "cw": "Carlini–Wagner", "sld": "SLD", "noise": "Noise",
 }  # fmt: skip
-_NORMS = {"Linf": "Budget ε (L∞)", "L2": "Budget ε (L2)", "L1": "Budget ε (L1)"}
+_NORMS = {**dict.fromkeys(ATTACKS, "Budget ε (L∞)"), "cw": "Budget ε (L2)", "sld": "Budget ε (L1)"}
 _LAST = "corruptions"
 # What a caption adds where a panel shows more than budgets of every pixel.
 _OTHERS = {
@@ -34,166 +32,146 @@ _OTHERS = {
 }
 
 
-def robustness_figure(
-    frame: pd.DataFrame, chance: float | None = None, baseline: str | None = None
-) -> go.Figure:
-    """Top-1 accuracy against the budget, a panel per attack, a line per model with its 95 % interval over images.
-
-    The last panel is accuracy against the severity of corruptions, averaged over their types with the interval over
-    these (0: clean images). Attacks that the frame does not hold have no panel, and a model that did not undergo one
-    has no line in it.
-
-    Args:
-        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
-        chance: accuracy of guessing, a line.
-        baseline: the attention whose accuracy is taken off that of the others, in percentage points, with Newcombe's
-            interval (of corruptions a paired one over their types). For variants whose curves lie on each other.
-
-    Raises:
-        InputError: no accuracies under an attack or corruption.
-        UnknownName: an attention variant without a look.
-    """
-    rows = rows_of(frame, "accuracy_top1", needs=("attention", "protocol"))
-    panels = [name for name in ATTACKS if (rows["protocol"] == name).any()]
-    panels += [_LAST] * bool(rows["severity"].notna().any())
-    if not panels:
-        raise InputError(f"the frame holds no attack and no corruption; choose from {', '.join(ATTACKS)}")
-    order = [name for name in in_order(rows["attention"].dropna().unique()) if name != baseline]
-    base = rows[rows["attention"] == baseline]
-    parts = []
-    for protocol, (number, name) in itertools.product(panels, enumerate(order)):
-        curve = _curve(rows[rows["attention"] == name], protocol, base if baseline else None)
-        share = (number - (len(order) - 1) / 2) * 0.05 / len(order)
-        aside = share * (curve["x"].max() - curve["x"].min())
-        parts.append(curve.assign(x=curve["x"] + aside, attention=name, protocol=protocol))
-    curves = pd.concat(parts)
-    kinds = rows[rows["protocol"].isin(panels)].groupby("protocol")["kind"].first()
-    words = {name: _NORMS.get(kind, "Budget ε") for name, kind in kinds.items()} | {_LAST: "Severity"}
-    names = {name: ATTACKS.get(name, "Corruptions") for name in panels}
-    types = f"corruptions: over {rows.loc[rows['severity'].notna(), 'kind'].nunique()} types"
-    bars = f"95 % CI over {images_of(rows, types * (_LAST in panels))}"
-    plot = Plot(curves.assign(metric="accuracy_top1"), "x", "attention", "protocol", names=names)
-    title = {"y_title": "Difference in<br>accuracy (pp)"} if baseline else {}
-    plot = plot.metric("accuracy_top1").scale(x_free=True, x_title=words, **title)
-    plot = plot.add(Band(columns=("low", "high"), words=bars, bars=True), Line(words="one training seed"))
-    if baseline:
-        plot = plot.add(Rule(0, f"no difference from {look_of(baseline).label}"))
-    elif chance is not None:
-        plot = plot.add(Rule(chance, "chance"))
-    return plot.figure("page")
+_SEEDS = {True: "single seed", False: "exploratory seed, not in the mean"}
+"""Ticks of single seeds, by whether the mean includes them."""
 
 
-def attack_words(frame: pd.DataFrame, baseline: str | None = None) -> str:
-    """What a caption says of every `robustness_figure`: what the attacks do, and over what intervals are.
+def _means_and_lines(rows: pd.DataFrame) -> pd.DataFrame:
+    """The means of several seeds, and the single exploratory ones; ``mean`` says which."""
+    several = rows["training_seed"].isna() & (rows["seeds"] > 1)
+    single = rows["training_seed"].notna() & (rows["seed_kind"] == "exploratory")
+    return pd.concat([rows[several].assign(mean=True), rows[single].assign(mean=False)])
 
-    Args:
-        frame: the rows that it draws.
-        baseline: the one that is taken off; its intervals are of differences, and the caption says which.
-    """
-    types = frame.loc[frame["severity"].notna(), "kind"].nunique()
+
+def _lines_and_means(rows: pd.DataFrame, over: str = "seeds and images") -> list[Mark]:
+    """The marks of curves of one seed with the means of several beside them, and what the key says of each."""
+    lines = Line(words="1 seed, no interval", where=("mean", False), pale=True)
+    counts = _seed_counts(rows)
+    if not counts:
+        return [lines]
+    bars = Band(columns=("low", "high"), words=f"95 % CI over {over}", bars=True)
+    return [bars, lines, Line(words=f"mean over {counts} seeds", where=("mean", True), joined=False)]
+
+
+def _seed_counts(rows: pd.DataFrame) -> str:
+    """Of how many seeds the means are, "5" or "3 to 5"; nothing where no mean is of several."""
+    counts = rows.loc[rows["training_seed"].isna() & (rows["seeds"] > 1), "seeds"]
+    if counts.empty:
+        return ""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _seeds_drawn(rows: pd.DataFrame) -> tuple[pd.DataFrame, Interval, Ticks]:
+    """The means, how they are drawn, and ticks of their seeds (none of a mean of one)."""
+    rows = rows.reset_index(drop=True)
+    means = rows[rows["training_seed"].isna()]
+    keys = [name for name in ("panel", "attention", "model", *_CONDITION) if name in rows]
+    several = means.loc[means["seeds"] > 1, keys].astype("string").fillna("")
+    single = rows[rows["training_seed"].notna()]
+    several = several.assign(mean_kind=means["seed_kind"]).drop_duplicates(keys)
+    single = single.astype(dict.fromkeys(keys, "string")).fillna(dict.fromkeys(keys, ""))
+    ticks = rows.loc[single.index].assign(mean_kind=single.merge(several, "left", keys)["mean_kind"].to_numpy())
+    ticks = ticks[ticks["mean_kind"].notna()]
+    ticks = ticks.assign(in_mean=ticks["seed_kind"] == ticks["mean_kind"])
+    counts = _seed_counts(rows)
+    single = "1 seed, no interval"
+    alone = single * bool((means["seeds"] == 1).any() and counts)
+    words = f"mean over {counts} seeds, 95 % CI" if counts else single
+    interval = Interval(columns=("value", "low", "high"), words=words, alone=alone)
+    return means, interval, Ticks(ticks, "in_mean", _SEEDS)
+
+
+def attack_words(frame: pd.DataFrame) -> str:
+    """Return the sentences of a caption about the attacks and corruptions that a frame of accuracies holds."""
+    held = {*frame["protocol"]}
     sentences = [
-        "Markers of one budget are set side by side.",
-        "FGSM and PGD change each pixel (from 0 to 1) by at most ε along the gradient, noise does so at random.",
-        f"Corruptions: mean over {types} types at each of the severities 1 to 5 (0: clean)." * bool(types),
-        "Intervals: Wilson's over images, Student's t over types." * (baseline is None),
-        *(words for protocol, words in _OTHERS.items() if (frame["protocol"] == protocol).any()),
+        "FGSM and PGD change each pixel (of 1) by at most ε along the gradient, noise does so at random."
+        * bool(held & {"fgsm", "pgd", "noise"}),
+        *(words for protocol, words in _OTHERS.items() if protocol in held),
     ]
     return " ".join(filter(None, sentences))
 
 
-def robustness_models_figure(
-    frame: pd.DataFrame, training: pd.DataFrame, budgets: Mapping[str, float]
-) -> go.Figure:
-    """A row per model: clean test accuracy, mean over training seeds, and accuracy under attacks of one budget each.
+def condition_words(protocol: str, budget: float) -> str:
+    """Return what a row or panel is called: "PGD, ε = 0.02", "Corruptions (mean of kinds)"."""
+    if protocol == "clean":
+        return "Clean"
+    return f"{ATTACKS[protocol]}, ε = {budget:g}" if protocol in ATTACKS else "Corruptions, mean of kinds"
 
-    The last panel is accuracy under corruptions, mean over types and severities. Bars are 95 % intervals: of clean
-    accuracy over seeds, of corruptions over types, else over images. All panels but the first have the same axis.
-    What the frame says nothing about has no panel; a model's row is empty where it did not undergo the attack.
+
+def robustness_models_figure(means: pd.DataFrame) -> go.Figure:
+    """Draw a row per model and a panel per condition: accuracy, mean over seeds, with a tick for every seed.
+
+    Bars are 95 % intervals over seeds, crossed with images where the record holds which were classified correctly. A
+    model with one seed has a pale marker and no interval. All panels but that of clean images share an axis.
 
     Args:
-        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
-        training: the training record of the models, all of which get a row.
-        budgets: protocol → budget ε, a panel each.
+        means: `seed_means` of the `conditions` of `workbench.studies.over_seeds`, over kinds.
 
     Raises:
-        InputError: no test accuracy in `training`.
+        InputError: no accuracies.
         UnknownName: an attention variant without a look.
     """
-    clean = rows_of(training, "accuracy", needs=("attention", "epoch"))
-    clean = clean[(clean["split"] == "test") & (clean["epoch"] == clean["epoch"].max())]
-    if clean.empty:
-        raise InputError("the training record holds no test accuracy; give that of models trained on digits")
-    names = in_order(clean["attention"].unique())
-    # Two words for one thing: `accuracy` of training is `accuracy_top1` of an evaluation.
-    seeds = clean.groupby("attention")["value"]
-    found = [{"attention": name, **mean_interval(own).within(0, 1)._asdict()} for name, own in seeds]
-    clean_title = f"Clean, mean of<br>{seeds.size().max()} seeds (enlarged)"
-    parts = {clean_title: pd.DataFrame(found)}
-    for protocol, budget in budgets.items():
-        chosen = (frame["metric"] == "accuracy_top1") & (frame["protocol"] == protocol)
-        parts[f"{ATTACKS[protocol]},<br>ε = {budget:g}"] = frame[chosen & (frame["epsilon"] == budget)]
-    types = frame[(frame["metric"] == "corruption_error") & frame["kind"].notna()]
-    right = (1 - types["value"].astype(float)).groupby(types["attention"], sort=False)
-    found = [{"attention": name, **mean_interval(own)._asdict()} for name, own in right]
-    parts["Corruptions,<br>mean of types"] = pd.DataFrame(found)
-    shown = [own.assign(panel=title, metric="accuracy_top1") for title, own in parts.items()]
-    rows = pd.concat([own[own["attention"].isin(names)] for own in shown if len(own)])
-    titles = {title: title for title in parts if (rows["panel"] == title).any()}
-    others = f"clean: over {seeds.size().max()} seeds; corruptions: over {types['kind'].nunique()} types"
-    words = f"top-1 accuracy, one training seed, 95 % CI over {images_of(rows, others)}"
-    ends = np.floor(10 * np.nanmin(rows[["value", "low"]].to_numpy(dtype=float)) - 0.2) / 10, 1.02
-    attacked = {title: ends for title in titles if title != clean_title}
-    forest = Forest(rows, y="attention", x=titles, panel="panel").scale(range=attacked)
-    return forest.add(Interval(columns=("value", "low", "high"), words=words)).figure()
+    rows = rows_of(means, "accuracy_top1", needs=("attention", "protocol", "seeds"))
+    order = [name for name in ("clean", *ATTACKS, _LAST) if (rows["protocol"] == name).any()]
+    rows = rows[rows["protocol"].isin(order)]
+    in_order(rows["attention"].unique())
+    labels = [
+        condition_words(*one).replace(", ", ",<br>") for one in zip(rows["protocol"], rows["epsilon"], strict=True)
+    ]
+    rows = rows.assign(panel=labels)
+    first = rows.drop_duplicates("protocol").set_index("protocol")["panel"]
+    titles = {first[name]: first[name] + " (enlarged)" * (name == "clean") for name in order}
+    drawn, interval, ticks = _seeds_drawn(rows)
+    least = np.nanmin(rows.loc[rows["protocol"] != "clean", ["value", "low"]].to_numpy(dtype=float), initial=1)
+    ends = max(0.0, np.floor(10 * least - 0.2) / 10), 1.02
+    shared = {title: ends for title in titles if title != first.get("clean")}
+    forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(range=shared)
+    return forest.add(interval, ticks).figure()
 
 
-def images_of(rows: pd.DataFrame, more: str = "") -> str:
-    """Over how many images the accuracies of an evaluation are, attacks on fewer named: "445 images (PGD: 100)".
+def robustness_differences_figure(means: pd.DataFrame, differences: pd.DataFrame) -> go.Figure:
+    """Draw a row per attack: accuracies of mechanisms and their baseline, and the difference with the verdict's interval.
 
-    ``more`` stands in the same brackets.
+    Rows with several seeds come first, those with one below a heading that says so. A tick is a seed; in the right
+    panel a seed of the mechanism less the same seed of the baseline.
+
+    Args:
+        means: `seed_means` of the `conditions` of `workbench.studies.over_seeds`, over kinds.
+        differences: `seed_differences` of the same.
+
+    Raises:
+        InputError: no differences.
+        UnknownName: an attention variant without a look.
     """
-    if not {"n", "protocol"} <= set(rows) or rows["n"].isna().all():
-        return "images" + f" ({more})" * bool(more)
-    counts = rows.dropna(subset="n").groupby("protocol", sort=False)["n"].max().astype(int)
-    fewer: dict[int, list[str]] = {}
-    for name in ATTACKS:
-        if counts.get(name, counts.max()) < counts.max():
-            fewer.setdefault(counts[name], []).append(ATTACKS[name])
-    said = [f"{', '.join(fewer[count])}: {count}" for count in sorted(fewer, reverse=True)] + [more] * bool(
-        more
-    )
-    return f"{counts.max()} images" + f" ({'; '.join(said)})" * bool(said)
+    less = rows_of(differences, "accuracy_top1", needs=("attention", "baseline", "protocol", "seeds"))
+    less = less.assign(**{name: 100 * less[name] for name in ("value", "low", "high")}, panel=_LESS)
+    kept = means[means["protocol"].isin(less["protocol"])]
+    rows = pd.concat([kept.assign(panel=_ACCURACY), less])
+    order = [name for name in ("clean", *ATTACKS, _LAST) if (rows["protocol"] == name).any()]
+    rows = rows.sort_values("protocol", key=lambda names: names.map(order.index), kind="stable")
+    seeds = less[less["training_seed"].isna()].groupby("protocol")["seeds"].max()
+    rows["label"] = [condition_words(*one) for one in zip(rows["protocol"], rows["epsilon"], strict=True)]
+    single = rows["protocol"].map(seeds) == 1
+    rows["seeds compared"] = single.map({True: "1 seed a side", False: f"{seeds.max()} seeds a side"})
+    rows = pd.concat([rows[~single], rows[single]])
+    baseline = means.loc[means["model"].isin(less["baseline"]), "attention"].iloc[0]
+    names = {name: look_of(name).label for name in in_order(rows["attention"].unique())}
+    drawn, interval, ticks = _seeds_drawn(rows)
+    titles = {
+        _ACCURACY: "Top-1 accuracy<br>(→ better)",
+        _LESS: f"Difference from {look_of(baseline).label}<br>(pp, → better)",
+    }
+    forest = Forest(drawn, "label", titles, "seeds compared", "panel", "attention", names)
+    forest = forest.scale(row=0.75 * rows["attention"].nunique() + 0.7)
+    return forest.add(interval, ticks, Rule({_LESS: 0.0}, "no difference")).figure()
 
 
-def _curve(rows: pd.DataFrame, protocol: str, base: pd.DataFrame | None) -> pd.DataFrame:
-    """x, value, low and high of one model under one protocol; of corruptions mean and interval over their types."""
-    if base is not None:
-        return _less(rows, base, protocol)
-    if protocol == _LAST:
-        clean = rows.loc[rows["protocol"] == "clean", ["value", "low", "high"]].assign(x=0)
-        levels = rows[rows["severity"].notna()].groupby("severity")["value"]
-        found = [{"x": level, **mean_interval(own).within(0, 1)._asdict()} for level, own in levels]
-        return pd.concat([clean, pd.DataFrame(found)])[["x", "value", "low", "high"]].astype(float)
-    own = rows[rows["protocol"] == protocol].rename(columns={"epsilon": "x"}).sort_values("x")
-    return own[["x", "value", "low", "high"]].astype(float)
+_ACCURACY, _LESS = "accuracy", "difference"
+_CONDITION = ("protocol", "kind", "epsilon", "severity", "metric")
 
-
-def _less(rows: pd.DataFrame, base: pd.DataFrame, protocol: str) -> pd.DataFrame:
-    """The same less the baseline's, in percentage points."""
-    names = ["x", "value", "low", "high"]
-    both = _curve(rows, protocol, None).merge(_curve(base, protocol, None), on="x", suffixes=("", "_base"))
-    found = []
-    for row in both.to_dict("records"):
-        own, other = (Finding(*(row[f"{name}{end}"] for name in names[1:]), 0) for end in ("", "_base"))
-        less = newcombe_interval(own, other)
-        if protocol == _LAST and row["x"]:
-            pair = (part[part["severity"] == row["x"]].set_index("kind")["value"] for part in (rows, base))
-            less = paired_interval(*pair)
-        found.append([row["x"], *(100 * end for end in less[:3])])
-    return pd.DataFrame(found, columns=names)
-
-
-ALL = "all types"
+ALL = "all kinds"
 FAMILIES = {
     "RPC over symmetric softmax": ("rpc-sym",),
     "Bilateral, boost over softmax": ("bilateral", "softmax+boost", "bilateral+boost"),
@@ -208,48 +186,51 @@ def corruptions_figure(
     groups: Mapping[str, Sequence[str]] = FAMILIES,
     published: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """Error under each corruption relative to the baseline's, a panel per group of variants; lower is better.
+    """Draw the error under each corruption relative to the baseline's, a panel per group of variants; lower is better.
 
-    Bars are 95 % intervals, over images. Below stands the geometric mean of all types, its interval over these.
+    The title of a panel says how many seeds a side are compared. Bars are 95 % intervals over seeds, of which a panel
+    with one seed has none. Below is the ratio of the errors' means over all kinds.
 
     Args:
-        ratios: the result of `workbench.studies.baselines.ratios_to_baseline` for corruption_error, with the column
-            attention.
+        ratios: `workbench.studies.over_seeds.seed_differences` of corruption errors as a ratio, for each kind and
+            over all kinds (``kind`` null).
         groups: title → attention variants of a panel; those that have no rows are left out.
         published: errors as `workbench.papers.published.published_pairs` gives them: columns model, condition (a
-            corruption, or null for all types) and ratio.
+            corruption, or null for all kinds) and ratio.
 
     Raises:
         InputError: no ratios of these variants.
     """
-    rows = ratios[ratios["ratio"].notna()].assign(kind=ratios["kind"].fillna(ALL))
+    rows = ratios[ratios["value"].notna()].assign(kind=ratios["kind"].fillna(ALL))
     held = {*rows["attention"]}
     panels = {
         title: own for title, names in groups.items() if (own := [n for n in in_order(names) if n in held])
     }
     if not panels:
         raise InputError(
-            "no errors relative to a baseline; give the result of `ratios_to_baseline` for corruption_error"
+            "no errors relative to a baseline; give the result of `seed_differences` for corruption_error"
         )
     kinds = [kind for kind in dict.fromkeys(rows["kind"]) if kind != ALL] + [ALL]
-    types, means = "Type of corruption", f"All {len(kinds) - 1} types"
+    types, means = "Kind of corruption", f"All {len(kinds) - 1} kinds"
 
     def by_panel(frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of each panel's variants, those of types before those of all."""
+        """The rows of each panel's variants, those of single kinds before those of all."""
         parts = [frame[frame["attention"].isin(names)].assign(panel=title) for title, names in panels.items()]
         return pd.concat(parts).assign(part=lambda own: own["kind"].eq(ALL).map({True: means, False: types}))
 
     shown = by_panel(rows)
     shown = shown.sort_values("kind", key=lambda column: column.map(kinds.index), kind="stable")
-    titles = {title: f"{title}<br>(← better)" for title in panels}
+    drawn, interval, ticks = _seeds_drawn(shown)
+    counts = drawn.groupby("panel")["seeds"].max()
+    titles = {
+        title: f"{title}<br>({counts[title]} seed{'s'[: counts[title] - 1]} a side, ← better)" for title in panels
+    }
     names = {name: look_of(name).label for names in panels.values() for name in names}
-    names |= {kind: noise_words(kind).replace("jpeg", "JPEG") for kind in kinds} | {ALL: "geometric mean"}
-    forest = Forest(shown, y="kind", x=titles, group="part", panel="panel", color="attention", names=names)
-    ends = {title: own[["ratio", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
+    names |= {kind: noise_words(kind).replace("jpeg", "JPEG") for kind in kinds} | {ALL: "mean over kinds"}
+    forest = Forest(drawn, y="kind", x=titles, group="part", panel="panel", color="attention", names=names)
+    ends = {title: own[["value", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
     ends = {title: (0.93 * own.min().min(), 1.07 * own.max().max()) for title, own in ends.items()}
-    forest = forest.scale(log=True, row=1.9, range=ends)
-    said = f"ratio of errors, one training seed, 95 % CI over {images_of(rows)} (geometric mean: over types)"
-    forest = forest.add(Interval(columns=("ratio", "low", "high"), words=said), Rule(1, "baseline"))
+    forest = forest.scale(log=True, row=1.9, range=ends).add(interval, ticks, Rule(1, "baseline"))
     if published is not None:
         kind, attention = published["condition"].fillna(ALL), published["model"].map(attention_of)
         found = by_panel(published.assign(value=published["ratio"], kind=kind, attention=attention))
@@ -262,49 +243,44 @@ def corruptions_figure(
     return forest.figure()
 
 
-def ood_figure(frame: pd.DataFrame) -> go.Figure:
-    """AUPR of out-of-distribution images by the largest probability, a row per model; guessing gives 1/2.
+def ood_figure(means: pd.DataFrame) -> go.Figure:
+    """Draw the AUPR of out-of-distribution images, a row per model and a panel per kind of images; guessing gives 1/2.
 
-    Bars are those of `with_aupr_ends`, over as many out-of-distribution images as the model's own.
+    Bars are 95 % intervals over seeds; a model with one seed has a pale marker and none.
 
     Args:
-        frame: rows of an evaluation with the column attention, as `workbench.studies.records.recorded` gives them.
+        means: `workbench.studies.over_seeds.seed_means` of AUPR.
 
     Raises:
         InputError: no AUPR in the frame.
     """
-    rows = rows_of(frame, "aupr", needs=("attention", "kind"))
-    known = with_aupr_ends(rows[rows["kind"].isin([*_FOREIGN])])
-    titles, drawn = {"aupr": "AUPR of out-of-distribution images<br>(→ better)"}, known.assign(panel="aupr")
-    forest = Forest(drawn, y="attention", x=titles, panel="panel", color="kind", names=_FOREIGN)
-    words = Interval(columns=("value", "low", "high"), words=f"95 % CI over {images_of(known)} of each kind")
-    return forest.scale(row=2.1).add(words, Rule(0.5, "chance")).figure("column")
-
-
-def with_aupr_ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of AUPR with the ends of their 95 % intervals, on logits (Boyd et al. 2013), in ``low`` and ``high``."""
-    ends = [aupr_interval(value, n) for value, n in zip(rows["value"], rows["n"], strict=True)]
-    return rows.assign(low=[one.low for one in ends], high=[one.high for one in ends])
+    rows = rows_of(means, "aupr", needs=("attention", "kind", "seeds"))
+    rows = rows[rows["kind"].isin([*_FOREIGN])]
+    drawn, interval, ticks = _seeds_drawn(rows.assign(panel=rows["kind"]))
+    titles = {kind: f"AUPR of {words}<br>(→ better)" for kind, words in _FOREIGN.items() if (rows["kind"] == kind).any()}
+    forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(same=True)
+    return forest.add(interval, ticks, Rule(0.5, "chance")).figure()
 
 
 _PANELS = {"perplexity": "All characters", "perplexity_kept": "Characters that no swap touches"}
 _RATIO = "Ratio to softmax (↓ better)"
 
 
-def perplexity_figure(frame: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
-    """Perplexity against the share of swapped words: of everything, and of what no swapped word touches.
+def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
+    """Draw perplexity against the share of swapped words: of everything, and of what no swapped word touches.
 
-    Below, the same divided by the baseline's. Bands are 95 % intervals over texts.
+    Below, the same divided by the baseline's. A line is the exploratory seed, without an interval; a large marker is
+    the mean over the seeds that answer, with its 95 % interval over seeds.
 
     Args:
-        frame: rows of word-swap with the column attention, as `workbench.studies.records.recorded` gives them.
-        ratios: the results of `workbench.studies.baselines.ratios_to_baseline` for both perplexities, joined.
+        means: `workbench.studies.over_seeds.seed_means` of both perplexities of word-swap.
+        ratios: `seed_differences` of the same as a ratio.
 
     Raises:
         InputError: no perplexity.
         UnknownName: an attention variant without a look.
     """
-    parts = [frame.assign(quantity="perplexity"), ratios.assign(value=ratios["ratio"], quantity=_RATIO)]
+    parts = [means.assign(quantity="perplexity"), ratios.assign(quantity=_RATIO)]
     rows = pd.concat([_drawn(part) for part in parts])
     if rows.empty:
         raise InputError("the frame holds no perplexity; give rows of the protocol word-swap")
@@ -313,14 +289,14 @@ def perplexity_figure(frame: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
     shown = [name for name in ("perplexity", _RATIO) if (rows["metric"] == name).any()]
     plot = Plot(rows, x="swapped", color="attention", panel="of").metric(*shown)
     plot = plot.scale(x_title="Words swapped (%)", y_log=True).add(
-        Band(columns=("low", "high"), words="95 % CI over texts", alpha=0.13), Line(words="one training seed"),
+        *_lines_and_means(pd.concat([means, ratios]), "seeds"),
         Rule(column="baseline", name="softmax baseline"),
-    )  # fmt: skip
+    )
     return plot.figure("page")
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of both perplexities against the share in per cent, with a panel each."""
-    own = rows[rows["metric"].isin(_PANELS) & rows["value"].notna()]
-    plain = own.drop(columns=["protocol", "epsilon"], errors="ignore")
+    own = _means_and_lines(rows[rows["metric"].isin(_PANELS) & rows["value"].notna()])
+    plain = own[["attention", "value", "low", "high", "mean"]]
     return plain.assign(swapped=100 * own["epsilon"], of=own["metric"].map(_PANELS), metric=own["quantity"])

@@ -217,6 +217,8 @@ def _spread_out(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
     shown = data[data["severity"].isna()]
+    if "training_seed" in shown and shown["training_seed"].isna().any():
+        shown = shown[shown["training_seed"].isna()]  # the means over seeds
     conditions = [
         ", ".join(
             [
@@ -232,7 +234,13 @@ def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
     # In a comparison with baselines the interval is the ratio's.
     value = "ratio" if "ratio" in shown else "value"
     cells = [_with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
+    if "seeds" in shown:
+        many = [f" ({count} seed{'s'[: count - 1]})" for count in shown["seeds"]]
+        cells = [text + words for text, words in zip(cells, many, strict=True)]
     names = shown["model"].str.removeprefix("bundled:")
+    if "compared" in shown:  # with a baseline
+        signs = shown["compared"].map({"difference": " − ", "ratio": " / "})
+        names = (names + signs + shown["baseline"].str.removeprefix("bundled:")).where(signs.notna(), names)
     shown = shown.assign(model=names, condition=conditions, text=cells)
     several = shown.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
     for seeds in several[several["count"] > 1].reset_index().to_dict("records"):  # of training

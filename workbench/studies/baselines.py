@@ -25,6 +25,7 @@ from workbench.core.intervals import (
 )
 from workbench.frames.results import shared
 from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
+from workbench.papers.verdicts import parse_measure
 from workbench.studies.records import recorded, trained_alike, training_record
 
 COLUMNS = (
@@ -45,6 +46,16 @@ def stated_baselines() -> dict[str, str]:
     bundled = stated["analysis"].isin(RECORDED) & (stated["analysis"] != "embedded")
     options = [claim_options(text) for text in stated.loc[bundled, "options"]]
     return {pair["model"]: pair["baseline"] for pair in options if {"model", "baseline"} <= set(pair)}
+
+
+def stated_budgets() -> dict[str, float]:
+    """Attack → the budget at which the papers' claims compare trained models under it."""
+    budgets: dict[str, float] = {}
+    for row in stated_claims().query("analysis == 'evaluation'").itertuples():
+        for term in parse_measure(row.measure):
+            if "epsilon" in term.where and term.metric == "accuracy_top1":
+                budgets[term.where["protocol"]] = float(term.where["epsilon"])
+    return budgets
 
 
 def ratios_to_baseline(frame: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -11,53 +11,101 @@ from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, mean_interval, welch_interval
 from workbench.frames.results import join_frames
 from workbench.studies.baselines import UNREACHED
+from workbench.papers.published import claim_options
+from workbench.papers.verdicts import HOLDS, parse_measure
+from workbench.studies.over_seeds import answering_each
 from workbench.studies.records import recorded
+from workbench.studies.seeds import EXPLORED
 
 
-def median_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
-    """A test metric at the end of training, of every model of a training record: median and range over its seeds."""
+def mean_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
+    """List a test metric at the end of training: each model's mean over the seeds that answer, with its 95 % CI."""
     rows = trained[(trained["metric"] == metric) & (trained["split"] == "test")]
-    rows = rows[rows["epoch"] == rows.groupby("model")["epoch"].transform("max")]
+    rows = answering_each(rows[rows["epoch"] == rows.groupby("model")["epoch"].transform("max")])
     if rows.empty:
         return []
-    spread = rows.groupby("model", sort=False)["value"].agg(["median", "min", "max"])
-    values = ", ".join(
-        f"{model} {row['median']:{format}} ({row['min']:{format}} to {row['max']:{format}})"
-        for model, row in spread.iterrows()
+    values = [
+        f"{model} {mean_interval(own['value']).words(format)} ({len(own)} seeds)"
+        for model, own in rows.groupby("model", sort=False)
+    ]
+    return [f"Test {metric}, mean over seeds, 95 % CI: {', '.join(values)}."]
+
+
+def seed_findings(differences: pd.DataFrame, factor: float = 100, format: str = "+.1f") -> list[str]:
+    """List each mechanism's differences from its baseline (or ratios to it) with their intervals over seeds.
+
+    Args:
+        differences: `workbench.studies.over_seeds.seed_differences`; the words of ``label`` where there is one, or
+            protocol and budget, name a row. Of one seed a side the value is given and not tested.
+        factor: 100 for percentage points.
+        format: of the numbers.
+    """
+    sentences = []
+    rows = differences[differences["training_seed"].isna()]
+    for (model, baseline, seeds), own in rows.groupby(["model", "baseline", "seeds"], sort=False):
+        values = [
+            f"{_condition(row)} "
+            + Finding(*(factor * end for end in (row["value"], row["low"], row["high"])), seeds).words(format)
+            for row in own.to_dict("records")
+        ]
+        words = f"mean over {seeds} seeds a side, 95 % CI" if seeds > 1 else "1 seed a side, not tested"
+        sentences.append(f"{_short(model)} against {_short(baseline)}, {words}: {'; '.join(values)}.")
+    return sentences
+
+
+def _condition(row: Mapping[str, Any]) -> str:
+    parts = [str(row["protocol"]), row["kind"], row["epsilon"]]
+    return " ".join(f"{part:g}" if isinstance(part, float) else part for part in parts if not pd.isna(part))
+
+
+def spread_findings(means: pd.DataFrame) -> str:
+    """Name the mechanism whose seeds differ most under one condition, of `workbench.studies.over_seeds.seed_means`."""
+    seeds = means[means["training_seed"].notna()].groupby(["model", "protocol"])["value"].agg(["min", "max"])
+    if seeds.empty:
+        return ""
+    model, protocol = (seeds["max"] - seeds["min"]).idxmax()
+    low, high = 100 * seeds.loc[(model, protocol)]
+    return (
+        f"One training seed decides nothing: under {protocol.upper() if protocol != 'noise' else protocol} the seeds of "
+        f"{_short(model)} run from {low:.0f} % to {high:.0f} %."
     )
-    return [f"Test {metric}, median (range) of {rows['seed'].nunique()} seeds: {values}."]
 
 
-def growth_findings(swapped: pd.DataFrame) -> list[str]:
-    """How much the perplexity grows with the largest share of swapped words: of which model least and most."""
-    words = {"perplexity": "all characters", "perplexity_kept": "characters left alone"}
-    sentences = []
-    for metric, which in words.items():
-        rows = swapped[swapped["metric"] == metric].set_index(["model", "epsilon"])["value"]
-        if len(rows):
-            top = swapped["epsilon"].max()
-            growth = (rows.xs(top, level="epsilon") / rows.xs(0.0, level="epsilon")).sort_values()
+def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: str) -> list[str]:
+    """Count how the papers' claims about each mechanism drawn come out: what a caption begins with.
+
+    Args:
+        claims: `workbench.studies.claims_from_records`; those of evaluation about the rows drawn are counted.
+        differences: `workbench.studies.over_seeds.seed_differences`, what is drawn.
+        quality: what is claimed of a mechanism, "more robust than".
+    """
+    rows = differences[differences["training_seed"].isna() & (differences["protocol"] != "clean")]
+    stated = claims[claims["analysis"] == "evaluation"]
+    models = stated["options"].map(lambda text: f"bundled:{claim_options(text)['model']}")
+    wheres = [parse_measure(text)[0].where for text in stated["measure"]]
+    sentences, single = [], {}
+    for (model, baseline), own in rows.groupby(["model", "baseline"], sort=False):
+        drawn = {*zip(own["protocol"], own["epsilon"].fillna(-1), strict=True)}
+        about = [
+            name == model and (where["protocol"], float(where.get("epsilon", -1))) in drawn
+            for name, where in zip(models, wheres, strict=True)
+        ]
+        if any(about):
+            verdicts = stated.loc[about, "verdict"]
+            counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.value_counts().items())
             sentences.append(
-                f"With {top:.0%} of words swapped the perplexity of {which} grows {growth.iloc[0]:.2f} times "
-                f"({growth.index[0]}) to {growth.iloc[-1]:.2f} times ({growth.index[-1]})."
+                f"In {(verdicts == HOLDS).sum()} of {len(verdicts)} test{'s'[: len(verdicts) - 1]} {_short(model)} is "
+                f"shown to be {quality} {_short(baseline)} ({own['seeds'].max()} seeds a side: {counts})."
             )
-    return sentences
+        elif own["seeds"].max() == 1:
+            single.setdefault(_short(baseline), []).append(_short(model))
+    return sentences + [
+        f"One seed a side decides nothing: {', '.join(models)} against {baseline}." for baseline, models in single.items()
+    ]
 
 
-def attack_findings(evaluated: pd.DataFrame, budgets: Mapping[str, float]) -> list[str]:
-    """Accuracy under attacks of one budget each: of the least and the most robust model, with intervals over images."""
-    rows = evaluated[evaluated["metric"] == "accuracy_top1"]
-    sentences = []
-    for protocol, budget in budgets.items():
-        known = rows[(rows["protocol"] == protocol) & (rows["epsilon"] == budget)].sort_values("value")
-        if len(known):
-            ends = [
-                f"{Finding(row.value, row.low, row.high, int(row.n)).words('.1%')} ({row.model})"
-                for row in known.iloc[[0, -1]].itertuples()
-            ]
-            attack = protocol if protocol == "noise" else protocol.upper()
-            sentences.append(f"Under {attack} at ε = {budget:g} accuracies run from {ends[0]} to {ends[1]}.")
-    return sentences
+def _short(spec: str) -> str:
+    return spec.removeprefix("bundled:")
 
 
 def agreement_findings(
@@ -79,6 +127,7 @@ def agreement_findings(
     except MissingResource as reason:
         return [_not_evaluated(model, reason)]
     keys = ["model", "protocol", "epsilon", "metric"]
+    evaluated = evaluated[evaluated["seed_kind"] == EXPLORED]  # the weights that are bundled
     both = now.merge(evaluated, on=keys, suffixes=("", "_record"))
     if both.empty:
         return []
@@ -88,14 +137,14 @@ def agreement_findings(
 
 
 def corruption_findings(ratios: pd.DataFrame) -> list[str]:
-    """In how many pairs of model and corruption the error differs from the baseline's, and in how many by chance."""
-    kinds = ratios[ratios["kind"].notna() & ratios["ratio"].notna()]
+    """Count the errors by corruption that differ from the baseline's over several seeds, and how many would by chance."""
+    kinds = ratios[ratios["training_seed"].isna() & ratios["kind"].notna() & (ratios["seeds"] > 1)]
     if kinds.empty:
         return []
     low, high = (kinds["high"] < 1).sum(), (kinds["low"] > 1).sum()
     return [
-        f"Of {len(kinds)} errors by model and corruption, {low} have a 95 % CI below the baseline's, {high} above; of "
-        f"as many without any difference about {0.05 * len(kinds):.0f} would be in one of the two."
+        f"Of {len(kinds)} errors by model and corruption over {int(kinds['seeds'].min())} seeds a side, {low} have a "
+        f"95 % CI below the baseline's, {high} above; without any difference about {0.05 * len(kinds):.1f} would."
     ]
 
 

@@ -22,6 +22,8 @@ from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.core.renamed import new_settings
 from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
+from workbench.papers.verdicts import evidence
+from workbench.studies.seeds import CONFIRMATORY, CONFIRMED, EXPLORED
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
 POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE = "points.csv", "epochs.csv", "claims.csv"
@@ -302,10 +304,13 @@ def beside_perturbed(record: pd.DataFrame, conditions: Mapping[str, str]) -> pd.
 
 
 def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:
-    """What is on record of the bundled `models` ("digits-vit", …), in their order; what is not is no error.
+    """Return every committed seed of the bundled `models` ("digits-vit", …), in their order; absent ones are no error.
 
-    Columns as those of `training_record` or `evaluation_record`, of an evaluation also ``attention``. There may be
-    no rows at all. ``attrs["absent"]`` says for every model without a row why, and what would make it.
+    Columns as those of `training_record`, or `CONFIRMED_COLUMNS` of an evaluation with ``attention``; and
+    ``seed_kind``: "exploratory" for the seeds that had been seen, "confirmatory" for those fixed beforehand. The
+    confirmatory seeds of a model join where all of them are on record, of an evaluation budget by budget: a look at
+    some would choose when to stop. There may be no rows at all. ``attrs["absent"]`` says for every model without a row
+    why, and what would make it.
     """
     trained = trained_models()
     absent = {
@@ -314,27 +319,81 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
         if name not in trained
     }
     known = [name for name in models if name in trained]
-    frame = training_record(known) if known else _nothing(TRAINING_COLUMNS)
+    frame = _every_training(known) if known else _nothing((*TRAINING_COLUMNS, "seed_kind"))
     if kind == "training":
         frame.attrs["absent"] = absent
         return frame
     attention = frame.drop_duplicates("model").set_index("model")["attention"]
     try:
-        frame = evaluation_record()
+        exploratory = evaluation_record()
     except MissingResource as reason:
-        nothing = _nothing((*EVALUATION_COLUMNS, "attention"))
+        nothing = _nothing((*CONFIRMED_COLUMNS, "attention", "seed_kind"))
         nothing.attrs["absent"] = absent | dict.fromkeys(known, str(reason))
         return nothing
-    names = frame["model"].str.removeprefix("bundled:")
-    rows = frame.assign(attention=names.map(attention))[names.isin(known)]
-    place = {name: number for number, name in enumerate(known)}
-    rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(place), kind="stable")
+    bundled = {f"bundled:{name}": _described(name)["seeds"][0] for name in known}
+    frames = [exploratory.assign(training_seed=exploratory["model"].map(bundled), seed_kind=EXPLORED)]
+    try:
+        confirmed = evaluation_record(confirmed=True)
+        frames.append(_complete(confirmed).assign(seed_kind=CONFIRMED))
+    except MissingResource:
+        pass
+    frame = pd.concat([conform_evaluation(one, (*CONFIRMED_COLUMNS, "seed_kind")) for one in frames])
+    rows = frame[frame["model"].isin(bundled)].reset_index(drop=True)
+    names = rows["model"].str.removeprefix("bundled:")
+    rows = rows.assign(attention=names.map(attention))
+    order = {name: number for number, name in enumerate(known)}
+    rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(order), kind="stable")
     for name in set(known) - set(names):
         absent[name] = "not in the record of evaluations; make it with: make records"
-    specs = {f"bundled:{name}" for name in known}
-    runs = [run for run in frame.attrs["provenance"] if run["model"]["spec"] in specs]
-    rows.attrs = {**frame.attrs, "provenance": shared(runs), "absent": absent}
+    sources = [exploratory, confirmed] if len(frames) > 1 else [exploratory]
+    runs = [run for one in sources for run in one.attrs["provenance"] if run["model"]["spec"] in bundled]
+    rows.attrs = {
+        "records": shared([file for one in sources for file in one.attrs["records"]]),
+        "provenance": shared(runs),
+        "notes": list(dict.fromkeys(note for one in sources for note in one.attrs["notes"])),
+        "absent": absent,
+    }
     return rows.reset_index(drop=True)
+
+
+def _every_training(names: Sequence[str]) -> pd.DataFrame:
+    """Training of these models: the seeds that had been seen, and the confirmatory ones where all are on record."""
+    complete = [
+        name for name, seeds in confirmed_seeds(names).items()
+        if evidence([name], CONFIRMATORY, {name: seeds})[0]
+    ]  # fmt: skip
+    frames = [training_record(names).assign(seed_kind=EXPLORED)]
+    if complete:
+        confirmed = training_record(complete, confirmed=True)
+        fixed = [
+            seed in CONFIRMATORY[name] for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
+        ]
+        attrs = confirmed.attrs
+        frames.append(confirmed[fixed].assign(seed_kind=CONFIRMED))
+        frames[-1].attrs = attrs
+    joined = pd.concat(frames, ignore_index=True)
+    order = {name: number for number, name in enumerate(names)}
+    joined = joined.sort_values("model", key=lambda own: own.map(order), kind="stable").reset_index(drop=True)
+    joined.attrs = {
+        "records": shared([file for one in frames for file in one.attrs["records"]]),
+        "provenance": shared([run for one in frames for run in one.attrs["provenance"]]),
+        "notes": [],
+    }
+    return joined
+
+
+def _complete(confirmed: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the fixed seeds of each model and budget, of those budgets of which all of them are on record."""
+    names = confirmed["model"].str.removeprefix("bundled:")
+    fixed = [
+        seed in CONFIRMATORY.get(name, ())
+        for name, seed in zip(names, confirmed["training_seed"], strict=True)
+    ]
+    rows = confirmed[fixed]
+    keys = ["model", "protocol", "kind", "epsilon", "severity", "metric"]
+    seeds = rows.groupby(keys, dropna=False)["training_seed"].transform("nunique")
+    stated = rows["model"].str.removeprefix("bundled:").map(lambda name: len(CONFIRMATORY[name]))
+    return rows[seeds == stated]
 
 
 def _nothing(columns: Sequence[str]) -> pd.DataFrame:

@@ -5,6 +5,8 @@ docs/papers/verdicts.md says what each may be used for; `workbench.papers.verdic
 
 from __future__ import annotations
 
+CONFIRMED, EXPLORED = "confirmatory", "exploratory"
+"""The two kinds of seed, as the column ``seed_kind`` of `workbench.studies.records.recorded` names them."""
 SEEDS = (0, 1, 2)
 """Of the bundled models; what they show has been seen, so it is exploratory."""
 _COMPARED = {
