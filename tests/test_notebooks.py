@@ -12,6 +12,7 @@ import pytest
 from workbench.apps.rendering import render
 from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.core.paths import bundled_notebooks, notebooks_dir
+from workbench.studies.records import recorded
 
 NAMES, PATHS = (list(held) for held in zip(*bundled_notebooks().items(), strict=True))
 # a line that holds words of a caption or an alternative text and no code
@@ -205,6 +206,34 @@ def render_once(warm, tmp_path_factory):
         )
 
     return rendered
+
+
+@pytest.mark.parametrize("name", ["robustness", "language_modelling"])
+def test_no_figure_compares_mechanisms_by_fewer_seeds_than_are_on_record(render_once, name):
+    rendered = render_once(name)
+    figures = rendered.outcomes[0].figures
+    assert figures
+    for figure in figures:
+        rows = pd.read_csv(rendered.out / f"{figure}.csv")
+        rows["baseline"] = rows.get("baseline", pd.NA)
+        means, seeds = rows[rows["training_seed"].isna()], rows[rows["training_seed"].notna()]
+        assert len(means)
+        assert means.loc[means["seeds"] == 1, ["low", "high"]].isna().all(axis=None)
+        assert seeds[["low", "high"]].isna().all(axis=None)
+        specs = {*means["model"], *means["baseline"].dropna()}
+        names = [spec.removeprefix("bundled:") for spec in specs]
+        record = pd.concat([recorded(names, "evaluation"), _clean(recorded(names, "training"))])
+        for row in means.to_dict("records"):
+            pair = [name for name in (row["model"], row["baseline"]) if pd.notna(name)]
+            own = record[(record["protocol"] == row["protocol"]) & record["model"].isin(pair)]
+            own = own[(own["epsilon"] == row["epsilon"]) | (own["epsilon"].isna() & pd.isna(row["epsilon"]))]
+            by_kind = own.groupby(["seed_kind", "model"])["training_seed"].nunique().unstack(fill_value=0)
+            assert row["seeds"] == by_kind.reindex(columns=pair).min(axis=1).max(), (figure, row)
+
+
+def _clean(trained):
+    about = {"protocol": "clean", "training_seed": trained["seed"], "model": "bundled:" + trained["model"]}
+    return trained[["seed_kind"]].assign(**about)
 
 
 @pytest.mark.parametrize("name", NAMES)

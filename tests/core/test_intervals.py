@@ -12,7 +12,6 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 
 from workbench.core.intervals import (
     Finding,
-    aupr_interval,
     crossed_interval,
     crossed_mean_interval,
     half_width,
@@ -33,14 +32,6 @@ from workbench.core.intervals import (
 )
 
 ONE, TWO = pd.Series([3.0, 5.0, 4.5]), pd.Series([2.0, 2.5, 3.5, 1.0])
-
-
-def test_an_area_under_a_curve_has_an_interval_on_logits():
-    found = aupr_interval(0.8, 100)
-    ends = np.log([found.low / (1 - found.low), found.high / (1 - found.high)])
-    assert ends.mean() == pytest.approx(np.log(4))
-    assert np.diff(ends)[0] / 2 == pytest.approx(1.959964 / np.sqrt(100 * 0.8 * 0.2))
-    assert math.isnan(aupr_interval(1.0, 100).low)
 
 
 def test_the_interval_of_a_mean_is_that_of_student():

@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
-    Finding,
     mean_interval,
-    newcombe_interval,
     paired_interval,
     welch_interval,
 )
@@ -26,7 +23,6 @@ from workbench.studies.baselines import (
     narrowed,
     printed_ends,
     ratio_at_the_end,
-    ratios_to_baseline,
     recorded_curves,
     share_findings,
     stated_baselines,
@@ -282,62 +278,6 @@ def test_every_trained_mechanism_has_the_baseline_that_its_claims_name():
     assert found["digits-rpc-sym"] == "digits-softmax-sym"
     assert found["prose-tssa-causal"] == "prose-softmax"
     assert "digits-vit" not in found
-
-
-def _errors(model, **kinds):
-    rows = [
-        {"model": f"bundled:{model}", "protocol": "corruptions", "n": 400, "metric": "corruption_error",
-         "kind": kind, "value": value}
-        for kind, value in kinds.items()
-    ]  # fmt: skip
-    whole = {**rows[0], "kind": None, "value": sum(kinds.values()) / len(kinds)}
-    return pd.DataFrame([*rows, whole]).reindex(columns=[*rows[0], "low", "high", "epsilon", "severity"])
-
-
-def test_errors_are_divided_by_the_baselines_type_by_type_and_their_mean_is_geometric():
-    frame = pd.concat(
-        [
-            _errors("digits-softmax-sym", fog=0.2, blur=0.1, jpeg=0.0),
-            _errors("digits-rpc-sym", fog=0.1, blur=0.4, jpeg=0.3),
-        ],
-        ignore_index=True,
-    )
-    frame.attrs["provenance"] = ["here"]
-    found = ratios_to_baseline(frame, "corruption_error").set_index("kind")
-    assert found.attrs["provenance"] == ["here"]
-    assert set(found["model"]) == {"bundled:digits-rpc-sym"}  # symmetric softmax is nobody's variant
-    ratio = found["ratio"].to_dict()
-    assert (ratio["fog"], ratio["blur"]) == pytest.approx((0.5, 4))
-    assert math.isnan(ratio["jpeg"])
-    whole = found.loc[found.index.isna()].iloc[0]
-    logs = np.log([0.5, 4])
-    expected = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    assert whole["ratio"] == pytest.approx(math.sqrt(2))
-    assert (whole["low"], whole["high"]) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-    sides = [stats.binomtest(count, 400).proportion_ci(method="wilson") for count in (40, 80)]
-    ends = newcombe_interval(
-        *(Finding(share, side.low, side.high, 400) for share, side in zip((0.1, 0.2), sides, strict=True)),
-        ratio=True,
-    )
-    assert (found.loc["fog", "low"], found.loc["fog", "high"]) == pytest.approx((ends.low, ends.high))
-
-
-def test_perplexities_are_divided_at_the_same_share_with_their_own_intervals():
-    def rows(model, values):
-        return [
-            {"model": f"bundled:{model}", "protocol": "word-swap", "kind": "words", "n": 20, "metric": "perplexity",
-             "epsilon": share, "severity": np.nan, "value": value, "low": value / 2, "high": value * 2}
-            for share, value in values.items()
-        ]  # fmt: skip
-
-    frame = pd.DataFrame(
-        rows("prose-rpc-sym", {0.0: 6.0, 0.1: 9.0}) + rows("prose-softmax", {0.1: 3.0, 0.0: 8.0})
-    )
-    found = ratios_to_baseline(frame, "perplexity").set_index("epsilon")
-    assert found["ratio"].to_dict() == pytest.approx({0.0: 0.75, 0.1: 3.0})
-    assert list(found["baseline_value"]) == [8.0, 3.0]
-    reach = 2 ** math.sqrt(2)
-    assert (found.loc[0.1, "low"], found.loc[0.1, "high"]) == pytest.approx((3 / reach, 3 * reach))
 
 
 def test_the_sentences_tell_which_variants_fall_and_where_the_exact_errors_lie():

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import MissingResource
-from workbench.core.intervals import Finding
+from workbench.core.intervals import Finding, mean_interval
 from workbench.papers.verdicts import HOLDS, UNDECIDED
 from workbench.studies import evaluation, findings
 from workbench.studies.claims import count_verdicts
@@ -12,21 +12,58 @@ from workbench.studies.records import recorded
 from workbench.studies.scaling import scaling_findings
 
 
-def test_medians_are_of_the_last_epoch_and_growth_is_from_clean_to_the_largest_share():
+def test_means_at_the_end_of_training_are_of_the_confirmatory_seeds_where_a_model_has_them():
     trained = pd.DataFrame(
-        [("x", 0, 1, 0.5), ("x", 0, 2, 0.7), ("x", 1, 2, 0.9), ("x", 2, 2, 0.8)],
-        columns=["model", "seed", "epoch", "value"],
-    ).assign(metric="accuracy", split="test")
-    assert findings.median_findings(trained, "accuracy", ".0%") == [
-        "Test accuracy, median (range) of 3 seeds: x 80% (70% to 90%)."
+        [
+            *[
+                ("x", seed, epoch, value + epoch, "confirmatory")
+                for epoch in (1, 2)
+                for seed, value in ((7, 0.5), (8, 0.7))
+            ],
+            ("x", 0, 2, 99.0, "exploratory"),
+            ("y", 0, 2, 3.0, "exploratory"),
+        ],
+        columns=["model", "seed", "epoch", "value", "seed_kind"],
+    ).assign(metric="perplexity", split="test")
+    words = mean_interval(pd.Series([2.5, 2.7])).words(".2f")
+    assert findings.mean_findings(trained, "perplexity", ".2f") == [
+        f"Test perplexity, mean over seeds, 95 % CI: x {words} (2 seeds), y 3.00 (1 seeds)."
     ]
-    assert findings.median_findings(trained, "loss", ".2f") == []
-    swapped = pd.DataFrame(
-        [("x", 0.0, 4.0), ("x", 0.2, 8.0), ("y", 0.0, 5.0), ("y", 0.2, 6.0)],
-        columns=["model", "epsilon", "value"],
-    ).assign(metric="perplexity")
-    (sentence,) = findings.growth_findings(swapped)
-    assert sentence.endswith("of all characters grows 1.20 times (y) to 2.00 times (x).")
+    assert findings.mean_findings(trained, "loss", ".2f") == []
+
+
+def seeds(model, baseline, protocol, epsilon, value, low, high, count):
+    return {"model": f"bundled:{model}", "baseline": f"bundled:{baseline}", "protocol": protocol, "kind": None,
+            "epsilon": epsilon, "value": value, "low": low, "high": high, "seeds": count,
+            "training_seed": None}  # fmt: skip
+
+
+def test_sentences_about_seeds_name_their_number_and_agree_with_the_verdicts():
+    differences = pd.DataFrame(
+        [
+            seeds("digits-a", "digits-b", "pgd", 0.02, -0.04, -0.24, 0.16, 5),
+            seeds("digits-a", "digits-b", "noise", 0.3, -0.09, -0.16, -0.01, 5),
+            seeds("digits-c", "digits-b", "pgd", 0.02, 0.2, None, None, 1),
+        ]
+    )
+    single = {**seeds("digits-a", "digits-b", "pgd", 0.02, 0.14, None, None, 1), "training_seed": 0}
+    with_seeds = pd.concat([differences, pd.DataFrame([single])])
+    several, one = findings.seed_findings(with_seeds)
+    pgd, noise = (Finding(*ends, 5).words("+.1f") for ends in ((-4, -24, 16), (-9, -16, -1)))
+    assert several == (
+        f"digits-a against digits-b, mean over 5 seeds a side, 95 % CI: pgd 0.02 {pgd}; noise 0.3 {noise}."
+    )
+    assert one == "digits-c against digits-b, 1 seed a side, not tested: pgd 0.02 +20.0."
+    attacks = ("pgd,epsilon=0.02", "noise,epsilon=0.3", "cw,epsilon=1")
+    claims = pd.DataFrame(
+        {"analysis": "evaluation", "options": "model=digits-a, baseline=digits-b",
+         "measure": [f"accuracy_top1[protocol={attack}]" for attack in attacks],
+         "verdict": [UNDECIDED, "fails", HOLDS]}
+    )  # fmt: skip
+    assert findings.verdict_findings(claims, with_seeds, "stronger than") == [
+        "In 0 of 2 tests digits-a is shown to be stronger than digits-b (5 seeds a side: 1 undecided, 1 fails).",
+        "One seed a side decides nothing: digits-c against digits-b.",
+    ]
 
 
 def test_differences_and_learning_tell_what_their_intervals_decide():
@@ -59,19 +96,20 @@ def attacked(model, attack, values, n=100):
     return pd.DataFrame(
         [
             {"model": model, "protocol": attack, "epsilon": budget, "metric": "accuracy_top1", "value": value,
-             "low": value - 0.1, "high": value + 0.1, "n": n}
+             "low": value - 0.1, "high": value + 0.1, "n": n, "seed_kind": "exploratory"}
             for budget, value in values.items()
         ]
     )  # fmt: skip
 
 
-def test_the_least_and_the_most_robust_model_are_named_of_each_attack():
-    evaluated = pd.concat(
-        [attacked("weak", "fgsm", {0.02: 0.3}), attacked("strong", "fgsm", {0.02: 0.8, 0.04: 0.1})]
-    )
-    (sentence,) = findings.attack_findings(evaluated, {"fgsm": 0.02, "noise": 0.3})
-    weak, strong = (Finding(value, value - 0.1, value + 0.1, 100).words(".1%") for value in (0.3, 0.8))
-    assert sentence == f"Under FGSM at ε = 0.02 accuracies run from {weak} (weak) to {strong} (strong)."
+def test_the_mechanism_whose_seeds_differ_most_is_named():
+    means = pd.DataFrame(
+        [("bundled:x", "pgd", 0.4, 1), ("bundled:x", "pgd", 0.8, 2), ("bundled:y", "noise", 0.4, 1),
+         ("bundled:y", "noise", 0.5, 2), ("bundled:y", "noise", 0.0, None)],
+        columns=["model", "protocol", "value", "training_seed"],
+    )  # fmt: skip
+    assert findings.spread_findings(means).endswith("under PGD the seeds of x run from 40 % to 80 %.")
+    assert findings.spread_findings(means[:0]) == ""
 
 
 def test_a_model_attacked_now_is_compared_with_its_record_budget_by_budget(monkeypatch):
@@ -117,12 +155,13 @@ def test_a_model_that_is_not_here_is_named_with_what_is_missing(said, monkeypatc
 
 def test_corruptions_and_verdicts_are_counted():
     ratios = pd.DataFrame(
-        {"kind": ["a", "b", "c", None], "ratio": [0.5, 2.0, 1.0, 1.1], "low": [0.4, 1.5, 0.8, 1.0],
-         "high": [0.6, 2.5, 1.2, 1.3]}
+        {"kind": ["a", "b", "c", None, "a", "a"], "low": [0.4, 1.5, 0.8, 1.0, 0.1, 0.1],
+         "high": [0.6, 2.5, 1.2, 1.3, 0.2, 0.2], "seeds": [5, 5, 5, 5, 1, 1],
+         "training_seed": [None, None, None, None, 3, None]}
     )  # fmt: skip
     (sentence,) = findings.corruption_findings(ratios)
     assert sentence.startswith(
-        "Of 3 errors by model and corruption, 1 have a 95 % CI below the baseline's, 1 above;"
+        "Of 3 errors by model and corruption over 5 seeds a side, 1 have a 95 % CI below the baseline's, 1 above;"
     )
     claims = pd.DataFrame(
         {"model": ["x", "x", "x", "x", "y"], "verdict": [HOLDS, HOLDS, HOLDS, HOLDS, UNDECIDED], "primary": True,

@@ -9,6 +9,7 @@ from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.studies import records
 from workbench.studies.records import (
+    CONFIRMED_COLUMNS,
     EVALUATION_COLUMNS,
     beside_softmax,
     conform_evaluation,
@@ -134,10 +135,48 @@ def test_what_is_on_record_of_models_comes_with_their_attention_and_the_rest_wit
     assert set(trained.attrs["absent"]) == {"c"}
 
 
+def _write_confirmed(data, seeds):
+    folder = data / "confirmed" / "records" / "robustness"
+    folder.mkdir(parents=True)
+    row = {"model": "bundled:a", "protocol": "fgsm", "epsilon": 0.25, "value": 0.25, "outcomes": "0001"}
+    rows = [{**row, "training_seed": seed} for seed in seeds]
+    conform_evaluation(pd.DataFrame(rows), CONFIRMED_COLUMNS).to_csv(folder / "evaluations.csv", index=False)
+    about = {
+        "command": "python", "seed": 0, "notes": [], "models": {f"a-{seed}": {"spec": "bundled:a"} for seed in seeds},
+        "protocols": {"fgsm": {"inputs": {"spec": "x"}, "settings": {}}},
+        "files": {"evaluations.csv": records.sha256_file(folder / "evaluations.csv")},
+    }  # fmt: skip
+    (folder / "record.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(("on_record", "expected"), [((7, 8, 9), {7, 8}), ((7, 9), set())])
+def test_confirmatory_seeds_join_the_exploratory_one_where_all_of_them_are_on_record(
+    data, monkeypatch, on_record, expected
+):
+    monkeypatch.setattr(records, "CONFIRMATORY", {"a": (7, 8)})  # 9 was not fixed beforehand
+    _write_training(data, "a", "softmax")
+    _write_evaluations(data)
+    _write_confirmed(data, on_record)
+    frame = recorded(["a"], "evaluation")
+    by_kind = frame.groupby("seed_kind")["training_seed"].agg(set).to_dict()
+    assert by_kind == {"exploratory": {0}} | ({"confirmatory": expected} if expected else {})
+    assert len(frame.attrs["records"]) == 2
+
+
+def test_training_holds_the_confirmatory_seeds_of_the_models_that_have_them_all():
+    frame = recorded(["digits-rpc-sym", "digits-rpc-asym"], "training")
+    by_model = frame.groupby(["model", "seed_kind"])["seed"].agg(set)
+    assert (
+        by_model["digits-rpc-sym", "exploratory"] == by_model["digits-rpc-asym", "exploratory"] == {0, 1, 2}
+    )
+    assert by_model["digits-rpc-sym", "confirmatory"] == set(records.CONFIRMATORY["digits-rpc-sym"])
+    assert ("digits-rpc-asym", "confirmatory") not in by_model
+
+
 def test_without_any_record_there_are_columns_and_reasons(data):
     _write_training(data, "a", "softmax")
     frame = recorded(["a"], "evaluation")
-    assert tuple(frame.columns) == (*EVALUATION_COLUMNS, "attention")
+    assert tuple(frame.columns) == (*CONFIRMED_COLUMNS, "attention", "seed_kind")
     assert len(frame) == 0
     assert "make records" in frame.attrs["absent"]["a"]
     assert len(recorded([], "training")) == len(recorded(["z"], "training")) == 0

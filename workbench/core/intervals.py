@@ -353,21 +353,6 @@ def share_interval(share: float, n: int) -> Finding:
     return Finding(share, min(float(low), share), max(float(high), share), n)  # 10 of 10: 1, less a rounding
 
 
-def aupr_interval(area: float, positives: int) -> Finding:
-    """An area under a precision-recall curve with its interval on logits (Boyd, Eng & Page 2013).
-
-    With η = log(θ / (1 − θ)) the ends are those of η ± z / √(n θ (1 − θ)), n the positives; 0 and 1 have none.
-    """
-    from scipy import stats
-
-    if not 0 < area < 1 or positives < 1:
-        return Finding(area, math.nan, math.nan, positives)
-    half = stats.norm.ppf((1 + LEVEL) / 2) / math.sqrt(positives * area * (1 - area))
-    odds = math.log(area / (1 - area))
-    low, high = (1 / (1 + math.exp(-end)) for end in (odds - half, odds + half))
-    return Finding(area, low, high, positives)
-
-
 def half_width(standard_error: Any, freedom: Any) -> Any:
     """Half the t-interval of an estimate with this standard error, numbers or arrays: of slopes and of sums."""
     from scipy import stats

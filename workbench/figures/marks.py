@@ -142,7 +142,8 @@ class Line(Mark):
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
-                marker=marker, opacity=0.4 if self.pale else None, customdata=level["n"], text=level[series.x] if series.aside else None,
+                marker=marker, customdata=level["n"], text=level[series.x] if series.aside else None,
+                opacity=_PALE if self.pale else None,
                 hovertemplate=hover.replace("%{x}", "%{text}") if series.aside else hover,
             )  # fmt: skip
 
@@ -159,10 +160,13 @@ class Line(Mark):
             yield key_entry(words, mode="markers", marker={**style["marker"], "size": 7})
             return
         bare = not self.markers or all(series.many for series in drawn)
-        pale = {"opacity": 0.4} if self.pale else {}
+        pale = {"opacity": _PALE} if self.pale else {}
         yield key_entry(words, mode="lines" if bare else "lines+markers", **style, **pale)
         if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
             yield key_entry(self.flag[1], mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL})
+
+
+_PALE = 0.4
 
 
 def _kept(series: Series, where: tuple[str, Any] | None) -> Series:

@@ -71,7 +71,9 @@ def _seeds_drawn(rows: pd.DataFrame) -> tuple[pd.DataFrame, Interval, Ticks]:
     single = rows[rows["training_seed"].notna()]
     several = several.assign(mean_kind=means["seed_kind"]).drop_duplicates(keys)
     single = single.astype(dict.fromkeys(keys, "string")).fillna(dict.fromkeys(keys, ""))
-    ticks = rows.loc[single.index].assign(mean_kind=single.merge(several, "left", keys)["mean_kind"].to_numpy())
+    ticks = rows.loc[single.index].assign(
+        mean_kind=single.merge(several, "left", keys)["mean_kind"].to_numpy()
+    )
     ticks = ticks[ticks["mean_kind"].notna()]
     ticks = ticks.assign(in_mean=ticks["seed_kind"] == ticks["mean_kind"])
     counts = _seed_counts(rows)
@@ -118,13 +120,16 @@ def robustness_models_figure(means: pd.DataFrame) -> go.Figure:
     rows = rows[rows["protocol"].isin(order)]
     in_order(rows["attention"].unique())
     labels = [
-        condition_words(*one).replace(", ", ",<br>") for one in zip(rows["protocol"], rows["epsilon"], strict=True)
+        condition_words(*one).replace(", ", ",<br>")
+        for one in zip(rows["protocol"], rows["epsilon"], strict=True)
     ]
     rows = rows.assign(panel=labels)
     first = rows.drop_duplicates("protocol").set_index("protocol")["panel"]
     titles = {first[name]: first[name] + " (enlarged)" * (name == "clean") for name in order}
     drawn, interval, ticks = _seeds_drawn(rows)
-    least = np.nanmin(rows.loc[rows["protocol"] != "clean", ["value", "low"]].to_numpy(dtype=float), initial=1)
+    least = np.nanmin(
+        rows.loc[rows["protocol"] != "clean", ["value", "low"]].to_numpy(dtype=float), initial=1
+    )
     ends = max(0.0, np.floor(10 * least - 0.2) / 10), 1.02
     shared = {title: ends for title in titles if title != first.get("clean")}
     forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(range=shared)
@@ -132,7 +137,7 @@ def robustness_models_figure(means: pd.DataFrame) -> go.Figure:
 
 
 def robustness_differences_figure(means: pd.DataFrame, differences: pd.DataFrame) -> go.Figure:
-    """Draw a row per attack: accuracies of mechanisms and their baseline, and the difference with the verdict's interval.
+    """Draw a row per attack: accuracies of mechanisms and their baseline, and differences with the verdicts' intervals.
 
     Rows with several seeds come first, those with one below a heading that says so. A tick is a seed; in the right
     panel a seed of the mechanism less the same seed of the baseline.
@@ -201,7 +206,7 @@ def corruptions_figure(
     Raises:
         InputError: no ratios of these variants.
     """
-    rows = ratios[ratios["value"].notna()].assign(kind=ratios["kind"].fillna(ALL))
+    rows = ratios[ratios["value"].gt(0) & ratios["value"].lt(np.inf)].assign(kind=ratios["kind"].fillna(ALL))
     held = {*rows["attention"]}
     panels = {
         title: own for title, names in groups.items() if (own := [n for n in in_order(names) if n in held])
@@ -223,7 +228,8 @@ def corruptions_figure(
     drawn, interval, ticks = _seeds_drawn(shown)
     counts = drawn.groupby("panel")["seeds"].max()
     titles = {
-        title: f"{title}<br>({counts[title]} seed{'s'[: counts[title] - 1]} a side, ← better)" for title in panels
+        title: f"{title}<br>({counts[title]} seed{'s'[: counts[title] - 1]} a side, ← better)"
+        for title in panels
     }
     names = {name: look_of(name).label for names in panels.values() for name in names}
     names |= {kind: noise_words(kind).replace("jpeg", "JPEG") for kind in kinds} | {ALL: "mean over kinds"}
@@ -257,7 +263,11 @@ def ood_figure(means: pd.DataFrame) -> go.Figure:
     rows = rows_of(means, "aupr", needs=("attention", "kind", "seeds"))
     rows = rows[rows["kind"].isin([*_FOREIGN])]
     drawn, interval, ticks = _seeds_drawn(rows.assign(panel=rows["kind"]))
-    titles = {kind: f"AUPR of {words}<br>(→ better)" for kind, words in _FOREIGN.items() if (rows["kind"] == kind).any()}
+    titles = {
+        kind: f"AUPR of {words}<br>(→ better)"
+        for kind, words in _FOREIGN.items()
+        if (rows["kind"] == kind).any()
+    }
     forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(same=True)
     return forest.add(interval, ticks, Rule(0.5, "chance")).figure()
 

@@ -1,15 +1,14 @@
 """Trained variants versus their baseline: the bundled model that was trained alike but for the attention.
 
 `versus_baseline` and its like give one row per model and quantity, `COLUMNS`: the value with its range, and how it
-differs from the baseline's, with the 95 % confidence interval of that difference. `ratios_to_baseline` divides what
-was evaluated. All of it is read from committed records.
+differs from the baseline's, with the 95 % confidence interval of that difference. All of it is read from committed
+records.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +17,7 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
     Finding,
     mean_interval,
-    newcombe_interval,
     paired_interval,
-    share_interval,
     welch_interval,
 )
 from workbench.frames.results import shared
@@ -51,57 +48,12 @@ def stated_baselines() -> dict[str, str]:
 def stated_budgets() -> dict[str, float]:
     """Attack → the budget at which the papers' claims compare trained models under it."""
     budgets: dict[str, float] = {}
-    for row in stated_claims().query("analysis == 'evaluation'").itertuples():
-        for term in parse_measure(row.measure):
+    stated = stated_claims()
+    for measure in stated.loc[stated["analysis"] == "evaluation", "measure"]:
+        for term in parse_measure(measure):
             if "epsilon" in term.where and term.metric == "accuracy_top1":
                 budgets[term.where["protocol"]] = float(term.where["epsilon"])
     return budgets
-
-
-def ratios_to_baseline(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One metric of an evaluation divided by that of each model's baseline, where both are in the frame.
-
-    The rows of `frame` with ``baseline``, ``baseline_value`` and ``ratio``, and in ``low`` and ``high`` the ratio's 95
-    % confidence interval: Newcombe's, from the intervals of both values, as in `claims_from_records`. A
-    ``corruption_error`` has none of its own: it gets Wilson's of a share of the n images, as if its five severities
-    were one, which is wide. The row without a kind becomes the geometric mean of the kinds' ratios with its paired
-    t-interval. Where a value is zero there is no ratio (NaN), and the mean leaves it out.
-    """
-    baselines = {f"bundled:{model}": f"bundled:{baseline}" for model, baseline in stated_baselines().items()}
-    rows = frame[frame["metric"] == metric]
-    keys = ["baseline", "protocol", "kind", "epsilon", "severity"]
-    side = rows.assign(baseline=rows["model"])[[*keys, "value", "low", "high"]]
-    joined = rows.assign(baseline=rows["model"].map(baselines)).merge(
-        side, on=keys, suffixes=("", "_baseline")
-    )
-    ratios = [_ratio(row) for row in joined.to_dict("records")]
-    joined = joined.assign(
-        **{name: [getattr(found, name) for found in ratios] for name in ("low", "high")},
-        ratio=[found.value for found in ratios],
-    )
-    if metric == "corruption_error":
-        for _, own in joined.groupby("model"):
-            kinds = own[own["kind"].notna() & own["ratio"].notna()]
-            mean = mean_interval(kinds["ratio"], ratio=True)
-            whole = own.index[own["kind"].isna()]
-            joined.loc[whole, ["ratio", "low", "high"]] = mean[:3]
-    joined = joined.rename(columns={"value_baseline": "baseline_value"}).drop(
-        columns=["low_baseline", "high_baseline"]
-    )
-    joined.attrs = dict(frame.attrs)
-    return joined
-
-
-def _ratio(row: Mapping[str, Any]) -> Finding:
-    sides = [
-        Finding(float(row["value" + of]), float(row["low" + of]), float(row["high" + of]), int(row["n"]))
-        for of in ("", "_baseline")
-    ]
-    if not min(side.value for side in sides) > 0:
-        return Finding(math.nan, math.nan, math.nan, int(row["n"]))
-    if row["metric"] == "corruption_error":
-        sides = [share_interval(side.value, side.n) for side in sides]
-    return newcombe_interval(*sides, ratio=True)
 
 
 def recorded_curves(

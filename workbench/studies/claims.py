@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.intervals import (
     Finding,
-    crossed_interval,
     interval_at,
     mcnemar_p,
     mean_interval,
@@ -46,6 +44,7 @@ from workbench.papers.verdicts import (
     UNDECIDED,
     Term,
 )
+from workbench.studies.over_seeds import correct_inputs, difference_over_seeds
 from workbench.studies.records import (
     OPERATORS,
     confirmed_seeds,
@@ -411,20 +410,16 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
         rows = _selected(frame, term)
         sides.append(rows[rows["training_seed"].isin(CONFIRMATORY[name])].sort_values("training_seed"))
     values = [side.groupby("training_seed")["value"].mean() for side in sides]  # over kinds
-    single = all(len(side) == len(own) for side, own in zip(sides, values, strict=True))
-    if ratio or not single or any(side["outcomes"].isna().any() for side in sides):
+    right = [table for side in sides if (table := correct_inputs(side)) is not None]
+    if ratio or len(right) < len(sides):
         return _by_welch(values[0], values[1], ratio)
-    right = [np.array([[letter == "1" for letter in text] for text in side["outcomes"]]) for side in sides]
-    if len({side.shape[1] for side in right}) > 1:
-        raise InputError(f"{term.metric} of the confirmatory seeds is of other inputs for each model")
+    difference = difference_over_seeds(sides[0], sides[1])
     ps = [mcnemar_p(one, other) for one, other in zip(*right, strict=True)]
     more = [one.mean() - other.mean() for one, other in zip(*right, strict=True)]
     surely = [gain for gain, p in zip(more, ps, strict=True) if p < verdicts.ALPHA]
     above, below = sum(gain > 0 for gain in surely), sum(gain < 0 for gain in surely)
     words = f"seed by seed, over the same {right[0].shape[1]} inputs (McNemar), higher in {above} and lower in {below}"
-    return _Comparison(
-        crossed_interval(*right), _INTERVALS["crossed"], f"{words} of {len(ps)}", (values[0], values[1])
-    )
+    return _Comparison(difference, _INTERVALS["crossed"], f"{words} of {len(ps)}", (values[0], values[1]))
 
 
 def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> _Comparison:

@@ -10,9 +10,9 @@ import pandas as pd
 from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, mean_interval, welch_interval
 from workbench.frames.results import join_frames
-from workbench.studies.baselines import UNREACHED
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import HOLDS, parse_measure
+from workbench.studies.baselines import UNREACHED
 from workbench.studies.over_seeds import answering_each
 from workbench.studies.records import recorded
 from workbench.studies.seeds import EXPLORED
@@ -65,9 +65,10 @@ def spread_findings(means: pd.DataFrame) -> str:
         return ""
     model, protocol = (seeds["max"] - seeds["min"]).idxmax()
     low, high = 100 * seeds.loc[(model, protocol)]
+    condition = protocol if protocol in ("noise", "corruptions") else protocol.upper()
     return (
-        f"One training seed decides nothing: under {protocol.upper() if protocol != 'noise' else protocol} the seeds of "
-        f"{_short(model)} run from {low:.0f} % to {high:.0f} %."
+        f"One training seed decides nothing: under {condition} the seeds of {_short(model)} run from {low:.0f} % to "
+        f"{high:.0f} %."
     )
 
 
@@ -100,7 +101,8 @@ def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: s
         elif own["seeds"].max() == 1:
             single.setdefault(_short(baseline), []).append(_short(model))
     return sentences + [
-        f"One seed a side decides nothing: {', '.join(models)} against {baseline}." for baseline, models in single.items()
+        f"One seed a side decides nothing: {', '.join(models)} against {baseline}."
+        for baseline, models in single.items()
     ]
 
 
@@ -137,7 +139,7 @@ def agreement_findings(
 
 
 def corruption_findings(ratios: pd.DataFrame) -> list[str]:
-    """Count the errors by corruption that differ from the baseline's over several seeds, and how many would by chance."""
+    """Count the errors by corruption that differ from the baseline's over several seeds, and how many by chance."""
     kinds = ratios[ratios["training_seed"].isna() & ratios["kind"].notna() & (ratios["seeds"] > 1)]
     if kinds.empty:
         return []

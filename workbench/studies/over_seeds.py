@@ -6,7 +6,7 @@ that are compared, otherwise the exploratory ones. Figures and `claims_from_reco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -71,13 +71,14 @@ def difference_over_seeds(first: pd.DataFrame, second: pd.DataFrame, *, ratio: b
 
     Raises `InputError` where the models were given other inputs.
     """
-    tables = None if ratio else [correct_inputs(first), correct_inputs(second)]
-    if tables is None or any(table is None for table in tables):
+    correct = correct_inputs(first), correct_inputs(second)
+    tables = [table for table in correct if table is not None]
+    if ratio or len(tables) < 2:
         return welch_interval(_by_seed(first), _by_seed(second), ratio=ratio)
     if len({table.shape[1] for table in tables}) > 1:
         metric = first["metric"].iloc[0]
         raise InputError(f"{metric} of the two models is of other inputs for each; evaluate both on the same")
-    return crossed_interval(*tables)
+    return crossed_interval(tables[0], tables[1])
 
 
 def seed_means(frame: pd.DataFrame, over: Sequence[str] = ()) -> pd.DataFrame:
@@ -99,8 +100,8 @@ def seed_means(frame: pd.DataFrame, over: Sequence[str] = ()) -> pd.DataFrame:
             ends = mean_over_seeds(chosen)
             ends = ends.within(*_bounds(about["metric"]))
             parts.append(head | _ends(ends, chosen))
-            for (kind, seed), value in own.groupby(["seed_kind", "training_seed"], sort=False)["value"]:
-                parts.append(head | _single(kind, seed, value.mean()))
+            for kind, part in own.groupby("seed_kind", sort=False):
+                parts += [head | _single(kind, seed, value) for seed, value in _by_seed(part).items()]
     return _table(parts, frame)
 
 
@@ -139,9 +140,7 @@ def seed_differences(
     return _table(parts, frame, "baseline", "compared")
 
 
-def conditions(
-    evaluated: pd.DataFrame, trained: pd.DataFrame, budgets: Mapping[str, float]
-) -> pd.DataFrame:
+def conditions(evaluated: pd.DataFrame, trained: pd.DataFrame, budgets: Mapping[str, float]) -> pd.DataFrame:
     """Return accuracies on clean images, under an attack of one budget each, and under each kind of corruption.
 
     Rows of `workbench.studies.records.recorded`: test accuracies at the end of training are those of ``clean``, and an
@@ -150,7 +149,10 @@ def conditions(
     clean = trained[(trained["metric"] == "accuracy") & (trained["split"] == "test")]
     clean = clean[clean["epoch"] == clean.groupby("model")["epoch"].transform("max")]
     clean = clean.assign(
-        model="bundled:" + clean["model"], protocol="clean", training_seed=clean["seed"], metric="accuracy_top1"
+        model="bundled:" + clean["model"],
+        protocol="clean",
+        training_seed=clean["seed"],
+        metric="accuracy_top1",
     )
     attacked = evaluated[
         (evaluated["metric"] == "accuracy_top1")
@@ -159,7 +161,9 @@ def conditions(
     errors = evaluated[(evaluated["metric"] == "corruption_error") & evaluated["kind"].notna()]
     corrupted = errors.assign(value=1 - errors["value"], metric="accuracy_top1")
     columns = [*evaluated.columns]
-    rows = pd.concat([part.reindex(columns=columns) for part in (clean, attacked, corrupted)], ignore_index=True)
+    rows = pd.concat(
+        [part.reindex(columns=columns) for part in (clean, attacked, corrupted)], ignore_index=True
+    )
     rows = rows.astype({name: kind for name, kind in evaluated.dtypes.items() if name in rows})
     rows.attrs = {
         name: shared([*evaluated.attrs.get(name, ()), *trained.attrs.get(name, ())])
@@ -170,14 +174,13 @@ def conditions(
 
 def _quantities(frame: pd.DataFrame, over: Sequence[str]) -> list[tuple[dict, pd.DataFrame]]:
     names = [name for name in QUANTITY if name not in over]
-    return [
-        (dict(zip(names, key, strict=True)) | dict.fromkeys(over), rows)
-        for key, rows in frame.groupby(names, sort=False, dropna=False)
-    ]
+    groups = frame.groupby(names, sort=False, dropna=False)
+    return [(dict(rows.iloc[0][names]) | dict.fromkeys(over), rows) for _, rows in groups]
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.Series:
-    return rows.groupby("training_seed")["value"].mean()
+    values = rows.groupby("training_seed")["value"].mean()
+    return pd.Series(values.to_numpy(dtype=float), index=values.index.astype(int))
 
 
 def _bounds(metric: str) -> tuple[float, float]:
@@ -194,7 +197,7 @@ def _ends(ends: Finding, rows: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def _single(kind: str, seed: int, value: float) -> dict[str, object]:
+def _single(kind: Hashable, seed: Hashable, value: float) -> dict[str, object]:
     return {"value": value, "seeds": 1, "seed_kind": kind, "training_seed": seed}
 
 
@@ -202,7 +205,7 @@ def _table(parts: list[dict], frame: pd.DataFrame, *more: str) -> pd.DataFrame:
     columns = ["model", "attention", *more, *QUANTITY, "value", "low", "high", "seeds", "seed_kind",
                "training_seed", "n"]  # fmt: skip
     table = pd.DataFrame(parts, columns=columns)
-    types = {name: "float64" for name in ("epsilon", "value", "low", "high")}
-    table = table.astype(types | {name: "Int64" for name in ("severity", "seeds", "training_seed", "n")})
+    types = dict.fromkeys(("epsilon", "value", "low", "high"), "float64")
+    table = table.astype(types | dict.fromkeys(("severity", "seeds", "training_seed", "n"), "Int64"))
     table.attrs = dict(frame.attrs)
     return table

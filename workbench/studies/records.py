@@ -366,7 +366,8 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     if complete:
         confirmed = training_record(complete, confirmed=True)
         fixed = [
-            seed in CONFIRMATORY[name] for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
+            seed in CONFIRMATORY[name]
+            for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
         ]
         attrs = confirmed.attrs
         frames.append(confirmed[fixed].assign(seed_kind=CONFIRMED))
