@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from scipy import stats
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, interval_at, mean_interval, sign_p
 from workbench.frames.results import make_frame
+from workbench.papers.published import stated_claims
 from workbench.papers.verdicts import (
     EQUIVALENT,
     FAILS,
@@ -31,6 +33,7 @@ from workbench.papers.verdicts import (
     controlled,
     counted,
     decide,
+    families,
     least_favourable,
     mean_over,
     nulls_of,
@@ -45,6 +48,8 @@ from workbench.papers.verdicts import (
     through_training,
     weakest,
 )
+from workbench.studies import claims_from_records
+from workbench.studies.records import claims_record
 
 IDS = ["a", "b", "c"]
 
@@ -425,6 +430,20 @@ def test_equivalence_refutes_a_claim_of_more_and_every_verdict_has_one_outcome()
     assert outcome({"verdict": EQUIVALENT, "comparison": "> null"}) == FAILS
     assert outcome({"verdict": EQUIVALENT, "comparison": "<= null"}) == HOLDS
     assert {outcome({"verdict": one, "comparison": "<="}) for one in VERDICTS} == {*OUTCOMES}
+
+
+def test_the_page_of_rules_has_the_numbers_of_the_records():
+    """The size of the largest family, and what three seeds can detect of an accuracy."""
+    page = (Path(__file__).parents[2] / "docs" / "papers" / "verdicts.md").read_text(encoding="utf-8")
+    trained, measured = claims_from_records(), claims_record()
+    dates = stated_claims().drop_duplicates(["paper", "label"]).set_index(["paper", "label"])["stated"]
+    measured["stated"] = measured.set_index(["paper", "label"]).index.map(dates).fillna("")
+    largest = max(len(family) for table in (trained, measured) for family in families(table))
+    assert f"a family has at most {largest} members" in " ".join(page.split())
+    few = counted(trained).query("units == 'seeds' and n == 3 and over == 'model - baseline'")
+    points = 100 * few.loc[few["measure"].str.startswith("accuracy"), "detectable"].dropna()
+    said = f"Three seeds detect differences of {points.min():.0f} to {points.max():.0f} percentage points of accuracy"
+    assert said in " ".join(page.split())
 
 
 def test_one_exception_refutes_what_is_said_of_every_input():
