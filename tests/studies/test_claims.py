@@ -32,7 +32,7 @@ from workbench.studies.records import (
     write_record,
 )
 from workbench.studies.scaling import scaling_exponents
-from workbench.studies.seeds import CONFIRMATORY, SEEN_DATA
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEN_DATA
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +242,22 @@ def test_confirmatory_seeds_alone_decide_where_all_of_both_models_are_there(conf
     assert row["measured"] == pytest.approx(-0.03)
     assert (row["low"], row["high"]) == pytest.approx(welch_interval(values, values + 0.03)[1:3])
     assert "; confirmatory seeds, 5 and 5" in row["why"]
+
+
+def test_the_second_stage_of_seeds_counts_where_all_of_it_is_there_of_both_models(confirmed):
+    measure = "accuracy[split=test]"
+    second = dict.fromkeys(CONTINUED["digits-rpc-sym"], 0.5)
+    confirmed.train("digits-rpc-sym", FIVE | second)
+    baseline = {seed: value + 0.03 for seed, value in FIVE.items()}
+    confirmed.train("digits-softmax-sym", baseline | {CONTINUED["digits-rpc-sym"][0]: 0.5})
+    row = _of_rpc(measure)
+    assert row["n"] == 5
+    assert row["measured"] == pytest.approx(-0.03)  # nothing is read of a stage that is not complete
+    confirmed.train("digits-softmax-sym", baseline | second)
+    row = _of_rpc(measure)
+    assert row["n"] == 7
+    assert row["measured"] == pytest.approx(-0.03 * 5 / 7)
+    assert "; confirmatory seeds, 7 and 7" in row["why"]
 
 
 def test_an_attack_on_confirmatory_seeds_is_judged_over_seeds_and_images(confirmed):

@@ -363,24 +363,31 @@ def evidence(
     fixed: Mapping[str, Sequence[int]],
     trained: Mapping[str, Sequence[int]],
     what: str = "trained",
-) -> tuple[bool, str]:
-    """Whether a claim about trained models is decided by the seeds fixed beforehand, and what to say of its seeds.
+    continued: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[dict[str, tuple[int, ...]], str]:
+    """Return the seeds fixed beforehand that decide a claim about trained models, and a sentence about them.
 
-    It is where all of them are there of every model that it compares. Until then the seeds that had been seen answer,
-    and nothing is read of those that are there: a look at some would choose when to stop.
+    Those of the first stage decide where all of them are there of every model that the claim compares; those of the
+    second stage join when all of them are. Until then the seeds that had been seen answer (the mapping is empty), and
+    nothing is read of those that are there: a look at some would choose when to stop.
 
     Args:
         names: the models that are compared.
-        fixed: the confirmatory seeds of every model.
-        trained: those of them that are there.
+        fixed: the confirmatory seeds of every model, of the first stage.
+        trained: those that are there.
         what: what was done with them.
+        continued: the seeds of the second stage, of every model that has one.
     """
     there = {name: len(set(fixed.get(name, ())) & set(trained.get(name, ()))) for name in names}
     stated = {name: len(fixed.get(name, ())) for name in names}
     if all(0 < stated[name] == there[name] for name in names):
-        return True, f"{CONFIRMED}, {' and '.join(map(str, there.values()))}"
+        answering = {name: tuple(fixed[name]) for name in names}
+        more = {name: tuple((continued or {}).get(name, ())) for name in names}
+        if all(seeds and set(seeds) <= set(trained[name]) for name, seeds in more.items()):
+            answering = {name: (*answering[name], *more[name]) for name in names}
+        return answering, f"{CONFIRMED}, {' and '.join(str(len(seeds)) for seeds in answering.values())}"
     counts = ", ".join(f"{there[name]} of {stated[name]} of {name}" for name in names)
-    return False, f"exploratory: seeds that had been seen (confirmatory ones {what}: {counts})"
+    return {}, f"exploratory: seeds that had been seen (confirmatory ones {what}: {counts})"
 
 
 class Judgement(NamedTuple):

@@ -55,7 +55,7 @@ from workbench.studies.records import (
     training_record,
 )
 from workbench.studies.scaling import scaling_exponents
-from workbench.studies.seeds import CONFIRMATORY, SEEN_DATA
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEN_DATA
 
 MODELS = "trained models"
 
@@ -138,7 +138,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     read = _Records()
     for claim in stated.to_dict("records"):
         names = _names(claim["options"])
-        confirmed, seeds = read.evidence(claim, names)
+        confirmed, seeds, seeds_words = read.evidence(claim, names)
         units = _units(claim, confirmed)
         named = {
             "interpretation": _interpretation(claim, names),
@@ -148,7 +148,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             "scope": _scope(claim, units, confirmed),
         }
         try:
-            frames = read.frames(claim, names, confirmed)
+            frames = read.frames(claim, names, seeds)
             compared = _compare(claim, frames, units)
             if compared.data:
                 named["options"] = claim["options"].replace(
@@ -160,7 +160,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
             found |= dict.fromkeys(("measured", "low", "high"), math.nan) | {"interval": None}
         else:
             found = _judged(claim, compared, units)
-            found["why"] = "; ".join(filter(None, (found["why"], compared.words, seeds)))
+            found["why"] = "; ".join(filter(None, (found["why"], compared.words, seeds_words)))
             if compared.words.startswith(_NOT_LEARNED):
                 found["verdict"] = PREMISE
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
@@ -182,18 +182,22 @@ class _Records:
             self.made[key] = read()
         return self.made[key]
 
-    def evidence(self, claim: Mapping[str, Any], names: Sequence[str]) -> tuple[bool, str]:
-        """Whether confirmatory seeds answer a claim, and what to say of its seeds; nothing where seeds do not."""
+    def evidence(
+        self, claim: Mapping[str, Any], names: Sequence[str]
+    ) -> tuple[bool, dict[str, tuple[int, ...]], str]:
+        """Return whether confirmatory seeds answer a claim, which ones of every bundled model, and words about them."""
         if claim["analysis"] == EMBEDDED:
             seen = {*SEEN_DATA}.intersection(_data_of(claim))
-            return not claim["kind"] and not seen and claim_options(claim["options"]).get("seeds") != "1", ""
+            fixed = not claim["kind"] and not seen and claim_options(claim["options"]).get("seeds") != "1"
+            return fixed, {}, ""
         if claim["kind"] or claim["analysis"] not in (TRAINING, EVALUATION):
-            return False, ""
+            return False, {}, ""
         there = (
             confirmed_seeds(names) if claim["analysis"] == TRAINING else self._evaluated_seeds(claim, names)
         )
         words = claim["analysis"].replace("training", "trained").replace("evaluation", "evaluated")
-        return verdicts.evidence(names, CONFIRMATORY, there, words)
+        seeds, words = verdicts.evidence(names, CONFIRMATORY, there, words, CONTINUED)
+        return bool(seeds), seeds, words
 
     def _evaluated_seeds(self, claim: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[int]]:
         """Seeds of which the record has the rows that a claim is about."""
@@ -207,13 +211,19 @@ class _Records:
             name: rows.loc[rows["model"] == f"bundled:{name}", "training_seed"].tolist() for name in names
         }
 
-    def frames(self, claim: Mapping[str, Any], names: Sequence[str], confirmed: bool) -> list[pd.DataFrame]:
-        """The rows of each model or operator of a claim."""
+    def frames(
+        self, claim: Mapping[str, Any], names: Sequence[str], seeds: Mapping[str, Sequence[int]]
+    ) -> list[pd.DataFrame]:
+        """Return the rows of each model or operator of a claim: of these confirmatory ``seeds`` where there are any."""
+        confirmed = bool(seeds)
         if claim["analysis"] == TRAINING:
-            return [
+            frames = [
                 self._once((TRAINING, name, str(confirmed)), lambda name=name: _trained(name, confirmed))
                 for name in names
             ]
+            if not confirmed:
+                return frames
+            return [frame[frame["seed"].isin(seeds[name])] for name, frame in zip(names, frames, strict=True)]
         if claim["analysis"] == EMBEDDED:
             parts = [self._embedded(name) for name in _data_of(claim)]
             joined = pd.concat(parts)
@@ -226,7 +236,12 @@ class _Records:
             return [_counted(claim["options"], name) for name in names]
         key = (EVALUATION, "confirmed") if confirmed else (EVALUATION,)
         frame = self._once(key, lambda: evaluation_record(confirmed=confirmed))
-        return [_evaluated(frame, name) for name in names]
+        frames = [_evaluated(frame, name) for name in names]
+        if not confirmed:
+            return frames
+        return [
+            rows[rows["training_seed"].isin(seeds[name])] for name, rows in zip(names, frames, strict=True)
+        ]
 
     def _embedded(self, name: str) -> pd.DataFrame:
         try:
@@ -314,12 +329,7 @@ def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
 def _trained(name: str, confirmed: bool = False) -> pd.DataFrame:
     if name not in trained_models():
         raise MissingResource(f"no data on the training of {name}; make it with: make train")
-    frame = training_record(name, confirmed=confirmed)
-    if confirmed:  # these alone, whatever else was trained
-        own = frame[frame["seed"].isin(CONFIRMATORY[name])]
-        own.attrs = frame.attrs
-        return own
-    return frame
+    return training_record(name, confirmed=confirmed)
 
 
 def _evaluated(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -406,9 +416,7 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
     """Evaluations of the confirmatory seeds: over seeds and inputs where it is kept which of them were right."""
     sides = []
     for frame in frames:
-        name = str(frame["model"].iloc[0]).removeprefix("bundled:")
-        rows = _selected(frame, term)
-        sides.append(rows[rows["training_seed"].isin(CONFIRMATORY[name])].sort_values("training_seed"))
+        sides.append(_selected(frame, term).sort_values("training_seed"))
     values = [side.groupby("training_seed")["value"].mean() for side in sides]  # over kinds
     right = [table for side in sides if (table := correct_inputs(side)) is not None]
     if ratio or len(right) < len(sides):

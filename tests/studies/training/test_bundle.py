@@ -20,7 +20,7 @@ from workbench.papers.published import claim_options, stated_claims
 from workbench.studies import records
 from workbench.studies.evaluation.robustness import claimed, make_robustness_record
 from workbench.studies.records import CONFIRMED_COLUMNS, evaluation_record, read_metrics, training_record
-from workbench.studies.seeds import CONFIRMATORY, SEEDS
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS
 from workbench.studies.training import load_recipe
 from workbench.studies.training.bundle import MODELS, bundle, make_training_records
 from workbench.studies.training.folder import METRIC_COLUMNS
@@ -181,10 +181,15 @@ def test_seeds_that_confirm_are_others_for_every_model_that_a_claim_of_training_
     stated = stated_claims().query("analysis in ('training', 'evaluation') and kind == ''")
     compared = {name for options in stated["options"] for name in claim_options(options).values()}
     assert set(CONFIRMATORY) == compared
+    assert set(CONTINUED) == {name for name in CONFIRMATORY if not name.startswith("photos-")}
+    for name, seeds in CONTINUED.items():
+        assert len({*seeds, *CONFIRMATORY[name]}) == 7
+        assert not {*seeds} & {*CONFIRMATORY[name], *SEEDS}
 
 
 def test_a_record_that_confirms_has_no_weights_and_leaves_its_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(CONFIRMATORY, "digits-vit", (1907, 1912))
+    monkeypatch.setitem(CONTINUED, "digits-vit", ())
     data, work = tmp_path / "data", tmp_path / "work"
     (line,) = make_training_records(["digits-vit"], data, work, epochs=1, limit=16, confirm=True)
     assert line.startswith("digits-vit: test ")
@@ -229,6 +234,21 @@ def _evaluate_the_seeds(tmp_path, data, work, monkeypatch):
     pd.testing.assert_frame_equal(both[both["protocol"] == "fgsm"].reset_index(drop=True), frame)
     with pytest.raises(InputError, match="another recipe"):  # one epoch: these are no confirmatory seeds
         training_record("digits-vit", confirmed=True)
+    # beside them a seed of the second stage, where the weights of the first are elsewhere
+    monkeypatch.setitem(CONTINUED, "digits-vit", (1987,))
+    elsewhere = tmp_path / "elsewhere"
+    assert (
+        len([*make_training_records(["digits-vit"], data, elsewhere, epochs=1, limit=16, confirm=True)]) == 1
+    )
+    record = json.loads((data / "records" / "digits-vit" / "record.json").read_text())
+    assert record["seeds"] == [run["seed"] for run in record["runs"]] == [1907, 1912, 1987]
+    assert sorted(path.name for path in (elsewhere / "digits-vit").iterdir()) == ["seed-1987"]
+    metrics = pd.read_csv(data / "records" / "digits-vit" / "metrics.csv")
+    assert metrics.groupby("seed").size().nunique() == 1
+    made = make_robustness_record(["bundled:digits-vit"], ["fgsm"], **where | {"runs": elsewhere})
+    assert {"digits-vit-1987 fgsm", "digits-vit-1907 pgd", "digits-vit-1907 fgsm"} <= set(made["seconds"])
+    third = evaluation_record(confirmed=True).query("protocol == 'fgsm' and training_seed != 1987")
+    pd.testing.assert_frame_equal(third.reset_index(drop=True), frame)
     (work / "digits-vit" / "seed-1912" / "epoch-001.safetensors").write_bytes(b"another")
     with pytest.raises(InputError, match="does not hold the weights"):
         make_robustness_record(None, None, **where)

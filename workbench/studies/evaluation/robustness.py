@@ -99,7 +99,8 @@ def make_robustness_record(
     `runs` is the folder that ``workbench study records training --confirm`` left: then its seeds are evaluated in the
     place of the bundled weights, as many of them as are on record in `data`, under what claims compare alone
     (`claimed`), and it is kept which inputs were right. What else is on record of these seeds stays there, so that
-    models can be evaluated one after another, where their weights are.
+    models can be evaluated one after another, where their weights are: a seed whose weights are not in `runs` is left
+    out where all of its budgets are on record.
 
     Raises UnknownName for a model or protocol that is none, or that no claim compares, InputError for weights that are
     not those on record, MissingResource where no seed is.
@@ -212,6 +213,19 @@ def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
     }
 
 
+def _budgets_on_record(folder: Path) -> dict[tuple[str, str], set[float]]:
+    """Return (hash of the weights, protocol) → budgets on record, NaN where the protocol has none."""
+    if not (folder / RECORD_FILE).is_file():
+        return {}
+    models = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["models"]
+    rows = read_evaluation(folder / EVALUATIONS_FILE, CONFIRMED_COLUMNS)
+    names = rows["model"].str.removeprefix("bundled:") + "-" + rows["training_seed"].astype(str)
+    budgets: dict[tuple[str, str], set[float]] = {}
+    for name, protocol, epsilon in zip(names, rows["protocol"], rows["epsilon"], strict=True):
+        budgets.setdefault((models[name]["file_sha256"], protocol), set()).add(epsilon)
+    return budgets
+
+
 def _confirmatory_jobs(
     models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None, data: Path, runs: Path
 ) -> list[_Job]:
@@ -224,7 +238,7 @@ def _confirmatory_jobs(
         if name not in PROTOCOLS:
             raise UnknownName("protocol", name, PROTOCOLS)
     counts = {protocol: count for of_modality in RUNS.values() for protocol, count in of_modality.items()}
-    jobs = []
+    jobs, recorded = [], _budgets_on_record(data / "records" / ROBUSTNESS)
     for name in chosen:
         about = data / "records" / name / RECORD_FILE
         if (models is not None and f"bundled:{name}" not in models) or not about.is_file():
@@ -232,7 +246,18 @@ def _confirmatory_jobs(
         for run in json.loads(about.read_text(encoding="utf-8"))["runs"]:
             folder = runs / name / f"seed-{run['seed']}"
             file = max(folder.glob("epoch-*.safetensors"), default=None)
-            if file is None or sha256_file(file) != run["last_checkpoint_sha256"]:
+            asked = {
+                protocol: budgets
+                for protocol, budgets in chosen[name].items()
+                if protocols is None or protocol in protocols
+            }
+            weights = run["last_checkpoint_sha256"]
+            if file is None and all(
+                (weights, protocol) in recorded and {*budgets} <= recorded[weights, protocol]
+                for protocol, budgets in asked.items()
+            ):
+                continue
+            if file is None or sha256_file(file) != weights:
                 raise InputError(
                     f"{folder} does not hold the weights that {about} describes: say with --runs where they are, or "
                     "train them again with: make confirm"
@@ -242,12 +267,12 @@ def _confirmatory_jobs(
                     f"file:{file}", protocol, n or counts[protocol], f"{name}-{run['seed']}-{protocol}", run["seed"],
                     budgets or None, file,
                 )
-                for protocol, budgets in chosen[name].items()
-                if protocols is None or protocol in protocols
+                for protocol, budgets in asked.items()
             ]  # fmt: skip
     if not jobs:
         raise MissingResource(
-            f"no confirmatory seed on record in {data / 'records'} to evaluate; train them with: make confirm"
+            f"no confirmatory seed on record in {data / 'records'} has its weights in {runs}; train them with: "
+            "make confirm"
         )
     return jobs
 

@@ -19,10 +19,11 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.children import safe_path
-from workbench.core.errors import UnknownName
+from workbench.core.errors import InputError, UnknownName
+from workbench.core.renamed import new_settings
 from workbench.core.threads import one_thread
-from workbench.studies.records import METRICS_FILE, write_record
-from workbench.studies.seeds import CONFIRMATORY, SEEDS
+from workbench.studies.records import METRICS_FILE, RECORD_FILE, read_metrics, write_record
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS
 from workbench.studies.training.folder import MODEL_FILE, TrainResult, copy_model
 from workbench.studies.training.progress import in_words
 from workbench.studies.training.runs import train
@@ -119,7 +120,9 @@ def run(
 def collect(name: str, results: Sequence[TrainResult], data: Path, *, weights: bool = True) -> dict[str, Any]:
     """Put the runs of a bundled model, first seed first, where the package looks for them.
 
-    Without ``weights`` the record alone, whose hashes say which they were.
+    Without ``weights`` the record alone, whose hashes say which they were; other seeds on record stay there.
+
+    Raises InputError where the seeds on record were trained by another recipe or on other data.
     """
     models, records = data / "models" / name, data / "records" / name
     if weights:
@@ -133,28 +136,54 @@ def _write_records(
     metrics = pd.concat([result.metrics for result in results], ignore_index=True)
     described = [json.loads((result.out / MODEL_FILE).read_text(encoding="utf-8")) for result in results]
     reported = dict.fromkeys(("accuracy", results[0].headline))
+    shared = {key: described[0][key] for key in ("recipe", "data", "versions")}
+    runs = [
+        {
+            "seed": model["seed"],
+            "command": model["command"],
+            **{f"test_{metric}": result.test[metric] for metric in reported},
+            "seconds": round(_seconds(result.metrics), 1),
+            "last_checkpoint_sha256": model["checkpoints"][-1]["sha256"],
+        }
+        for model, result in zip(described, results, strict=True)
+    ]
+    if models is None and (records / RECORD_FILE).is_file():
+        metrics, runs = _beside_recorded(records, metrics, runs, shared)
     about = {
         "name": name,
         "command": f"{COMMAND} --model bundled:{name}" + " --confirm" * (models is None),
         "threads": 1,
-        "seeds": [model["seed"] for model in described],
+        "seeds": [run["seed"] for run in runs],
         **{
-            f"test_{metric}_median": statistics.median(result.test[metric] for result in results)
+            f"test_{metric}_median": statistics.median(run[f"test_{metric}"] for run in runs)
             for metric in reported
         },
-        "runs": [
-            {
-                "seed": model["seed"],
-                "command": model["command"],
-                **{f"test_{metric}": result.test[metric] for metric in reported},
-                "seconds": round(_seconds(result.metrics), 1),
-                "last_checkpoint_sha256": model["checkpoints"][-1]["sha256"],
-            }
-            for model, result in zip(described, results, strict=True)
-        ],
-        **{key: described[0][key] for key in ("recipe", "data", "versions")},
+        "runs": runs,
+        **shared,
     }
     return write_record(records, METRICS_FILE, metrics, about, *(sorted(models.iterdir()) if models else ()))
+
+
+def _beside_recorded(
+    records: Path, metrics: pd.DataFrame, runs: list[dict[str, Any]], shared: dict[str, Any]
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Return metrics and runs with those on record of other seeds, in the order of seeds.
+
+    A run whose versions are not those of ``shared`` says so itself.
+    """
+    old = json.loads((records / RECORD_FILE).read_text(encoding="utf-8"))
+    if new_settings(old["recipe"]) != shared["recipe"] or old["data"] != shared["data"]:
+        raise InputError(
+            f"{records} holds seeds of another recipe or of other data than these runs: remove it, and train "
+            "every seed again with: make confirm"
+        )
+    new = {run["seed"] for run in runs}
+    versions = {} if old["versions"] == shared["versions"] else {"versions": old["versions"]}
+    stay = [{**versions, **run} for run in old["runs"] if run["seed"] not in new]
+    rows = read_metrics(records / METRICS_FILE)
+    both = pd.concat([rows[~rows["seed"].isin(new)], metrics], ignore_index=True)
+    both = both.sort_values("seed", kind="stable", ignore_index=True)
+    return both, sorted([*stay, *runs], key=lambda run: run["seed"])
 
 
 def _seconds(metrics: pd.DataFrame) -> float:
@@ -177,6 +206,13 @@ def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainR
     return name, run(name, seed, **options, progress=False)
 
 
+def _not_on_record(data: Path, name: str) -> list[int]:
+    """Return the seeds fixed beforehand that the records in ``data`` do not have yet, the first stage first."""
+    path = data / "records" / name / RECORD_FILE
+    recorded = json.loads(path.read_text(encoding="utf-8"))["seeds"] if path.is_file() else []
+    return [seed for seed in (*CONFIRMATORY[name], *CONTINUED.get(name, ())) if seed not in recorded]
+
+
 def make_training_records(
     names: Sequence[str],
     data: Path,
@@ -189,16 +225,18 @@ def make_training_records(
 ) -> Iterator[str]:
     """Train the bundled models of these names (all for none) with every seed; one line for each that is complete.
 
-    ``confirm`` trains the models that claims compare with the seeds of `CONFIRMATORY`, writes records without weights
-    after each seed, and leaves the runs in `work`, where evaluations find them. Unfinished runs lie in `work`, and go
-    on from there.
+    ``confirm`` trains the models that claims compare with those seeds of `CONFIRMATORY` and `CONTINUED` that are not on
+    record in `data`, writes records without weights after each seed, and leaves the runs in `work`, where evaluations
+    find them. Unfinished runs lie in `work`, and go on from there.
     Raises UnknownName for a name that is not bundled.
     """
-    seeds = CONFIRMATORY if confirm else dict.fromkeys(MODELS, SEEDS)
+    seeds: Mapping[str, Sequence[int]] = CONFIRMATORY if confirm else dict.fromkeys(MODELS, SEEDS)
     for name in names:
         if name not in seeds:
             raise UnknownName("bundled model", name, seeds)
     seeds = {name: seeds[name] for name in names or seeds}
+    if confirm:
+        seeds = {name: _not_on_record(data, name) for name in seeds}
     done: dict[str, list[TrainResult]] = {name: [] for name in seeds}
     every = dict.fromkeys(str(seed) for own in seeds.values() for seed in own)
     print(f"{len(seeds)} models, seeds {', '.join(every)}", file=sys.stderr)
