@@ -70,7 +70,7 @@ SCHEME = {
     "--reference": (None, "SPEC"), "--install": (None, None), "--save": (None, "FILE"),
     "--index": (None, "NUMBER"), "--max-size": (None, "MB"), "--per": (None, None), "--generate": (None, "NUMBER"),
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
-    "--check": (None, None), "--primary": (None, None), "--why": (None, None),
+    "--check": (None, None), "--primary": (None, None), "--why": (None, None), "--untrained": (None, "N"),
     "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
 }  # fmt: skip
 TABLES = {

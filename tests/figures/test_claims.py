@@ -238,6 +238,25 @@ def test_every_outcome_has_a_colour_of_its_own_and_its_words_in_column_key_and_c
     assert not re.search("diagnostic|random", claims_caption(claims(verdict="holds")))
 
 
+def test_untrained_weights_have_a_mark_of_their_own_at_their_mean():
+    def triangles(fig):
+        return [trace for trace in fig.data if trace.marker.symbol == "triangle-down-open"]
+
+    held = {"comparison": ">", "threshold": "0.3", "published": NAN, "verdict": RANDOM_TOO, "untrained_n": 6}
+    fig = claims_figure(claims(untrained=0.5, **held))
+    key, mark = sorted(triangles(fig), key=lambda trace: trace.y[0])
+    (estimate,) = marks(fig, RANDOM_TOO)
+    assert key.y[0] < 30 < mark.y[0] == estimate.y[0]
+    assert mark.x[0] > estimate.x[0]  # 0.5 and 0.3441
+    assert "untrained weights, mean" in titles(fig)
+    assert "mean over 6 initialisations" in " ".join(titles(fig)).replace("<br>", " ")
+    for other in (
+        claims(untrained=NAN, **held),
+        claims(untrained=0.5, **{**held, "over": "trained - untrained"}),
+    ):
+        assert not triangles(claims_figure(other))
+
+
 def test_the_number_of_null_samples_stands_in_the_key():
     held = claims(null="gaussian", null_mean=0.2, null_low=0.1, null_high=0.3, analysis="one")
     assert "null (Gaussian), 95 %" in titles(claims_figure(held))

@@ -9,11 +9,13 @@ from scipy.stats import binomtest, quantile_test, ttest_1samp
 
 import workbench
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
-from workbench.core.errors import UnknownName
+from workbench.core.errors import MissingResource, UnknownName
+from workbench.core.intervals import mean_interval
 from workbench.frames.metrics import METRICS
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
 from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims
+from workbench.papers.verdicts import RANDOM_TOO
 
 VIT, DIGITS = "bundled:digits-vit", "bundled:digits"
 
@@ -39,7 +41,7 @@ def stated(monkeypatch):
                 name,
                 lambda *args, real=real, **kwargs: calls.append(args) or real(*args, **kwargs),
             )
-        return workbench.claims(n=3, **arguments), len(calls)
+        return workbench.claims(**({"n": 3, "untrained": 0} | arguments)), len(calls)
 
     return use
 
@@ -244,7 +246,7 @@ def test_a_paper_or_option_that_is_not_known_is_named(stated):
 def test_every_claim_of_the_papers_is_measured_on_the_bundled_model(monkeypatch):
     three = ["epoch-000", "epoch-003", "epoch-030"]  # the ends, and the first after the warm-up
     monkeypatch.setattr(papers_claims, "_checkpoints", lambda model: three)
-    frame = workbench.claims(n=2, null_samples=2)
+    frame = workbench.claims(n=2, null_samples=2, untrained=2)
     assert len(frame) == (~stated_claims()["analysis"].isin(RECORDED)).sum()
     assert set(frame["verdict"]) <= set(verdicts.VERDICTS)
     open_rows = frame[frame["verdict"] == verdicts.NOT_TESTED]
@@ -278,9 +280,8 @@ def test_every_claim_of_the_papers_is_measured_on_the_bundled_model(monkeypatch)
         known[[name for name in known.index if "averaged over heads and layers is" in name]].eq("fails").all()
     )
     analyses = [run["analysis"] for run in frame.attrs["provenance"]]
-    assert (
-        analyses.count("projection-error") == 2 + 3
-    )  # as means and head by head, and through the checkpoints
+    # as means and head by head, of trained and of two untrained weights, and through the checkpoints
+    assert analyses.count("projection-error") == 2 * 3 + 3
 
 
 def test_what_is_equivalent_to_a_threshold_is_as_sure_as_its_ends_are_apart_from_the_margin():
@@ -325,3 +326,133 @@ def test_a_claim_about_every_input_has_no_p_for_holm():
     row = papers_claims.judged(claim, [frame])
     assert row["verdict"] == verdicts.HOLDS
     assert math.isnan(row["p"])
+
+
+LARGEST = "eigenvalue[rank=1]"
+
+
+def _by_input(metric="effective_rank", **run):
+    frame = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, **run)
+    rows = frame[frame["metric"] == metric]
+    rows = rows[rows["rank"] == 1] if metric == "eigenvalue" else rows
+    return rows.groupby("input")["value"].mean()
+
+
+def _by_untrained(n, metric="effective_rank", seed=0):
+    """Values of the inputs of each of three untrained weights of `VIT`."""
+    names = ["epoch-000", "random-1", "random-2"]
+    return [
+        _by_input(metric, n=n, seed=number, checkpoint=name)
+        for number, name in enumerate(names, start=seed + 1)
+    ]
+
+
+def test_the_interval_of_untrained_weights_is_over_initialisations(stated):
+    """By hand: a value for each of three weights, each on a third of the inputs, and Student's t with 2 degrees."""
+    frame, runs = stated(_claim("effective_rank", ">", "1"), n=12, seed=5, untrained=3)
+    assert runs == 4
+    values = [inputs.mean() for inputs in _by_untrained(4, seed=5)]
+    row = frame.iloc[0]
+    half = np.std(values, ddof=1) / math.sqrt(3) * 4.30265273
+    assert row["untrained"] == pytest.approx(np.mean(values))
+    assert row["untrained_low"] == pytest.approx(np.mean(values) - half)
+    assert row["untrained_high"] == pytest.approx(np.mean(values) + half)
+    assert (row["untrained_n"], row["n"]) == (3, 12)
+    assert f"untrained {np.mean(values):.3g} [" in row["why"]
+    checkpoints = [run["model"]["checkpoint"] for run in frame.attrs["provenance"]]
+    assert checkpoints == ["epoch-030", "epoch-000", "random-1", "random-2"]
+
+
+def test_the_same_rule_decides_for_trained_and_untrained_weights(stated):
+    untrained = np.exp(np.log(_by_untrained(4, "eigenvalue")).mean())
+    trained = np.exp(np.log(_by_input("eigenvalue", n=12)).mean())
+    assert trained > 3 * untrained
+    frame, _ = stated(
+        _claim(LARGEST, ">", str((trained * untrained) ** 0.5)),  # of trained weights alone
+        _claim(LARGEST, ">", "0"),  # of any
+        _claim(LARGEST, "<", "0"),
+        _claim("effective_rank", ">", "1", over="every input"),
+        _claim("effective_rank", ">", "1", kind="identity"),
+        n=12,
+        untrained=3,
+    )
+    assert frame["verdict"].tolist() == ["holds", RANDOM_TOO, "fails", RANDOM_TOO, "holds"]
+    assert frame["untrained_verdict"].tolist()[:4] == ["fails", "holds", "fails", "holds"]
+    assert pd.isna(frame["untrained_verdict"][4])  # mathematics: any weights obey
+    least = min(inputs.min() for inputs in _by_untrained(4))
+    assert frame["untrained"][3] == pytest.approx(least)
+
+
+def test_what_holds_of_random_weights_holds_of_others_too(stated):
+    """Trained equals untrained: no claim about random weights may end as "holds"."""
+    frame, _ = stated(
+        *(_claim("effective_rank", ">", str(level)) for level in (1, 1.5)),
+        _claim("rank_90", "between", "1..65"),
+        _claim("coherence_between", "<= null", analysis="subspaces", over="layers", margin="10%"),
+        n=12, untrained=6, checkpoint="random-9",
+    )  # fmt: skip
+    assert set(frame["verdict"]) == {RANDOM_TOO}
+
+
+def test_nulls_of_untrained_weights_are_their_own(stated):
+    frame, _ = stated(
+        _claim("coherence_between", "<= null", analysis="subspaces", over="layers"), untrained=2
+    )
+    rows = [
+        workbench.analyze("subspaces", model=VIT, seed=seed, checkpoint=checkpoint)
+        for seed, checkpoint in ((1, "epoch-000"), (2, "random-1"))
+    ]
+    rows = [part[part["metric"] == "coherence_between"] for part in rows]
+    estimates = [
+        papers_claims._estimate(_claim("coherence_between", "<= null", over="layers"), [part])
+        for part in rows
+    ]
+    (pooled,) = papers_claims.pooled(_claim("coherence_between", "<= null", over="layers"), estimates).nulls
+    for end in ("mean", "low", "high"):
+        by_hand = np.mean([part[f"null_{end}"].mean() for part in rows])
+        assert getattr(pooled, end) == pytest.approx(by_hand)
+    assert frame["untrained"].item() == pytest.approx(np.mean([part["value"].mean() for part in rows]))
+
+
+def test_a_claim_about_training_is_trained_less_untrained(stated):
+    rises = _claim("effective_rank", ">", "0", over="trained - untrained")
+    ratio = rises | {"over": "trained / untrained", "threshold": "1"}
+    levels = [rises | {"threshold": level} for level in ("-9", "9")]
+    frame, _ = stated(rises, ratio, *levels, n=12, untrained=3)
+    trained = _by_input(n=12)
+    untrained = pd.Series([inputs.mean() for inputs in _by_untrained(4)])
+    one, other = mean_interval(trained), mean_interval(untrained)
+    assert frame["measured"][0] == pytest.approx(trained.mean() - untrained.mean())
+    assert frame["low"][0] == pytest.approx(
+        one.value - other.value - math.hypot(one.value - one.low, other.high - other.value)
+    )
+    assert frame["measured"][1] == pytest.approx(trained.mean() / untrained.mean())
+    assert frame["verdict"].tolist() == ["undecided", "undecided", "holds", "fails"]
+    assert frame["untrained"].tolist() == pytest.approx([untrained.mean()] * 4)
+    assert frame["untrained_verdict"].isna().all()
+    alone, _ = stated(rises)
+    assert alone["verdict"].item() == verdicts.NOT_TESTED
+    assert "no untrained weights" in alone["why"].item()
+
+
+def test_a_model_whose_untrained_weights_cannot_be_built_says_why(stated, monkeypatch):
+    measure = papers_claims._measure
+
+    def no_config(run, model, inputs, settings):
+        if str(settings.get("checkpoint", "")).startswith("random"):
+            raise MissingResource("its config.json is not here\nget it")
+        return measure(run, model, inputs, settings)
+
+    monkeypatch.setattr(papers_claims, "_measure", no_config)
+    monkeypatch.setattr(papers_claims, "_checkpoints", lambda model: [])
+    frame, _ = stated(_claim("effective_rank", ">", "1"), untrained=2)
+    assert frame["verdict"].item() == "holds"
+    assert pd.isna(frame["untrained"].item())
+    assert frame["why"].item().endswith("; not measured on untrained weights: its config.json is not here")
+
+
+def test_untrained_weights_are_epoch_0_where_it_is_bundled_and_fresh_draws():
+    assert papers_claims.untrained_checkpoints(VIT, 6) == ["epoch-000", *(f"random-{n}" for n in range(1, 6))]
+    assert papers_claims.untrained_checkpoints("bundled:digits-tost", 2) == ["random-1", "random-2"]
+    assert papers_claims.untrained_checkpoints("hf:anything", 6) == [f"random-{n}" for n in range(1, 7)]
+    assert papers_claims.untrained_checkpoints(VIT, 0) == []

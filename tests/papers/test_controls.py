@@ -2,6 +2,7 @@
 
 import pytest
 
+import workbench
 from workbench.papers.controls import (
     CONTROLS,
     MEMBERSHIP,
@@ -11,8 +12,9 @@ from workbench.papers.controls import (
     SMOOTHING,
     VALUES,
     controls,
+    write_membership_model,
 )
-from workbench.papers.verdicts import EQUIVALENT, FAILS, HOLDS
+from workbench.papers.verdicts import EQUIVALENT, FAILS, HOLDS, NOT_DIAGNOSTIC, RANDOM_TOO, controlled
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,33 @@ def test_what_is_planted_holds_and_noise_does_not(verdicts, control, label):
     row = verdicts.loc[control, label]
     assert row["planted"] == HOLDS
     assert row["noise"] in (FAILS, EQUIVALENT)
+
+
+def test_noise_stands_for_the_untrained_weights_of_what_is_planted(found):
+    """Were noise to pass, what is planted would not hold either."""
+    planted = found[found["case"] == "planted"]
+    assert planted["untrained_verdict"].notna().all()
+    labels = [label for labels in PLANTED.values() for label in labels]
+    rows = planted[planted["label"].isin(labels) & planted["kind"].ne("identity")]
+    assert len(rows) == len(labels)
+    assert set(controlled(rows.assign(untrained_verdict=HOLDS))["verdict"]) == {RANDOM_TOO}
+    passing = rows[~rows["comparison"].str.endswith("null")].assign(null_mean=1.0, null="gaussian")
+    passing = passing.assign(null_low=passing["measured"], null_high=passing["measured"])
+    assert set(controlled(passing)["verdict"]) == {NOT_DIAGNOSTIC}
+
+
+def test_a_planted_model_holds_and_its_random_weights_and_noise_do_not(tmp_path):
+    verdicts = {}
+    for case, planted in {"planted": True, "noise": False}.items():
+        path = tmp_path / case / "epoch-000.safetensors"
+        write_membership_model(path, planted)
+        frame = workbench.claims("wu2025", f"file:{path}", "bundled:digits", 16, null_samples=5)
+        rows = frame.set_index("label")
+        verdicts[case] = rows.loc["Foreground patches share a head: adjusted Rand index, memberships"]
+    assert verdicts["planted"]["verdict"] == HOLDS
+    assert verdicts["planted"]["untrained_n"] == 6
+    assert verdicts["planted"]["untrained_verdict"] not in (HOLDS, None)
+    assert verdicts["noise"]["verdict"] != HOLDS
 
 
 def test_every_control_is_asked_of_every_claim_of_its_own(verdicts):

@@ -117,6 +117,7 @@ def test_the_published_numbers_on_record_are_those_of_today():
         (CHEAP._replace(model="bundled:digits-tost-ista"), {}),
         (CHEAP, {"seed": 1}),
         (CHEAP, {"null_samples": 19}),
+        (CHEAP, {"untrained": 5}),
         (CHEAP, {"again": True}),
     ],
 )
@@ -125,10 +126,22 @@ def test_what_is_not_on_record_is_measured(no_measuring, question, settings):
         measured_claims([question], **settings)
     asked, given = reached.value.args
     assert asked == question
-    assert (given["seed"], given["null_samples"]) == (
-        settings.get("seed", 0),
-        settings.get("null_samples", 20),
-    )
+    usual = {"seed": 0, "null_samples": 20, "untrained": 6}
+    assert {name: given[name] for name in usual} == usual | {
+        name: value for name, value in settings.items() if name in usual
+    }
+
+
+def test_untrained_weights_on_record_are_named_by_their_seed_and_not_compared():
+    """Another version of a library may draw others from the same seed."""
+    frame = measured_claims([CHEAP])
+    checkpoints = {run["model"]["checkpoint"] for run in frame.attrs["provenance"]}
+    assert checkpoints >= {f"random-{seed}" for seed in range(1, 7)}
+    compared = {checkpoint for _, checkpoint, _ in claims_measured._weights(frame.attrs["provenance"])}
+    assert compared == {name for name in checkpoints if not name.startswith("random")}
+    counted = frame[frame["kind"].isin(["", "question"]) & frame["measured"].notna()]
+    assert counted["untrained_n"].eq(6).all()
+    assert counted["untrained"].notna().all()
 
 
 def test_other_weights_and_other_claims_are_measured_and_other_words_are_not(no_measuring, monkeypatch):
@@ -168,6 +181,7 @@ def test_without_the_weights_the_record_stands_and_says_so(monkeypatch):
 def test_the_command_writes_a_record_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
     first, second = CHEAP._replace(n=2), QUESTIONS[3]._replace(n=2)
     monkeypatch.setattr(claims_measured, "NULL_SAMPLES", 2)
+    monkeypatch.setattr(claims_measured, "UNTRAINED", 2)
     monkeypatch.setattr(claims_measured, "QUESTIONS", (first, second))
     whole = workbench.papers.claims.claims
 
@@ -194,12 +208,13 @@ def test_the_command_writes_a_record_and_goes_on_where_it_stopped(tmp_path, monk
     assert asked == [second]
     assert "2 models" in capsys.readouterr().out
     about = json.loads((tmp_path / "records" / "claims" / "record.json").read_text())
-    assert about["settings"] == {"null_samples": 2}
+    assert about["settings"] == {"null_samples": 2, "untrained": 2}
     assert [call["n"] for call in about["calls"]] == [2, 2]
     monkeypatch.setattr(records.paths, "data_dir", lambda: tmp_path)
     frame = claims_record()
     assert [*frame["model"].unique()] == [first.model, second.model]
-    assert frame.attrs["settings"] == {"seed": SEED, "null_samples": 2}
+    assert frame.attrs["settings"] == {"seed": SEED, "null_samples": 2, "untrained": 2}
+    assert frame["untrained_n"].max() == 2
     frame.to_csv(tmp_path / "records" / "claims" / "claims.csv", index=False)
     text = (tmp_path / "records" / "claims" / "claims.csv").read_text()
     (tmp_path / "records" / "claims" / "claims.csv").write_text(text.replace("holds", "fails"))

@@ -63,7 +63,8 @@ _COLUMN_WORDS = {RANDOM_TOO: "also random"}
 PAGE_HEIGHT = 720  # px, 7.5 in: what a printed page has room for above a caption
 _ABSENT = {"primary": True, "kind": "", "label": "", "options": "", "units": None, "scope": "", "interval": "",
            "null": None, "null_mean": math.nan, "analysis": "", "margin": "", "p": math.nan,
-           "p_adjusted": math.nan, "low_adjusted": math.nan, "high_adjusted": math.nan}  # fmt: skip
+           "p_adjusted": math.nan, "low_adjusted": math.nan, "high_adjusted": math.nan,
+           "untrained": math.nan}  # fmt: skip
 _KEYS = ["paper", "place", "claim", "interpretation"]
 _NEEDS = {*_KEYS, "published", "measured", "low", "high", "n", "verdict", "model"}
 _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letters, so their size is fixed
@@ -78,11 +79,17 @@ _PERMUTED = {
     "position-logits": "the positions in random order over the tokens",
     "value-similarity": "the rows of V in random order",
 }
+_UNTRAINED = {
+    "symbol": "triangle-down-open",
+    "size": 7,
+    "color": "black",
+    "line": {"width": 1, "color": "black"},
+}
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
 _AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
-_NULL, _SAME, _THIN = "rgba(90,90,90,0.55)", "bracket", "thin"
+_NULL, _SAME, _THIN, _BARE = "rgba(90,90,90,0.55)", "bracket", "thin", "untrained"
 _KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
 # How an estimate and its interval were found, by the column `interval`, as the words under the chart say it.
 _WAYS = {
@@ -173,6 +180,7 @@ class _Lane(NamedTuple):
     doubts: str  # marks beside the verdict, of `_DOUBTS`
     adjusted: float  # Holm's p
     thin: tuple[float, ...]  # ends of the interval at Holm's level, where that is wider
+    untrained: float  # the same of untrained weights
 
 
 class _Row(NamedTuple):
@@ -217,6 +225,7 @@ class _Scale:
             )
         ]
         numbers += _finite(value for row in rows for value in row.published)
+        numbers += _finite(lane.untrained for lane in lanes)
         numbers += [end for part in judged for end in part]
         low, high = min(numbers), max(numbers)
         sizes = [max(map(abs, part)) for part in judged if any(part)]
@@ -307,6 +316,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
     ) if count > 0]  # fmt: skip
     below = [_method(shown, rows), *_doubts(rows), *_margins(shown)]
+    below += _untrained(shown)
     below += [f"Only in the figure's table: {_listed(left)}."] if left else []
     plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", " ".join(row.label for row in rows).replace("<br>", " "))
     papers = {*frame["paper"]}
@@ -583,6 +593,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
         words, str(row.get("why") or ""), chr(96 + ways.index(way)) if way in ways[1:] else "",
         doubts, row["p_adjusted"], thin if math.isfinite(thin[0]) and thin != (low, high) else (),
+        math.nan if row["over"].startswith("trained ") else factor * row["untrained"],
     )  # fmt: skip
 
 
@@ -652,6 +663,13 @@ def _margins(frame: pd.DataFrame) -> Iterator[str]:
             yield f"Permuted null: {_PERMUTED[permuted]}."
     if len(rows):
         yield "A claim about noise must hold against every null there is; the one that decides is drawn."
+
+
+def _untrained(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield over how many initialisations the means of untrained weights are."""
+    counts = [*frame.get("untrained_n", pd.Series(dtype=float)).dropna().astype(int).unique()]
+    if counts:
+        yield f"Untrained weights: mean over {_listed([*map(str, sorted(counts))])} initialisations of each model."
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -724,6 +742,7 @@ class _Chart:
         entries += [("margin of equivalence", _SAME)] * any(lane.same for lane in lanes)
         entries += [(self.null, _NULL)] * any(lane.null for lane in lanes)
         entries += [("estimate beyond the axis; small: an end of its CI", _ARROWS[1])] * _cut(rows)
+        entries += [("untrained weights, mean", _BARE)] * any(math.isfinite(lane.untrained) for lane in lanes)
         said = [row.printed.split(" ")[0] for row in rows if row.published]
         words = "published, other models" if "published" in said else ""
         words += (", or theory" if words else "theory") if "theory" in said else ""
@@ -738,6 +757,8 @@ class _Chart:
                     self._bracket(x + 2, x + 18, y + 3)
                 elif look == _THIN:
                     self._thin(x + 2, x + 18, y, GREY)
+                elif look == _BARE:
+                    self._mark([x + 10], y, _UNTRAINED)
                 elif look == _ARROWS[1]:
                     self._mark([x + 10], y, {"symbol": look, "size": 9, "color": GREY})
                 elif look:
@@ -784,6 +805,8 @@ class _Chart:
             verdict = _COLUMN_WORDS.get(lane.verdict) or re.split(r" within| beyond| \(", lane.verdict)[0]
             self._write(f"<b>{verdict}{lane.doubts}</b>", _VERDICT, above, colour)
             x = tuple(self._at(scale, end) for end in lane.ends)
+            if math.isfinite(lane.untrained):
+                self._mark([self._at(scale, lane.untrained)], above + _LINE / 2, _UNTRAINED)
             away = scale.beyond(lane.ends[0])
             self._estimate(x, above + _LINE / 2, lane.verdict, lane.why, _ARROWS[away])
             if lane.thin:

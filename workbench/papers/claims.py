@@ -13,18 +13,20 @@ import pandas as pd
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
+from workbench.core.errors import WorkbenchError
 from workbench.core.intervals import (
     Finding,
     interval_at,
     mean_interval,
     median_interval,
+    newcombe_interval,
     sign_p,
     smallest_detectable,
 )
 from workbench.data.batches import PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
 from workbench.frames.metrics import METRICS
-from workbench.frames.results import join_frames, provenance_of, shared
+from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve
 from workbench.papers import verdicts
@@ -39,8 +41,13 @@ _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
 _PAPERS_INPUTS = ("imagenet", "wikitext-103")
 _OF_ONE_MODEL = ("inputs", "every input", "layers")
 _OF_TWO_RUNS = ("model / baseline", "last layer / first layer")
+_OF_UNTRAINED = ("trained - untrained", "trained / untrained")
+_CONTROLLED = (*_OF_ONE_MODEL, "last layer / first layer")
+"""What a claim about one model is over: the same is measured on untrained weights of that model."""
 _PAPERS_TOKENS = 197  # of images in teo2024 and saritas2025
 _TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
+UNTRAINED = 6
+"""How many untrained weights stand beside a model: six have an interval of their median, fewer have none."""
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
@@ -67,6 +74,7 @@ def claims(
     seed: int = 0,
     *,
     null_samples: int = 20,
+    untrained: int = UNTRAINED,
     progress: bool = False,
     **arguments: Any,
 ) -> pd.DataFrame:
@@ -79,7 +87,11 @@ def claims(
     null columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, "equivalent within the margin" where all of
     it lies within ``margin`` of what the claim names, otherwise "undecided", with what would have been ``detectable``.
-    A claim that holds by a threshold that noise meets too is "not diagnostic (noise passes)".
+    A claim that holds by a threshold that noise meets too is "not diagnostic (noise passes)". One that the same rule
+    supports on untrained weights of the same model is "also of random weights". The columns of ``untrained`` hold the
+    mean over that many untrained weights, its interval over them, and the verdict of the rule on them: epoch 0 of a
+    bundled model, then fresh draws (``checkpoint="random-1"``, …), each on its share of n inputs of its own (two at
+    least). 0 leaves this control out. ``why`` gives the reason where untrained weights cannot be built.
     "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models,
     training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
     so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
@@ -101,13 +113,15 @@ def claims(
     settings = {"n": n, "seed": seed, "progress": progress, **arguments}
     tokens = cache(partial(_tokens, model, inputs, settings))
     frames: dict[_Run, pd.DataFrame] = {}
-    rows = []
-    for claim in stated.to_dict("records"):
+    controls = _Untrained(model, inputs, settings, untrained, tokens)
+    claims = stated.to_dict("records")
+    rows: list[dict[str, Any]] = []
+    expected = [_number(claim["published"]) for claim in claims]
+    for number, claim in enumerate(claims):
         try:
-            expected = _published_value(claim, model)
+            expected[number] = _published_value(claim, model)
             if claim["over"] == "nothing":
-                found = _of_mathematics(claim)
-                rows.append(_whole(claim, found, expected, model, inputs))
+                rows.append(_of_mathematics(claim))
                 continue
             if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
@@ -121,31 +135,36 @@ def claims(
             own = claim["paper"] in PREPROCESSING and resolve(model)[0] not in ("bundled", "file")
             if own and _of_images(inputs):  # of texts it would be the same run again
                 runs = [run._replace(preprocessing=claim["paper"]) for run in runs]
-            for run in runs:
-                if run not in frames:
-                    try:
-                        frames[run] = _measure(run, model, inputs, settings)
-                    except NoImages as reason:
-                        raise _NotTested(f"it is about images ({reason})") from None
-            measured = [frames[run] for run in runs]
-            if claim["comparison"] != "near" and claim["measure"].startswith("eigenvalue_profile["):
-                measured, scaled = _at_equal_tokens(claim, measured, tokens)
-            else:
-                scaled = ""
-            found = judged(claim, measured, expected)
-            found["why"] += scaled
+            measured = _measured(runs, frames, model, inputs, settings)
+            measured, scaled = _at_equal_tokens(claim, measured, tokens)
+            if claim["over"] in _OF_UNTRAINED:
+                controls.ask(number, claim, runs)
+                rows.append({"estimate": _estimate(claim, measured)})
+                continue
+            row = judged(claim, measured, expected[number])
+            row["why"] += scaled
             strange = _other_scale(claim, model, inputs)
             if strange:
-                found |= {"verdict": verdicts.NOT_TESTED, "why": strange, "p": math.nan}
+                row |= {"verdict": verdicts.NOT_TESTED, "why": strange, "p": math.nan}
+            elif claim["over"] in _CONTROLLED and claim["kind"] not in ("identity", "count"):
+                controls.ask(number, claim, runs)
+            rows.append(row)
         except (_NotTested, _PremiseNotMet) as reason:
-            verdict = verdicts.PREMISE if isinstance(reason, _PremiseNotMet) else verdicts.NOT_TESTED
-            found = _row(_NOTHING, None, verdict, str(reason))
-            expected = _number(claim["published"])
-        rows.append(_whole(claim, found, expected, model, inputs))
-    table = pd.DataFrame(rows, columns=[*COLUMNS, verdicts.WIDENED]).astype({"untrained_n": "Int64"})
+            rows.append(_unjudged(reason))
+            expected[number] = _number(claim["published"])
+    controls.measure()
+    for number, claim in enumerate(claims):
+        if "estimate" in rows[number]:
+            rows[number] = _beside_untrained(claim, rows[number]["estimate"], controls, number)
+        elif controls.asked.get(number):
+            rows[number] |= controls.columns(number, expected[number])
+            rows[number]["why"] += controls.words(number, rows[number])
+    whole = [_whole(*parts, model, inputs) for parts in zip(claims, rows, expected, strict=True)]
+    table = pd.DataFrame(whole, columns=[*COLUMNS, verdicts.WIDENED]).astype({"untrained_n": "Int64"})
     frame = verdicts.controlled(verdicts.adjusted(table))
     made = list(frames.values())
-    frame.attrs["provenance"] = shared([source for part in made for source in provenance_of(part)])
+    sources = [source for part in made for source in provenance_of(part)]
+    frame.attrs["provenance"] = shared([*sources, *controls.provenance])
     frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
     return frame
 
@@ -174,7 +193,8 @@ def _at_equal_tokens(
     claim: Mapping[str, str], frames: list[pd.DataFrame], tokens: Callable[[], int]
 ) -> tuple[list[pd.DataFrame], str]:
     """Eigenvalues as of the papers' number of tokens: they fall as N⁻², since every g(k_j) is a sum of N terms."""
-    if "/" in claim["measure"]:  # the factor cancels
+    printed = claim["comparison"] == "near" or not claim["measure"].startswith("eigenvalue_profile[")
+    if printed or "/" in claim["measure"]:  # the factor cancels
         return frames, ""
     factor = (tokens() / _PAPERS_TOKENS) ** 2
     return [frame.assign(value=frame["value"] * factor) for frame in frames], (
@@ -201,8 +221,14 @@ class _PremiseNotMet(Exception):
     """A claim that supposes what is not so of this model; the message says what."""
 
 
+def _unjudged(reason: Exception) -> dict[str, Any]:
+    """The row of a claim that cannot be judged, by the reason."""
+    verdict = verdicts.PREMISE if isinstance(reason, _PremiseNotMet) else verdicts.NOT_TESTED
+    return _row(_NOTHING, None, verdict, str(reason))
+
+
 def _follows_training(claim: Mapping[str, str]) -> bool:
-    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, "tokens", "nothing")
+    return claim["over"] not in (*_OF_ONE_MODEL, *_OF_TWO_RUNS, *_OF_UNTRAINED, "tokens", "nothing")
 
 
 def _of_several_weights(claim: Mapping[str, str]) -> bool:
@@ -234,6 +260,23 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
         models = [f"bundled:{name}" for name in pair] or [None]
         runs += [_Run(name, options, checkpoints, own, layers) for own in models]
     return runs
+
+
+def _measured(
+    runs: list[_Run],
+    frames: dict[_Run, pd.DataFrame],
+    model: str,
+    inputs: str,
+    settings: Mapping[str, Any],
+) -> list[pd.DataFrame]:
+    """Measure each run once, and return the results. Raises `_NotTested` where the inputs are no images."""
+    for run in runs:
+        if run not in frames:
+            try:
+                frames[run] = _measure(run, model, inputs, settings)
+            except NoImages as reason:
+                raise _NotTested(f"it is about images ({reason})") from None
+    return [frames[run] for run in runs]
 
 
 def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) -> pd.DataFrame:
@@ -268,6 +311,21 @@ def judged(
     """
     if claim["over"] == "tokens":
         return _of_sampling(claim, frames[0])
+    return _decided(claim, _estimate(claim, frames), expected)
+
+
+class _Estimate(NamedTuple):
+    """What a claim's quantity is: with its interval (of several checkpoints each), how, and its null distributions."""
+
+    findings: list[Finding]
+    how: str
+    signs: pd.Series | None
+    """The values of a median."""
+    nulls: list[NullBand]
+
+
+def _estimate(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> _Estimate:
+    """Estimate the quantity of a claim from the results of its runs; raises as `judged`."""
     frame = frames[0] if len(frames) == 1 else join_frames(frames)
     if claim["premise"]:
         _check_premise(claim, frame)
@@ -275,9 +333,9 @@ def judged(
     # what follows looks through the rows many times, and most of them are of other metrics
     metrics = verdicts.measured_by(terms)
     frame, *parts = (part[part["metric"].isin(metrics)] for part in (frame, *frames))
-    comparison, margin = claim["comparison"], claim["margin"]
+    comparison = claim["comparison"]
     values, how = None, verdicts.T
-    if claim["over"] in _OF_ONE_MODEL:
+    if claim["over"] in (*_OF_ONE_MODEL, *_OF_UNTRAINED):
         values = (verdicts.per_layer if claim["over"] == "layers" else verdicts.per_input)(frame, terms)
         finding, how = verdicts.mean_over(values, terms, comparison)
         if claim["over"] == "every input":
@@ -294,12 +352,20 @@ def judged(
             how, values = verdicts.MEDIAN, verdicts.training_changes(frame, terms, claim["over"], epochs)
     if not findings[0].n:
         raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
+    of_nulls = comparison.endswith("null") or claim["over"] in _OF_ONE_MODEL
+    nulls = verdicts.nulls_of(frame, terms, claim["over"]) if of_nulls else []
+    return _Estimate(findings, how, values if how == verdicts.MEDIAN else None, nulls)
+
+
+def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> dict[str, Any]:
+    """The verdict on a claim from an estimate of its quantity, as columns of `COLUMNS`."""
+    findings, how, signs, nulls = estimate
+    terms = verdicts.parse_measure(claim["measure"])
+    comparison, margin = claim["comparison"], claim["margin"]
     logs = how == verdicts.LOG_T
-    signs = values if how == verdicts.MEDIAN else None
     p_of = None if signs is None else partial(sign_p, signs)
     bound = METRICS[terms[0].metric].high if len(terms) == 1 and terms[0].less is None else 1.0
     if comparison.endswith("null"):
-        nulls = verdicts.nulls_of(frame, terms, claim["over"])
         found = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, p_of, ratio=logs)
         allowed = verdicts.region(comparison, "", expected, found.null, margin, bound)
         why = _sentence(claim, findings[0], allowed, found.null)
@@ -314,11 +380,138 @@ def judged(
     left = same if verdict == verdicts.EQUIVALENT else allowed
     # one exception decides what is said of every input: there is no error rate that Holm could keep
     p = math.nan if claim["over"] == "every input" else verdicts.probability(finding, left, p_of, ratio=logs)
-    nulls = verdicts.nulls_of(frame, terms, claim["over"]) if claim["over"] in _OF_ONE_MODEL else []
-    nulls.sort(key=lambda null: not verdicts.band_passes(null, allowed))  # one that passes decides
+    nulls = sorted(nulls, key=lambda null: not verdicts.band_passes(null, allowed))  # one that passes decides
     why = _sentence(claim, finding, allowed, None)
     row = _row(finding, nulls[0] if nulls else None, verdict, why, how, p)
     return row | {verdicts.WIDENED: _widened(claim, finding, how, signs)}
+
+
+class _Untrained:
+    """The claims about one model, measured on untrained weights of it."""
+
+    def __init__(
+        self, model: str, inputs: str, settings: Mapping[str, Any], count: int, tokens: Callable[[], int]
+    ) -> None:
+        self.model, self.inputs, self.tokens = model, inputs, tokens
+        self.checkpoints = untrained_checkpoints(model, count)
+        n = settings["n"]
+        self.share = max(2, math.ceil(n / count)) if count and isinstance(n, int) else n
+        self.settings = dict(settings)
+        self.asked: dict[int, tuple[Mapping[str, str], list[_Run]]] = {}
+        self.estimates: dict[int, list[_Estimate]] = {}
+        self.reasons: dict[int, str] = {}
+        self.unmet: set[int] = set()
+        self.provenance: list[dict[str, Any]] = []
+
+    def ask(self, number: int, claim: Mapping[str, str], runs: list[_Run]) -> None:
+        """Have a claim measured; its number is that of its row."""
+        if self.checkpoints:
+            self.asked[number] = claim, runs
+            self.estimates[number] = []
+
+    def measure(self) -> None:
+        """Measure what was asked, on each of the untrained weights and on inputs of their own."""
+        start = self.settings["seed"] + 1
+        for seed, checkpoint in enumerate(self.checkpoints, start=start):
+            frames: dict[_Run, pd.DataFrame] = {}
+            settings = self.settings | {"checkpoint": checkpoint, "n": self.share, "seed": seed}
+            for number, (claim, runs) in self.asked.items():
+                if number in self.reasons:
+                    continue
+                try:
+                    measured = _measured(runs, frames, self.model, self.inputs, settings)
+                    measured, _ = _at_equal_tokens(claim, measured, self.tokens)
+                    self.estimates[number].append(_estimate(claim, measured))
+                except _PremiseNotMet:
+                    self.unmet.add(number)
+                except (_NotTested, WorkbenchError) as reason:
+                    self.reasons[number] = str(reason).splitlines()[0]
+            sources = [source for part in frames.values() for source in provenance_of(part)]
+            self.provenance += [
+                {**source, "notes": []} for source in sources
+            ]  # notes are about the trained weights
+
+    def pooled(self, number: int) -> _Estimate | None:
+        """The estimate over the untrained weights: the unit is one initialisation. None where there is no value."""
+        claim, _ = self.asked[number]
+        return pooled(claim, self.estimates[number]) if self.estimates[number] else None
+
+    def columns(self, number: int, expected: float) -> dict[str, Any]:
+        """The columns of a row about untrained weights."""
+        estimate = self.pooled(number)
+        if estimate is None:
+            return {"untrained_verdict": verdicts.PREMISE if number in self.unmet else None}
+        row = _decided(self.asked[number][0], estimate, expected)
+        return {
+            "untrained": row["measured"],
+            "untrained_low": row["low"],
+            "untrained_high": row["high"],
+            "untrained_n": row["n"],
+            "untrained_verdict": row["verdict"],
+        }
+
+    def words(self, number: int, row: Mapping[str, Any]) -> str:
+        """What `why` says of the control."""
+        if number in self.reasons:
+            return f"; not measured on untrained weights: {self.reasons[number]}"
+        if not self.estimates[number]:
+            return "; of no untrained weights is the premise met"
+        value, *ends = (row[f"untrained{end}"] for end in ("", "_low", "_high"))
+        interval = "" if math.isnan(ends[0]) else f" [{ends[0]:.3g}, {ends[1]:.3g}]"
+        counted = f"{row['untrained_n']} initialisations"
+        return f"; untrained {value:.3g}{interval}, {counted}: {row['untrained_verdict']}"
+
+
+def untrained_checkpoints(model: str, count: int) -> list[str]:
+    """Return the names of untrained weights of a model: epoch 0 of a bundled training, then fresh draws."""
+    epoch = [name for name in _checkpoints(model)[:1] if name == "epoch-000"]
+    return [*epoch, *(f"{RANDOM_WEIGHTS}-{seed}" for seed in range(1, count + 1))][:count]
+
+
+def pooled(claim: Mapping[str, str], estimates: list[_Estimate]) -> _Estimate:
+    """Pool the estimates of several initialisations: by the rule of the claim, over initialisations in place of inputs.
+
+    Ends of a null's band are the means over the initialisations, which is wider than the band of the mean.
+    """
+    terms = verdicts.parse_measure(claim["measure"])
+    values = pd.Series([estimate.findings[0].value for estimate in estimates])
+    if claim["over"] == "last layer / first layer":
+        finding, how = mean_interval(values, ratio=True), verdicts.LOG_T
+    else:
+        finding, how = verdicts.mean_over(values, terms, claim["comparison"])
+    if claim["over"] == "every input":
+        finding, how = verdicts.least_favourable(values, claim["comparison"]), verdicts.EACH
+    bands = pd.DataFrame(
+        [null for estimate in estimates for null in estimate.nulls], columns=NullBand._fields
+    )
+    means = bands.groupby("null", sort=False).mean()
+    nulls = [
+        NullBand(str(name), *map(float, ends))
+        for name, ends in zip(means.index, means.to_numpy(), strict=True)
+    ]
+    return _Estimate([finding], how, values if how == verdicts.MEDIAN else None, nulls)
+
+
+def _beside_untrained(
+    claim: Mapping[str, str], trained: _Estimate, controls: _Untrained, number: int
+) -> dict[str, Any]:
+    """The row of a claim about training: trained less untrained, Newcombe's interval of both intervals."""
+    estimate = controls.pooled(number) if number in controls.asked else None
+    if estimate is None:
+        reason = controls.reasons.get(number, "none were asked for (untrained=0)")
+        return _unjudged(_NotTested(f"it is about training, and there are no untrained weights: {reason}"))
+    ratio = claim["over"] == "trained / untrained"
+    (one,), (other,) = trained.findings, estimate.findings
+    finding = newcombe_interval(one, other, ratio=ratio)
+    allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
+    p = verdicts.probability(finding, allowed, ratio=ratio)
+    why = _sentence(claim, finding, allowed, None)
+    why += f"; trained {one.words('.3g')}, untrained {other.words('.3g')} of {other.n} initialisations"
+    how = "Newcombe, on logarithms" if ratio else "Newcombe"
+    row = _row(finding, None, verdicts.decide(finding, allowed), why, how, p)
+    return row | {
+        "untrained": other.value, "untrained_low": other.low, "untrained_high": other.high, "untrained_n": other.n,
+    }  # fmt: skip
 
 
 def _widened(

@@ -22,9 +22,10 @@ from workbench.captures import Capture, LayerRecord
 from workbench.data.pools import DIGITS_MEAN, DIGITS_STD
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
+from workbench.papers import verdicts
 from workbench.papers.claims import judged
 from workbench.papers.published import claim_options, stated_claims
-from workbench.papers.verdicts import WIDENED
+from workbench.papers.verdicts import COLUMNS
 from workbench.runs.analyze import analyze, check_request
 
 INPUTS, TOKENS, WIDTH = 16, 20, 4
@@ -38,18 +39,24 @@ Heads = Float[Tensor, "input head token head_dim"]
 
 
 def controls() -> pd.DataFrame:
-    """The verdict on every claim that has a control, of what is planted and of noise.
+    """Return the verdict on every claim that has a control, of what is planted and of noise.
 
-    Columns: ``control``, ``paper``, ``label`` of the claim, ``case`` ("planted" or "noise"), and those of a claim's
-    verdict (`workbench.papers.verdicts.COLUMNS`) from ``measured`` on. About ten seconds of one core.
+    Columns: ``control``, ``case`` ("planted" or "noise") and `workbench.papers.verdicts.COLUMNS`. Noise stands for
+    untrained weights of what is planted. About ten seconds of one core.
     """
-    rows = [
-        {"control": name, "paper": claim["paper"], "label": claim["label"], "case": case, **found}
-        for name, control in CONTROLS.items()
-        for case in ("planted", "noise")
-        for claim, found in control(case == "planted")
-    ]
-    return pd.DataFrame(rows).drop(columns=WIDENED)
+    cases: dict[str, pd.DataFrame] = {}
+    for case in ("noise", "planted"):
+        rows = [
+            {"control": name, "case": case, **claim, **found}
+            for name, control in CONTROLS.items()
+            for claim, found in control(case == "planted")
+        ]
+        cases[case] = pd.DataFrame(rows).reindex(columns=["control", "case", *COLUMNS])
+    keys = ["control", "paper", "claim", "interpretation"]
+    noise = cases["noise"].set_index(keys)["verdict"]
+    untrained = [noise.get(tuple(row)) for row in cases["planted"][keys].to_numpy()]
+    cases["planted"]["untrained_verdict"] = untrained
+    return verdicts.controlled(pd.concat([cases["planted"], cases["noise"]], ignore_index=True))
 
 
 def gaussian(*shape: int, seed: int) -> Tensor:
@@ -132,8 +139,8 @@ def _rank(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield claim, judged(claim, [frame])
 
 
-def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """A head that reads how bright a patch is, and one that reads how dark; of noise, heads that read its place."""
+def write_membership_model(path: Path, planted: bool) -> None:
+    """Write a model with a head that reads how bright a patch is and one that reads how dark; or heads of places."""
     architecture = {
         "name": "vit", "img_size": 16, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 4, "depth": 1,
         "num_heads": 2, "attention": "tssa", "attention_options": {"convention": "as_implemented"},
@@ -162,12 +169,15 @@ def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]
         weights[f"{patches}.bias"][:2] = torch.tensor([DIGITS_MEAN, 1 - DIGITS_MEAN])
     else:
         weights["pos_embed"][:] = gaussian(*weights["pos_embed"].shape, seed=0)
+    write_checkpoint(path, model, {"architecture": architecture, "preprocessing": about, "task": "digits"})
+
+
+def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """A head that reads how bright a patch is, and one that reads how dark; of noise, heads that read its place."""
     (claim,) = stated_claims("wu2025").query("analysis == 'membership' and kind == ''").to_dict("records")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "epoch-000.safetensors"
-        write_checkpoint(
-            path, model, {"architecture": architecture, "preprocessing": about, "task": "digits"}
-        )
+        write_membership_model(path, planted)
         where: dict[str, Any] = {
             "model": f"file:{path}",
             "inputs": "bundled:digits",

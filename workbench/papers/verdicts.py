@@ -39,8 +39,8 @@ OUTCOMES = (HOLDS, RANDOM_TOO, NOT_DIAGNOSTIC, UNDECIDED, FAILS, PREMISE, NOT_TE
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null", "< null")
 OVER = (
     "inputs", "every input", "layers", "last / first", "last - first", "last / warm-up", "last - warm-up",
-    "every checkpoint", "model - baseline", "model / baseline", "last layer / first layer", "tokens", "sizes",
-    "nothing",
+    "every checkpoint", "trained - untrained", "trained / untrained", "model - baseline", "model / baseline",
+    "last layer / first layer", "tokens", "sizes", "nothing",
 )  # fmt: skip
 KINDS = ("", "identity", "count", "question")
 """What a claim is: of statistics; of mathematics, which any model must obey; an exact count; a question of ours."""

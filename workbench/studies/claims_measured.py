@@ -21,13 +21,13 @@ from workbench.core.children import safe_path
 from workbench.core.errors import MissingResource
 from workbench.core.files import atomic_write, jsonable, sha256_bytes, write_json
 from workbench.frames.provenance import versions
-from workbench.frames.results import join_frames, provenance_of, shared
+from workbench.frames.results import is_random, join_frames, provenance_of, shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, stated_claims
 from workbench.studies.records import CLAIMS, CLAIMS_FILE, claims_record, read_claims, write_record
 
 COMMAND = "workbench study records claims"
-SEED, NULL_SAMPLES = 0, 20
+SEED, NULL_SAMPLES, UNTRAINED = 0, 20, 6
 _WORDS = ["place", "claim", "interpretation", "label", "stated"]
 """Columns that no measured number depends on, so they are today's and not the record's."""
 
@@ -56,6 +56,7 @@ def measured_claims(
     *,
     seed: int = SEED,
     null_samples: int = NULL_SAMPLES,
+    untrained: int = UNTRAINED,
     again: bool = False,
     progress: bool = False,
 ) -> pd.DataFrame:
@@ -76,12 +77,13 @@ def measured_claims(
     """
     from workbench.papers.claims import claims
 
-    frames, absent, settings = [], {}, {"seed": seed, "null_samples": null_samples}
+    frames, absent = [], {}
+    settings = {"seed": seed, "null_samples": null_samples, "untrained": untrained}
     for question in (Question(*one) for one in questions):
         found = None if again else _on_record(question, settings)
         if found is None:
             try:
-                found = claims(*question, null_samples=null_samples, seed=seed, progress=progress)
+                found = claims(*question, **settings, progress=progress)
             except MissingResource as reason:
                 absent[question.model] = str(reason).splitlines()[0]
                 continue
@@ -153,8 +155,12 @@ def _sha256_by_paper(stated: pd.DataFrame) -> dict[str, str]:
 
 
 def _weights(runs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None, str]]:
-    """Models that ran, their checkpoints and the hashes of their weights, each once."""
+    """List the trained models that ran, their checkpoints and the hashes of their weights, each once.
+
+    Random weights are left out: their checkpoint names their seed, and another version of a library may draw others.
+    """
     models = [run["model"] for run in runs if run.get("model")]
+    models = [model for model in models if not is_random(model["checkpoint"])]
     return [*dict.fromkeys((one["spec"], one["checkpoint"], one["sha256"]) for one in models)]
 
 
@@ -180,7 +186,7 @@ def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str,
         "name": CLAIMS,
         "command": COMMAND,
         "seed": SEED,
-        "settings": {"null_samples": NULL_SAMPLES},
+        "settings": {"null_samples": NULL_SAMPLES, "untrained": UNTRAINED},
         "threads": 1,
         "calls": [{key: value for key, value in call.items() if key != "asked"} for call in calls],
         "versions": versions(),
@@ -200,11 +206,12 @@ def _answer(question: Question, work: Path) -> tuple[Path, Path]:
     path, about = work / f"{stem}.csv", work / f"{stem}.json"
     call = {**question._asdict(), "claims": _sha256_by_paper(_stated(question.paper))}
     weights = load(question.model, device="cpu").fingerprint
-    asked = {**call, "weights": weights, "seed": SEED, "null_samples": NULL_SAMPLES, "versions": versions()}
+    settings: dict[str, Any] = {"seed": SEED, "null_samples": NULL_SAMPLES, "untrained": UNTRAINED}
+    asked = {**call, "weights": weights, **settings, "versions": versions()}
     if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:
         return path, about
     started = time.monotonic()
-    frame = claims(*question, null_samples=NULL_SAMPLES, seed=SEED, device="cpu")
+    frame = claims(*question, **settings, device="cpu")
     seconds = round(time.monotonic() - started)
     runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))

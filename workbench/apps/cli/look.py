@@ -280,6 +280,12 @@ def _null_options(_: Mapping[str, Any]) -> Mapping[str, Any]:
 @device_option
 @dtype_option
 @set_option(_null_options, "How many samples the null distribution has, as null_samples=20.")
+@click.option(
+    "--untrained",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many untrained weights of the model are measured beside it; 0 for none. [default: 6]",
+)
 @click.option("--primary", is_flag=True, help="Only the rows that count: one interpretation of each claim.")
 @click.option(
     "--why", is_flag=True, help="Print the reason of each verdict; --out and --json always have it."
@@ -347,6 +353,7 @@ def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
         "published": None if published != published else published,
         "measured [95 %]": interval("measured", "low", "high"),
         "null distribution [95 %]": interval("null_mean", "null_low", "null_high"),
+        "untrained [95 %]": interval("untrained", "untrained_low", "untrained_high"),
         "verdict": claim["verdict"],
     } | ({"why": claim["why"]} if why else {})
 

@@ -447,7 +447,7 @@ def robustness(
 @workers_option
 @_into("runs/claims")
 def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
-    """Measure the claims again that the notebook `claims` draws; three to eight minutes of one core.
+    """Measure the claims again that the notebook `claims` draws; seven minutes of one core.
 
     \b
     workbench study records claims -j 2
