@@ -318,6 +318,21 @@ def test_a_verdict_of_three_seeds_says_that_it_rests_on_normality_and_gives_the_
     assert rpc["p_permutation"] == pytest.approx(wanted)
 
 
+def test_rpc_under_corruption_is_judged_among_the_claims_of_its_date(everything):
+    """Holm's p by hand, over the claims of 2026-11-23 and none of a later day."""
+    label = "RPC is more robust to corruptions: error, mean of types"
+    counted = verdicts.counted(everything).query("paper == 'teo2024' and p == p")
+    row = counted[counted["label"] == label].iloc[0]
+    (date,) = stated_claims().query("label == @label")["stated"]
+    assert date == row["stated"] == "2026-11-23"
+    family = np.sort(counted.loc[counted["stated"] == date, "p"].to_numpy(float))
+    place = int(np.flatnonzero(family == row["p"])[0])
+    steps = [p * (len(family) - rank) for rank, p in enumerate(family)]
+    assert row["p_adjusted"] == pytest.approx(max(steps[: place + 1]))
+    assert (row["verdict"] == "undecided") == (row["p_adjusted"] >= 0.05)
+    assert len(family) < len(counted)
+
+
 def test_a_verdict_and_its_adjusted_interval_agree(everything):
     """The adjusted interval lies inside or outside the allowed range exactly where Holm's p is below 5 %."""
     judged = everything[everything["p_adjusted"].notna()]
