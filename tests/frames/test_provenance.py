@@ -1,7 +1,11 @@
 """Provenance: what is recorded, and that it comes back."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import nbclient
 import nbformat
@@ -11,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from workbench._version import __version__
 from workbench.core import paths
 from workbench.core.errors import InputError
-from workbench.core.files import sha256_bytes
+from workbench.core.files import sha256_bytes, sha256_file
 from workbench.frames import provenance
 
 
@@ -93,6 +97,51 @@ def test_in_an_interactive_notebook_the_variables_are_read_as_they_are_when_aske
         "({'n': 7, 'layers': <class 'object'>}, 'variables')",
     ]
     assert said(tmp_path / "renamed.ipynb") == ["({}, None)"] * 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-p", "n", "2"], ["-r", "text", "a b"], ["-y", "{n: 2, layers: [0, 1]}"], ["-f", "given.yaml"], []],
+    ids=" ".join,
+)
+def test_papermill_by_itself_leaves_the_parameters_that_it_injects(tmp_path, arguments):
+    """Of a bundled notebook also its name and its defaults: from any folder, with any of papermill's options."""
+    bundled = tmp_path / "bundled"
+    bundled.mkdir()
+    cells = [
+        new_code_cell("n, text = 3, None\nlayers = None\nout = None", metadata={"tags": ["parameters"]}),
+        new_code_cell(
+            "import json, pathlib\nfrom workbench.core import paths\n"
+            f"paths.notebooks_dir = lambda: pathlib.Path({str(bundled)!r})\n"
+            "from workbench.frames.provenance import notebook_parameters, notebook_run"
+        ),
+        new_code_cell("print(json.dumps([notebook_parameters(), notebook_run()]))"),
+    ]
+    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(new_notebook(cells=cells, metadata=about), bundled / "counts.ipynb")
+    cells[2].source = "\n" + cells[2].source + "  # mine"
+    nbformat.write(new_notebook(cells=cells, metadata=about), tmp_path / "mine.ipynb")
+    (tmp_path / "given.yaml").write_text("n: 2\nout: here\n")
+    injected = {"-p": {"n": 2}, "-r": {"text": "a b"}, "-y": {"n": 2, "layers": [0, 1]}, "-f": {"n": 2}}
+    injected = injected[arguments[0]] if arguments else {}
+    whole = {"n": 3, "text": None, "layers": None} | injected
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in (provenance.PARAMETERS, "WORKBENCH_NOTEBOOK", "JPY_SESSION_NAME")
+    }
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    said = {}
+    for path in (bundled / "counts.ipynb", tmp_path / "mine.ipynb"):
+        command = [sys.executable, "-m", "papermill", str(path), "o.ipynb", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+        executed = nbformat.read(tmp_path / "o.ipynb", as_version=4)
+        said[path.stem] = json.loads(executed.cells[-1].outputs[0].text)
+    (parameters, source), run = said["counts"]
+    assert (parameters, source) == (whole, "variables")
+    assert (run["name"], run["parameters"]) == ("counts", injected)
+    assert run["sha256"] == sha256_file(bundled / "counts.ipynb")
+    assert said["mine"] == [[injected, "variables" if injected else None], None]
 
 
 def test_a_script_has_no_parameters_but_those_it_names(monkeypatch):

@@ -13,7 +13,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ PARAMETERS = "WORKBENCH_PARAMETERS"
 """The variable by which a render tells a kernel the parameters that its notebook runs with."""
 FIGURE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
 """What a figure may be called, which its files are named after."""
+_INJECTED = "# Parameters\n"  # begins the cell that papermill injects
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
 PDF_KEY = "/Workbench"
@@ -145,28 +146,78 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def notebook_run() -> dict[str, Any] | None:
-    """What `workbench render` says to this kernel about the notebook it runs; None outside a render."""
+    """Return what is known of the notebook that this kernel runs: as `workbench render` says, or as its cells show.
+
+    papermill tells a kernel no file. A bundled notebook whose cells ran in their order, unchanged, is known by them;
+    its parameters are those that papermill injected. None for everything else.
+    """
     value = os.environ.get("WORKBENCH_NOTEBOOK")
-    if not value:
-        return None
-    return json.loads(value) if value.startswith("{") else {"name": value}
+    if value:
+        return json.loads(value) if value.startswith("{") else {"name": value}
+    ran, injected = _cells_run()
+    for name, path in paths.bundled_notebooks().items() if ran else ():
+        code = [source for source, _ in _code_cells(path)]
+        if ran == code[: len(ran)]:
+            return {"name": name, "sha256": sha256_file(path), "parameters": _literals(injected)}
+    return None
+
+
+def _cells_run() -> tuple[list[str], str]:
+    """Return the cells that this kernel has run, and apart from them the one that papermill injected."""
+    ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
+    shell = ipython.get_ipython() if ipython else None
+    cells = [] if shell is None else [cell.strip() for cell in shell.history_manager.input_hist_raw[1:]]
+    injected = next((cell for cell in cells if cell.startswith(_INJECTED)), "")
+    return [cell for cell in cells if cell != injected], injected
+
+
+def _code_cells(path: Path) -> list[tuple[str, Sequence[str]]]:
+    """Return source and tags of the code cells of a notebook that are not empty."""
+    cells = [
+        ("".join(cell["source"]).strip(), cell["metadata"].get("tags", ()))
+        for cell in parsed(path.read_text(encoding="utf-8"))["cells"]
+        if cell.get("cell_type") == "code"
+    ]
+    return [(source, tags) for source, tags in cells if source]
+
+
+def _literals(source: str) -> dict[str, Any]:
+    """Return the values that a cell of papermill's assigns, except the output folder."""
+    held: dict[str, Any] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            try:
+                held[name] = ast.literal_eval(node.value)
+            except ValueError:  # float('nan'), float('inf')
+                held[name] = (
+                    float(ast.literal_eval(node.value.args[0])) if isinstance(node.value, ast.Call) else None
+                )
+    return {name: value for name, value in held.items() if name != "out"}
 
 
 def notebook_parameters() -> tuple[dict[str, Any], str | None]:
     """The parameters of the notebook that runs here, and what they were read from.
 
     "render": the values with which `workbench render` runs it. "variables": in JupyterLab and VS Code, which tell a
-    kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now. A
-    script has none, nor has a notebook whose file is not known; that is None.
+    kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now; also of
+    a bundled notebook that papermill runs (`notebook_run`), and of every other the variables that papermill injected.
+    A script has none, nor has a notebook whose file is not known; that is None.
     """
     if value := os.environ.get(PARAMETERS):
         return json.loads(value), "render"
     ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
     variables = getattr(ipython.get_ipython() if ipython else None, "user_ns", {})
     file = variables.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
-    if not variables or not file:
+    if not variables:
         return {}, None
-    found = {name: variables[name] for name in _tagged_names(Path(file)) if name in variables}
+    if file:
+        names = _tagged_names(Path(file))
+    else:
+        run = notebook_run() or {}
+        bundled = paths.bundled_notebooks().get(run.get("name", ""))
+        names = [*([] if bundled is None else _tagged_names(bundled)), *_literals(_cells_run()[1])]
+    found = {name: variables[name] for name in names if name in variables}
     return (found, "variables") if found else ({}, None)
 
 

@@ -1,6 +1,5 @@
 """Rendering notebooks that compute real numbers, and drawing a figure again."""
 
-import base64
 import json
 import os
 import shutil
@@ -87,9 +86,8 @@ def test_a_static_viewer_shows_the_figures_of_an_executed_notebook(rendered):
         if "application/vnd.plotly.v1+json" in output.get("data", {})
     ]
     assert len(outputs) == 1
-    assert base64.b64decode(outputs[0]["data"]["image/png"]) == (out / "works.png").read_bytes()
-    width = json.loads((out / "works.json").read_text())["figure"]["width_px"]
-    assert outputs[0]["metadata"]["image/png"] == {"width": width}
+    assert outputs[0]["data"]["image/svg+xml"] == (out / "works.svg").read_text()
+    assert "image/png" not in outputs[0]["data"]  # JupyterLab would show it in the place of the figure
 
 
 def test_no_file_of_a_render_tells_the_folders_of_this_machine(rendered):
@@ -347,6 +345,38 @@ def test_other_files_in_the_folder_are_left_alone_and_named(tmp_path):
     assert '<article id="mine"' in report.index.read_text()
     assert "'other.json', 'report.json'" in str(report)
     assert {name: (out / name).read_text() for name in others} == others
+
+
+@pytest.mark.parametrize("workers", [1, 3])  # kernels of their own, and forked ones
+def test_modules_beside_a_notebook_are_part_of_it(tmp_path, workers):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").touch()
+    (tmp_path / "parts" / "deep.py").write_text("factor = 2\n")
+    (tmp_path / "mine.py").write_text("import json, pandas\n\nfrom parts.deep import factor\n")
+    uses = write_notebook(tmp_path, "uses", extra="import mine\ndata['value'] *= mine.factor")
+    others = [write_notebook(tmp_path, f"other{number}") for number in range(workers - 1)]
+    out = tmp_path / "figures"
+
+    def statuses():
+        report = render([uses, *others], out=out, formats=[], workers=workers, progress=False)
+        return [outcome.status for outcome in report.outcomes]
+
+    assert statuses() == ["done"] * workers
+    held = json.loads((out / "report.json").read_text())["notebooks"]
+    assert {*held["uses"]["modules"]} == {
+        os.path.join("..", name) for name in ("mine.py", "parts/__init__.py", "parts/deep.py")
+    }
+    assert all(held[path.stem]["modules"] == {} for path in others)
+    before = pd.read_csv(out / "uses.csv")["value"]
+    assert statuses() == ["unchanged"] * workers
+    (tmp_path / "parts" / "deep.py").write_text("factor = 4\n")
+    assert statuses() == ["done", *["unchanged"] * len(others)]
+    assert pd.read_csv(out / "uses.csv")["value"].to_numpy() == pytest.approx(2 * before.to_numpy())
+    assert statuses() == ["unchanged"] * workers
+    (tmp_path / "parts" / "deep.py").unlink()
+    (tmp_path / "parts" / "deep").mkdir()
+    (tmp_path / "parts" / "deep" / "__init__.py").write_text("factor = 4\n")
+    assert statuses() == ["done", *["unchanged"] * len(others)]
 
 
 def test_two_renders_do_not_write_into_one_folder(tmp_path):

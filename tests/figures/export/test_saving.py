@@ -1,6 +1,5 @@
 """save_figure: what it writes, refuses, and does without Chrome."""
 
-import base64
 import copy
 import errno
 import json
@@ -60,20 +59,21 @@ def test_every_file_is_written_and_carries_the_same_provenance(tmp_path):
 
 
 @needs_chrome
-def test_a_notebook_keeps_the_png_of_what_it_shows(tmp_path, monkeypatch):
-    """Beside plotly's own output, which static viewers leave blank; a figure without a PNG has that alone."""
+def test_a_notebook_keeps_the_svg_of_what_it_shows(tmp_path, monkeypatch):
+    """Beside plotly's own output, which static viewers leave blank; a figure without an SVG has that alone."""
     published = []
-    kernel = SimpleNamespace(display_pub=SimpleNamespace(publish=lambda *given: published.append(given)))
+    kernel = SimpleNamespace(display_pub=SimpleNamespace(publish=published.append))
     monkeypatch.setattr("IPython.get_ipython", lambda: kernel)
     monkeypatch.setattr(plotly.io.renderers, "default", "plotly_mimetype")
-    shown = save(tmp_path, formats=["png"])
+    shown = save(tmp_path, formats=["png", "svg"])
     shown._ipython_display_()
-    ((bundle, sizes),) = published
-    assert base64.b64decode(bundle["image/png"]) == (tmp_path / "f.png").read_bytes()
+    (bundle,) = published
+    assert bundle["image/svg+xml"] == (tmp_path / "f.svg").read_text()
+    assert 'width="312"' in bundle["image/svg+xml"][:300]
     assert bundle["application/vnd.plotly.v1+json"]["data"][0]["type"] == "scatter"
-    assert sizes == {"image/png": {"width": 312}}
+    assert "image/png" not in bundle  # JupyterLab would show it in the place of the figure
     assert copy.deepcopy(shown) == shown
-    (tmp_path / "f.png").unlink()
+    (tmp_path / "f.svg").unlink()
     monkeypatch.setattr(plotly.io, "show", lambda fig, *args, **kwargs: published.append(fig))
     shown.show()
     assert published[1:] == [shown]

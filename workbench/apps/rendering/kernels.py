@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
 import pkgutil
 import signal
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
@@ -24,10 +26,14 @@ from typing import TYPE_CHECKING, Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import LocalProvisioner
 
+import workbench
 from workbench.core.children import python, safe_path
+from workbench.core.files import sha256_file
 
 HELPERS = "WORKBENCH_HELPERS"
 """The variable that tells a kernel the folder of its notebook."""
+MODULES = "WORKBENCH_MODULES"
+"""The variable that tells a kernel the file for the hashes of its local modules."""
 POSSIBLE = sys.platform == "linux"
 _PROVISIONER = "workbench-forked"  # its name among the entry points of pyproject.toml
 _IMPORTS = (
@@ -154,6 +160,31 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+class _LocalModules:
+    """Files of the modules that a kernel loads and that are not installed, with their hashes, kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seen = path, set[str]()
+        self.hashes: dict[str, str] = {}
+
+    def note(self, *_: Any) -> None:
+        """Add the modules that are loaded now; a module of the standard library or of a package is not local."""
+        files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
+        for file in {file for file in files if isinstance(file, str)} - self.seen:
+            self.seen.add(file)
+            with contextlib.suppress(OSError):  # it was removed since
+                if not _installed(Path(file)):
+                    self.hashes[os.path.realpath(file)] = sha256_file(file)
+                    self.path.write_text(json.dumps(self.hashes), encoding="utf-8")
+
+
+def _installed(file: Path) -> bool:
+    folders = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), Path(workbench.__file__).parent]
+    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts) or any(
+        file.is_relative_to(folder) for folder in folders
+    )
+
+
 def main(arguments: list[str]) -> None:
     """Run a kernel, which finds what lies beside its notebook and in its current folder after all that is installed."""
     from ipykernel.kernelapp import IPKernelApp
@@ -161,7 +192,12 @@ def main(arguments: list[str]) -> None:
     sys.path += [*filter(None, [os.environ.get(HELPERS)]), ""]
     if "plotly.io" in sys.modules:  # imported outside a kernel it has decided that nothing shows figures
         sys.modules["plotly.io"].renderers.default = os.environ.get("PLOTLY_RENDERER") or "plotly_mimetype"
-    IPKernelApp.launch_instance(argv=arguments)
+    kernel = IPKernelApp.instance()
+    kernel.initialize(arguments)
+    if path := os.environ.get(MODULES):
+        assert kernel.shell is not None  # it is initialized
+        kernel.shell.events.register("post_run_cell", _LocalModules(Path(path)).note)
+    kernel.start()
 
 
 if __name__ == "__main__":

@@ -75,7 +75,10 @@ def reproduce(
     first = read_provenance(path)
     run = first.get("notebook")
     if not run:
-        raise InputError(f"{first['name']} was saved outside a render: there is no notebook to run again")
+        raise InputError(
+            f"{first['name']} was saved outside a render, by a script or a notebook that is not bundled: there is no "
+            "notebook to run again; render the notebook with: workbench render NOTEBOOK.ipynb"
+        )
     target = _notebook_to_run(run, trust, path.parent)
     notebook = read_notebook(target)
     if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):

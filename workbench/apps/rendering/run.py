@@ -54,6 +54,7 @@ LONGEST = (
 """Notebooks that are begun first, so that none is left to run alone at the end."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
 _STOP_SECONDS = 10
+_MODULES = "modules.json"
 _NAMED = 8  # files that a note names
 
 
@@ -106,7 +107,8 @@ def render(
 
     Every notebook has a kernel of its own; one that fails does not stop the others. Static images are printed by
     one Chrome that stays warm, as notebooks finish; without Chrome everything else is written, and the report
-    says so. A notebook whose source, parameters, package, data and results are unchanged is not run again.
+    says so. A notebook whose source, parameters, local modules, package, data and results are unchanged is
+    not run again.
     Where the work is interrupted, finished figures stay.
 
     Args:
@@ -260,7 +262,12 @@ class _Render:
                 return False
             if sha256_file(self.out / f"{name}.json") != content:
                 return False  # another notebook, or a person, has saved a figure of this name since
+        modules = earlier.get("modules", {})
+        for path, content in modules.items():
+            if not (self.out / path).is_file() or sha256_file(self.out / path) != content:
+                return False
         outcome.status, outcome.figures, outcome.seconds = "unchanged", earlier["figures"], earlier["seconds"]
+        outcome.modules = modules
         return True
 
     def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
@@ -269,6 +276,11 @@ class _Render:
         with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
             queue = Path(scratch) / "figures.jsonl"
             self._execute(notebook, outcome, Path(scratch), queue)
+            if (modules := Path(scratch) / _MODULES).is_file():
+                hashes = json.loads(modules.read_text(encoding="utf-8"))
+                outcome.modules = {
+                    os.path.relpath(path, self.out): content for path, content in hashes.items()
+                }
             if queue.is_file():
                 for line in queue.read_text(encoding="utf-8").splitlines():
                     saved = Path(json.loads(line)["path"])
@@ -314,7 +326,7 @@ class _Render:
     def _environment(
         self, notebook: Notebook, values: Mapping[str, Any], scratch: Path, queue: Path
     ) -> dict[str, str]:
-        from workbench.apps.rendering.kernels import HELPERS, write_kernel
+        from workbench.apps.rendering.kernels import HELPERS, MODULES, write_kernel
 
         write_kernel(scratch / "jupyter", forked=self.started.forked)
         own = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
@@ -331,6 +343,7 @@ class _Render:
             **({"WORKBENCH_CACHE_RESULTS": "1"} if self.preset == "paper" else {}),
             **os.environ,
             HELPERS: str(notebook.path.parent),
+            MODULES: str(scratch / _MODULES),
             "JUPYTER_PATH": str(scratch / "jupyter"),
             "JUPYTER_RUNTIME_DIR": str(scratch / "run"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",

@@ -34,6 +34,7 @@ class _Item(TypedDict):
     message: str
     exports: dict[str, str]
     parameters: NotRequired[dict[str, Any]]
+    modules: NotRequired[dict[str, str]]
     key: str
 
 
@@ -59,6 +60,9 @@ class Outcome:
         default_factory=dict
     )  # by figure: what its printed page shows to be wrong
     parameters: dict[str, Any] = field(default_factory=dict)
+    modules: dict[str, str] = field(
+        default_factory=dict
+    )  # files of local modules, from the folder of the gallery, to their hashes
     key: str = ""
 
     @property

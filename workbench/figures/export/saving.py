@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -41,6 +40,8 @@ from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
 
 FORMATS = (*STATIC, "html")
+SVG = "image/svg+xml"
+"""The MIME type of what static viewers show of a notebook's figure."""
 DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
 ALLOWED = "WORKBENCH_FORMATS"
@@ -166,13 +167,14 @@ def save_figure(
     static = tuple(format for format in wanted if format in STATIC)
     if static:
         _export_now(folder, name, static, provenance)
-    return SavedFigure(themed, folder / f"{name}.png")
+    return SavedFigure(themed, folder / f"{name}.svg")
 
 
 class SavedFigure(go.Figure):
-    """A figure whose PNG lies at ``printed``: a notebook keeps both, so that it is seen where plotly does not run.
+    """A figure whose SVG is the file ``printed``: a notebook keeps both, for viewers that do not run plotly.
 
-    Where there is no such file the figure is shown as every other of plotly's.
+    An SVG has the figure's width and height. With a PNG beside plotly's output, JupyterLab shows that PNG, several
+    pixels for each of the figure's, until the pointer enters it. A figure without an SVG is shown as plotly does.
     """
 
     def __init__(self, figure: Any = None, printed: Path | None = None) -> None:
@@ -180,16 +182,13 @@ class SavedFigure(go.Figure):
         self._printed = printed
 
     def show(self, *args: Any, **kwargs: Any) -> Any:
-        """As plotly shows it, in a notebook with its PNG."""
+        """Show the figure as plotly does; a notebook also keeps its SVG."""
         asked = args or kwargs or self._printed is None or not self._printed.is_file()
         kernel = None if asked else getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         bundle = {} if kernel is None else self._repr_mimebundle_()
         if self._printed is None or kernel is None or not bundle:
             return super().show(*args, **kwargs)
-        image = base64.b64encode(self._printed.read_bytes()).decode()
-        # printed, it has several pixels for each
-        sizes = {"image/png": {"width": self.layout.width}}
-        return kernel.display_pub.publish({"image/png": image} | bundle, sizes)
+        return kernel.display_pub.publish({SVG: self._printed.read_text(encoding="utf-8")} | bundle)
 
     def _ipython_display_(self) -> None:
         self.show()
