@@ -239,7 +239,7 @@ def test_zero_columns_and_zero_values_are_undefined_alone(k, v):
 def test_draws_are_the_tests_of_null_values(k, v):
     seeds = [31, 7, 5, 11, 2, 3]
     found = eigenvector_test(k, v, SCALE, null_samples=3, seeds=seeds)
-    for null in ("gaussian", "permutation"):
+    for null in ("gaussian", "permutation", "rotation"):
         drawn = null_values(v[1, 0], null, 3, seeds[3])
         for number in range(3):
             alone = eigenvector_test(k[1, 0], drawn[number], SCALE)
@@ -276,6 +276,37 @@ def test_null_values():
         assert not torch.equal(draw, v)
         assert torch.equal(draw[draw[:, 0].argsort()], v[order])
     assert not torch.equal(permuted[0], permuted[1])
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(23, 5), (7, 7), (8, 7), (6, 11), (9, 1)])
+def test_rotated_values_keep_mean_and_spectra(tokens, width):
+    v = normal(tokens, width, seed=3) * torch.linspace(0.1, 4, width) + 2
+    drawn = null_values(v, "rotation", 4, 8)
+    assert drawn.shape == (4, tokens, width)
+    assert torch.equal(drawn, null_values(v, "rotation", 4, 8))
+    assert not torch.allclose(drawn[0], drawn[1])
+    for one in drawn:
+        torch.testing.assert_close(one.mean(0), v.mean(0), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(one.T @ one, v.T @ v, rtol=1e-12, atol=1e-10)
+        for centre in (0, 1):
+            kept, true = [torch.linalg.svdvals(x - centre * x.mean(0)) for x in (one, v)]
+            torch.testing.assert_close(kept, true, rtol=1e-12, atol=1e-12 * float(true[0]))
+
+
+def test_rotations_are_uniform():
+    # orthonormal columns orthogonal to 1 go to uniform ones: E u_i² = (1 − 1/N) / (N − 1) = 1/N
+    frame = torch.linalg.qr(normal(6, 3) - normal(6, 3).mean(0)).Q
+    drawn = null_values(frame, "rotation", 40_000, 5)
+    torch.testing.assert_close(drawn.square().mean(0), torch.full_like(frame, 1 / 6), rtol=0.02, atol=0)
+    assert drawn.mean(0).abs().max() < 0.01  # no sign is preferred, which R's diagonal would do
+    # moments that tell a uniform frame from other orthogonal ones: E u_i⁴ = 3 (1 − 1/N)² / ((N − 1)(N + 1))
+    fourth = 3 * (1 - 1 / 6) ** 2 / (5 * 7)
+    torch.testing.assert_close(drawn.pow(4).mean(0), torch.full_like(frame, fourth), rtol=0.05, atol=0)
+
+
+def test_a_value_of_equal_tokens_is_not_rotated():
+    v = torch.ones(5, 3, dtype=torch.float64) * torch.tensor([1.0, 2.0, 4.0])
+    torch.testing.assert_close(null_values(v, "rotation", 2, 0), v.expand(2, 5, 3), rtol=1e-12, atol=1e-12)
 
 
 def test_what_does_not_fit_is_refused(k, v):

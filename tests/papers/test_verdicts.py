@@ -181,6 +181,20 @@ def test_a_null_that_always_gives_the_observed_value_is_left_out():
     assert kept.null == "gaussian"
 
 
+def test_gaussian_values_do_not_decide_beside_rotated_ones():
+    nothing = dict.fromkeys(
+        ("checkpoint", "rank", "axis", "statistic", "convention", "standardize", "candidate")
+    )
+    columns = {"input": None, "layer": None, "head": None, "metric": "LCKA", "value": 0.2, **nothing}
+    rows = [
+        {**columns, "null": null, "null_mean": mean, "null_low": mean, "null_high": mean}
+        for null, mean in (("gaussian", 0.19), ("permutation", 0.08), ("rotation", 0.07))
+    ]
+    terms = parse_measure("LCKA")
+    assert [band.null for band in nulls_of(pd.DataFrame(rows), terms)] == ["permutation", "rotation"]
+    assert [band.null for band in nulls_of(pd.DataFrame(rows[:2]), terms)] == ["gaussian", "permutation"]
+
+
 def test_the_null_of_a_share_of_an_error_is_the_share_that_its_values_take():
     shape = {"input": IDS[:2], "layer": [0]}
     frame = pd.concat([

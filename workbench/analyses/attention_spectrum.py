@@ -444,6 +444,14 @@ def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, opti
             torch.take_along_dim(v[None], order, -2),
             torch.take_along_dim(basis[None], order, -2),
         )
+    if options.null_samples and "rotation" in options.nulls:
+        seeds = group.seeds.flatten().tolist()
+        heads = [
+            null_values(values, "rotation", options.null_samples, seed)
+            for values, seed in zip(v.flatten(0, 1), seeds, strict=True)
+        ]
+        rotated = torch.stack(heads, 1).unflatten(1, v.shape[:2])
+        drawn["rotation"] = (rotated, torch.stack([head_bases(one) for one in rotated]))
 
     def compare(values: Tensor, basis: Tensor) -> dict[str, Tensor]:
         angles = span_angles(basis, svd.right)

@@ -105,15 +105,16 @@ class OfValues(OfHeads):
     ] = "mask"
     null_samples: Annotated[NullSamples, "samples of the null distribution, at least 2; 0 leaves it out"] = 20
     null: Annotated[
-        Literal["gaussian", "permutation", "both"],
+        Literal["gaussian", "permutation", "rotation", "both", "all"],
         "null distribution: gaussian (values of the same shape and mean square), permutation (tokens of the values "
-        "permuted) or both",
+        "permuted), both of these, rotation (tokens of the values rotated at random about their mean), or all",
     ] = "both"
 
     @property
     def nulls(self) -> tuple[str, ...]:
         """The chosen null distributions."""
-        return ("gaussian", "permutation") if self.null == "both" else (self.null,)
+        several = {"both": ("gaussian", "permutation"), "all": ("gaussian", "permutation", "rotation")}
+        return several.get(self.null, (self.null,))
 
 
 @dataclass(frozen=True)

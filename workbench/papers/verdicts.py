@@ -235,11 +235,14 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
 
     Over layers, and of an expression with differences, it is the mean of the levels and of the ends of the bands, which
     is wider than the band of the mean. A null whose every sample gives the observed value says nothing, and is left
-    out: shuffled tokens match as well as before.
+    out: shuffled tokens match as well as before. Gaussian values, whose spectrum is flat, are left out where rotated
+    values, which keep that of V, stand beside them.
     """
     parts = [one for term in terms for one in (term, term.less) if one is not None]
     rows = pd.concat([rows_of(frame, term) for term in parts])
     names = sorted(rows.loc[rows["null_mean"].notna(), "null"].unique())
+    if "rotation" in names:
+        names = [name for name in names if name != "gaussian"]
     if len(parts) > 1:
         return [_band_of(frame, terms, name) for name in names] if all(term.less for term in terms) else []
     bands = []
