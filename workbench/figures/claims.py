@@ -71,7 +71,7 @@ _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letter
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 570, PAGE - 2 * _MARGIN, 3
 _DOUBTS = {
-    "†": "decided by its own interval, undecided among the headline claims of the paper: Holm-adjusted p = {}",
+    "†": "decided by its own interval, undecided among the paper's headline claims of its date: Holm-adjusted p = {}",
 }
 # By the analysis, what the null of permutations permutes.
 _PERMUTED = {
@@ -348,7 +348,7 @@ def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None)
         NOT_DIAGNOSTIC in {*shown["verdict"]}
     )
     said += "also random: it holds of untrained weights too; " * (RANDOM_TOO in {*shown["verdict"]})
-    said += "headline claims of a paper "
+    said += "a paper's headline claims of one date "
     said += (
         "about one model " * (counted(shown)["model"].nunique() > 1) + "are decided together (Holm, 5 %). "
     )

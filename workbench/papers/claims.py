@@ -94,8 +94,8 @@ def claims(
     least). 0 leaves this control out. ``why`` gives the reason where untrained weights cannot be built.
     "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models,
     training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
-    so. ``p_adjusted`` is Holm's p over the counted claims of a paper. Thresholds that the paper does not give are
-    ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
+    so. ``p_adjusted`` is Holm's p over a paper's counted claims of one date. Thresholds that the paper does not give
+    are ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
     rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …). With a ``checkpoint``, claims about training
     and about two models are not tested.
 
