@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval, share_interval
+from workbench.core.intervals import mean_interval
 from workbench.figures import (
     embedded_curves_figure,
     embedded_grid,
@@ -109,11 +109,16 @@ def test_bars_of_the_last_epoch_hold_all_seeds_after_it_and_curves_stay_at_their
     assert sum(trace.x is not None and [*trace.x] == [0, 2] for trace in figure.data) >= 3  # curves
 
 
-def test_the_grid_has_intervals_of_its_test_examples():
-    figure = embedded_grid_figure(record(), n=50)
-    found = share_interval(0.4, 50)
-    ends = [trace.y[:2] for trace in figure.data if trace.y is not None and len(trace.y) == 3]
-    assert any(pair == pytest.approx((100 * found.low, 100 * found.high)) for pair in ends)
+def test_a_mechanism_of_one_seed_is_marked_and_a_grid_of_one_seed_has_no_intervals():
+    rows = embedded_scores_figure(record()).layout.yaxis.ticktext
+    assert {"softmax", "softmax, tokens shuffled (1 seed)"} <= set(rows)
+    single = record()[record()["seed"].fillna(0) == 0]  # where all have one the key says so
+    figure = embedded_scores_figure(single)
+    assert not any("(1 seed)" in row for row in figure.layout.yaxis.ticktext)
+    assert any(trace.name == "1 seed" for trace in figure.data)
+    figure = embedded_grid_figure(record())
+    assert not [trace for trace in figure.data if trace.y is not None and len(trace.y) == 3]
+    assert any("1 seed, no interval" in (trace.name or "") for trace in figure.data)
 
 
 def test_the_grid_holds_the_runs_over_eta_and_s():

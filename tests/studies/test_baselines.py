@@ -14,10 +14,11 @@ from workbench.core.intervals import (
 )
 from workbench.frames.results import conform
 from workbench.papers.published import published
-from workbench.studies import baselines
+from workbench.studies import baselines, claims_from_records
 from workbench.studies.baselines import (
     change_findings,
     change_in_training,
+    compared,
     ends_and_speed,
     exact_shares,
     narrowed,
@@ -28,6 +29,7 @@ from workbench.studies.baselines import (
     stated_baselines,
     versus_baseline,
 )
+from workbench.studies.seeds import CONFIRMATORY
 
 PAIRS = [("bundled:digits-vit", "bundled:digits")]
 ACCURACY = {  # model → accuracy by epoch, of two seeds
@@ -224,7 +226,7 @@ def test_records_hold_the_baseline_first_and_the_variants_of_its_task():
     frame = recorded_curves(PAIRS, ["tssa", "bilateral"], n=2, epochs=3)
     assert frame["model"].iloc[0] == "digits-vit"
     assert set(frame["attention"]) == {"softmax", "tssa", "bilateral"}
-    assert set(frame["seed"]) == {0, 1}
+    assert set(frame["seed"]) == set(CONFIRMATORY["digits-vit"][:2])  # and no exploratory one
     assert frame["epoch"].max() == 3
     assert frame.attrs["baselines"] == {"digits": "digits-vit"}
     assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == 3
@@ -243,12 +245,27 @@ def test_a_task_alone_has_the_origin_of_its_models_alone():
     assert len(frame.attrs["records"]) == 3
 
 
-def test_a_seed_and_what_follows_it():
-    assert set(recorded_curves(PAIRS, ["tssa"], seed=1)["seed"]) == {1, 2}
-    with pytest.raises(InputError, match="seeds are 0, 1, 2"):
-        recorded_curves(PAIRS, seed=9)
-    with pytest.raises(InputError, match="epochs 0"):
+def test_every_model_has_its_confirmatory_seeds_or_the_exploratory_ones_where_it_has_none():
+    seeds = recorded_curves(PAIRS, ["tssa", "rpc-asym"]).groupby("model")["seed"].agg(set)
+    assert seeds["digits-vit"] == seeds["digits-tssa"] == set(CONFIRMATORY["digits-vit"])
+    assert seeds["digits-rpc-asym"] == {0, 1, 2}
+    with pytest.raises(InputError, match="n 0 seeds"):
+        recorded_curves(PAIRS, n=0)
+    with pytest.raises(InputError, match="0 epochs"):
         recorded_curves(PAIRS, epochs=0)
+
+
+def test_models_of_one_task_are_compared_by_the_seeds_of_their_verdicts():
+    _, by_seed, versus = compared(["digits"], {"vit": "ViT", "tssa": "TSSA"}, "vit")
+    assert set(by_seed["seed"]) == set(CONFIRMATORY["digits-tssa"])
+    row = versus[(versus["model"] == "digits-tssa") & (versus["quantity"] == "accuracy")].iloc[0]
+    claims = claims_from_records("wu2025")
+    same = claims["options"].eq("model=digits-tssa, baseline=digits-vit") & claims["measure"].eq(
+        "accuracy[split=test]"
+    )
+    (claim,) = claims[same].to_dict("records")
+    ends = row[["difference", "difference_low", "difference_high"]]
+    assert list(ends) == pytest.approx([claim["measured"], claim["low"], claim["high"]])
 
 
 def test_records_that_there_are_not():

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval, share_interval
+from workbench.core.intervals import mean_interval
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
@@ -45,10 +45,9 @@ _AXES = {
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
-_SEED_WORDS = "each seed (without a circle: one seed)"
 SCORE_MARKS = (
     "Circle: mean over training seeds, with its 95 % confidence interval (CI, Student's t). Strokes: single seeds, "
-    "some coincide; without a circle: trained once."
+    "some coincide."
 )
 """What a caption says of the marks of `embedded_scores_figure`."""
 CURVE_MARKS = (
@@ -63,8 +62,8 @@ def embedded_scores_figure(
 ) -> go.Figure:
     """A row per mechanism, a panel per data set: every seed at its last epoch, and the mean with its 95 % CI.
 
-    The interval is Student's over seeds, cut where the score can go no further; a mechanism of one seed has a dot and
-    no interval. The line is the trivial predictor.
+    The interval is Student's over seeds, cut where the score can go no further; a mechanism with one seed has a stroke,
+    no interval, and "(1 seed)" beside its name. The line is the trivial predictor.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
@@ -94,13 +93,19 @@ def embedded_scores_figure(
     many = " or ".join(map(str, sorted(count[count > 1].unique())))
     titles = {data: f"{data}:<br>{words}" for data in table["data"].unique()}
     levels = rows[rows["variant"] == MAJORITY].set_index("data")["value"] * factor
+    most_seeds = count.groupby("variant").max()
+    single = (
+        {name: f"{NAMES.get(name, name)} (1 seed)" for name in most_seeds.index[most_seeds == 1]}
+        if many
+        else {}
+    )
     forest = Forest(
         table,
         "variant",
         titles,
         panel="data",
         color="kind",
-        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: _SEED_WORDS},
+        names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
         strokes=(_SEED,),
     )
     said = "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
@@ -181,15 +186,14 @@ def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame
     return rows.assign(s=found["s"].astype("Int64"), eta=found["eta"]).dropna(subset=["s", "eta"])
 
 
-def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy", n: int | None = None) -> go.Figure:
+def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """The final test score of Primal in all layers against η, a line for each s, a panel per data set; one seed each.
 
-    With Wilson's interval of an accuracy where the number of test examples is given.
+    No interval: one over test examples would leave out how much seeds differ.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
         metric: of its test rows, as in `embedded_scores_figure`.
-        n: test examples of each data set.
 
     Raises:
         InputError: no runs over η and s in the frame.
@@ -198,17 +202,12 @@ def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy", n: int |
     rows = embedded_grid(frame, metric)
     if rows.empty:
         raise InputError("the frame has no runs over η and s; give the record of a time series")
-    found = [share_interval(value, n) for value in rows["value"]] if n else []
-    rows = rows.assign(
-        least=[factor * one.low for one in found] or None, most=[factor * one.high for one in found] or None
-    )
     rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
     rows = rows.drop(columns=["attention", "variant"])
     plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
     title = words[0].upper() + words[1:]
     plot = plot.scale(x_title="Weight η of the KSVD term", y_title=title, y_log=False, y_free=True)
-    bars = [Band(columns=("least", "most"), bars=True, words=f"95 % CI over {n} test examples")] if n else []
-    return plot.add(*bars, Line("mean", words="one seed")).figure(
+    return plot.add(Line("mean", words="1 seed, no interval")).figure(
         "page", columns=min(rows["data"].nunique(), 3), labels="key"
     )
 

@@ -166,7 +166,12 @@ def versus_baseline_figure(
     own = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
     levels = own.to_dict() | dict(lines or {})
     hollow = ("same", "not significant beside softmax")
-    seeds = f"{rows['n'].max():.0f} seeds" if "n" in rows and rows["n"].notna().any() else "seeds"
+    counts = rows.groupby("attention")["n"].max().dropna().astype(int) if "n" in rows else rows.iloc[:0]
+    seeds = (
+        f"{' to '.join(dict.fromkeys(map(str, (counts.min(), counts.max()))))} seeds"
+        if len(counts)
+        else "seeds"
+    )
     words = words or f"median and range over {seeds} (where wider than the mark)"
     nulls = "null_low" in rows and rows["null_low"].notna().any()
     forest = Forest(rows, y="attention", x=panels, panel="quantity")

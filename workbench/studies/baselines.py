@@ -23,6 +23,7 @@ from workbench.core.intervals import (
 from workbench.frames.results import shared
 from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
 from workbench.papers.verdicts import parse_measure
+from workbench.studies.over_seeds import answering_each
 from workbench.studies.records import recorded, trained_alike, training_record
 
 COLUMNS = (
@@ -60,11 +61,13 @@ def recorded_curves(
     pairs: Iterable[tuple[str, str]],
     variants: Iterable[str] | None = None,
     *,
-    seed: int = 0,
     n: int | None = None,
     epochs: int | None = None,
 ) -> pd.DataFrame:
-    """Training records of baselines and of the models alike but for the attention; rows as `training_record`.
+    """Return training records of baselines and of the models that differ in the attention only.
+
+    Of each model the confirmatory seeds where all of them are on record, otherwise the exploratory ones. Rows as those
+    of `workbench.studies.records.recorded`.
 
     Args:
         pairs: (baseline, inputs): a bundled model, and the bundled inputs of its task, for instance
@@ -72,8 +75,7 @@ def recorded_curves(
             without data is listed in ``frame.attrs["absent"]``, ``{model: reason}``.
         variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. The baseline
             is always there.
-        seed: the first seed to take.
-        n: how many seeds of each model; all from ``seed`` on by default.
+        n: how many seeds of each model, the first ones; all that answer by default.
         epochs: the first so many epochs; all by default.
 
     Raises:
@@ -101,15 +103,13 @@ def recorded_curves(
         for variant in sorted(wanted - known):
             raise UnknownName("attention on record for these tasks", variant, known)
         others = others[others["attention"].isin(wanted)]
-    frame = training_record([*baselines, *others.index])
-    seeds = sorted(number for number in frame["seed"].unique() if number >= seed)[:n]
-    if not seeds or (epochs is not None and epochs < 1):
-        raise InputError(
-            f"no such rows on record: seed {seed}, n {n}, epochs {epochs}; "
-            f"seeds are {', '.join(map(str, sorted(frame['seed'].unique())))}"
-        )
+    frame = answering_each(recorded([*baselines, *others.index], "training"))
+    if (n is not None and n < 1) or (epochs is not None and epochs < 1):
+        raise InputError(f"no rows of n {n} seeds and {epochs} epochs; give numbers from 1 on")
     attrs = frame.attrs
-    frame = frame[frame["seed"].isin(seeds) & (frame["epoch"] <= (math.inf if epochs is None else epochs))]
+    rank = frame.groupby("model")["seed"].rank(method="dense")
+    chosen = rank <= (math.inf if n is None else n)
+    frame = frame[chosen & (frame["epoch"] <= (math.inf if epochs is None else epochs))]
     frame.attrs = {
         **attrs,
         "absent": absent,
@@ -205,10 +205,12 @@ def compared(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Training records of the bundled models TASK-KIND, their ends by seed, and these versus the kind ``reference``.
 
+    The seeds are those of `recorded_curves`.
+
     ``kinds`` are labels by kind, which all three frames have in a column ``label``. A model without a record is left
     out (``attrs["absent"]`` of the first), a task without its reference from the comparison; frames may be empty.
     """
-    frame = recorded([f"{task}-{kind}" for task in tasks for kind in kinds], "training")
+    frame = answering_each(recorded([f"{task}-{kind}" for task in tasks for kind in kinds], "training"))
     if frame.empty:
         return frame, frame, frame
     by_seed = ends_and_speed(frame)

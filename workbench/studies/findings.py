@@ -190,11 +190,16 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
         epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "not reached with"}
         sentences += [
             f"On {task} the mean test loss of training, beside the baseline's, is {those('mean_loss', order)} "
-            f"({own['n'].max()} seeds each, Welch's 95 % CI of the difference).",
+            f"({_counts(own.groupby('attention')['n'].max())} seeds each, Welch's 95 % CI of the difference).",
             f"Epochs to {at} accuracy are {those('epochs_to_threshold', epochs)}.",
             f"Accuracies at the end are {those('accuracy', order)}.",
         ]
     return sentences
+
+
+def _counts(numbers: pd.Series) -> str:
+    """Of how many seeds, "5" or "3 to 5"."""
+    return " to ".join(dict.fromkeys(str(int(end)) for end in (numbers.min(), numbers.max())))
 
 
 def recall_findings(model: str, inputs: str | None = None, **asked: Any) -> list[str]:
@@ -215,7 +220,7 @@ def recall_findings(model: str, inputs: str | None = None, **asked: Any) -> list
     now = Finding(row["value"], row["low"], row["high"], int(row["n"]))
     trained = recorded([model.removeprefix("bundled:")], "training")
     test = trained[(trained["metric"] == "accuracy") & (trained["split"] == "test")]
-    test = test[test["seed"] == test["seed"].min()]
+    test = test[(test["seed_kind"] == EXPLORED) & (test["seed"] == test["seed"].min())]  # the bundled weights
     end = (
         f"; on record, of all test images: {test.loc[test['epoch'].idxmax(), 'value']:.2%}"
         if len(test)

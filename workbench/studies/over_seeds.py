@@ -44,7 +44,24 @@ def answering_each(frame: pd.DataFrame) -> pd.DataFrame:
     parts = [answering(own) for _, own in frame.groupby("model", sort=False)]
     rows = frame.loc[np.concatenate([own.index for own in parts])] if parts else frame
     rows.attrs = dict(frame.attrs)
+    if "seed" in rows and "records" in rows.attrs:  # of training: each run names its seeds
+        answered = {
+            (f"bundled:{model}", seed) for model, seed in zip(rows["model"], rows["seed"], strict=True)
+        }
+        sources = [
+            (file, run)
+            for file, run in zip(rows.attrs["records"], rows.attrs["provenance"], strict=True)
+            if {(run["model"]["spec"], seed) for seed in run["seeds"]} & answered
+        ]
+        rows.attrs["records"] = shared([file for file, _ in sources])
+        rows.attrs["provenance"] = shared([run for _, run in sources])
     return rows
+
+
+def seed_counts(frame: pd.DataFrame) -> str:
+    """Return how many seeds each model of a training record has, as a caption says it: "5", or "3 to 5"."""
+    counts = frame.groupby("model")["seed"].nunique()
+    return " to ".join(dict.fromkeys(str(end) for end in (counts.min(), counts.max())))
 
 
 def correct_inputs(rows: pd.DataFrame) -> np.ndarray | None:
