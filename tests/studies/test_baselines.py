@@ -247,7 +247,8 @@ def test_a_task_alone_has_the_origin_of_its_models_alone():
 
 def test_every_model_has_its_confirmatory_seeds_or_the_exploratory_ones_where_it_has_none():
     seeds = recorded_curves(PAIRS, ["tssa", "rpc-asym"]).groupby("model")["seed"].agg(set)
-    assert seeds["digits-vit"] == seeds["digits-tssa"] == set(CONFIRMATORY["digits-vit"])
+    assert seeds["digits-vit"] == seeds["digits-tssa"] >= set(CONFIRMATORY["digits-vit"])
+    assert not seeds["digits-vit"] & {0, 1, 2}
     assert seeds["digits-rpc-asym"] == {0, 1, 2}
     with pytest.raises(InputError, match="n 0 seeds"):
         recorded_curves(PAIRS, n=0)
@@ -257,7 +258,7 @@ def test_every_model_has_its_confirmatory_seeds_or_the_exploratory_ones_where_it
 
 def test_models_of_one_task_are_compared_by_the_seeds_of_their_verdicts():
     _, by_seed, versus = compared(["digits"], {"vit": "ViT", "tssa": "TSSA"}, "vit")
-    assert set(by_seed["seed"]) == set(CONFIRMATORY["digits-tssa"])
+    assert set(by_seed["seed"]) >= set(CONFIRMATORY["digits-tssa"])
     row = versus[(versus["model"] == "digits-tssa") & (versus["quantity"] == "accuracy")].iloc[0]
     claims = claims_from_records("wu2025")
     same = claims["options"].eq("model=digits-tssa, baseline=digits-vit") & claims["measure"].eq(

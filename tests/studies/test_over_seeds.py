@@ -10,7 +10,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import crossed_interval, crossed_mean_interval, mean_interval, welch_interval
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import CONFIRMED, parse_measure
-from workbench.studies import claims_from_records
+from workbench.studies import claims_from_records, over_seeds
 from workbench.studies.baselines import stated_baselines, stated_budgets
 from workbench.studies.over_seeds import answering, answering_each, conditions, seed_differences, seed_means
 from workbench.studies.records import recorded
@@ -42,6 +42,16 @@ def test_confirmatory_seeds_answer_where_both_models_have_them():
     assert set(answering(both, ["bundled:a"])["training_seed"]) == {7, 8, 9}
     assert list(answering(both)["training_seed"]) == [0, 0]
     assert list(answering_each(both)["training_seed"]) == [7, 8, 9, 0]
+
+
+def test_a_second_stage_of_seeds_joins_where_both_models_have_it(monkeypatch):
+    monkeypatch.setattr(over_seeds, "CONTINUED", {"a": (9,), "b": (9,)})
+    ahead = rows("a", "confirmatory", NEW)
+    behind = rows("b", "confirmatory", {7: "1100", 8: "1110"})
+    assert set(answering(pd.concat([ahead, behind]))["training_seed"]) == {7, 8}
+    assert set(answering(ahead)["training_seed"]) == {7, 8, 9}
+    both = answering(pd.concat([ahead, rows("b", "confirmatory", NEW)]))
+    assert set(both["training_seed"]) == {7, 8, 9}
 
 
 def test_a_mean_is_over_seeds_and_inputs_and_one_seed_has_no_interval():

@@ -20,7 +20,7 @@ from workbench.core.intervals import (
     welch_interval,
 )
 from workbench.frames.results import shared
-from workbench.studies.seeds import CONFIRMED
+from workbench.studies.seeds import CONFIRMED, CONTINUED
 
 QUANTITY = ["protocol", "kind", "epsilon", "severity", "metric"]
 """Columns of a record of evaluations that name what was measured."""
@@ -29,13 +29,23 @@ QUANTITY = ["protocol", "kind", "epsilon", "severity", "metric"]
 def answering(rows: pd.DataFrame, models: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the rows of the seeds that answer about these models of one quantity (all in `rows` by default).
 
-    The confirmatory seeds where every model has them, otherwise the exploratory ones.
+    The confirmatory seeds where every model has them, those of the second stage where every model has these too;
+    otherwise the exploratory ones.
     """
     models = list(rows["model"].unique()) if models is None else list(models)
     rows = rows[rows["model"].isin(models)]
     confirmed = rows[rows["seed_kind"] == CONFIRMED]
     if set(models) <= set(confirmed["model"]):
-        return confirmed
+        seed = "training_seed" if "training_seed" in rows else "seed"
+        second = {name: set(CONTINUED.get(name.removeprefix("bundled:"), ())) for name in models}
+        held = confirmed.groupby("model")[seed].agg(set)
+        if all(second[name] and second[name] <= held[name] for name in models):
+            return confirmed
+        first = [
+            number not in second[name]
+            for name, number in zip(confirmed["model"], confirmed[seed], strict=True)
+        ]
+        return confirmed[first]
     return rows[rows["seed_kind"] != CONFIRMED]
 
 

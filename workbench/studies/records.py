@@ -23,7 +23,7 @@ from workbench.core.renamed import new_settings
 from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 from workbench.papers.verdicts import evidence
-from workbench.studies.seeds import CONFIRMATORY, CONFIRMED, EXPLORED
+from workbench.studies.seeds import CONFIRMATORY, CONFIRMED, CONTINUED, EXPLORED
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
 POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE = "points.csv", "epochs.csv", "claims.csv"
@@ -358,10 +358,8 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
 
 def _every_training(names: Sequence[str]) -> pd.DataFrame:
     """Training of these models: the seeds that had been seen, and the confirmatory ones where all are on record."""
-    complete = [
-        name for name, seeds in confirmed_seeds(names).items()
-        if evidence([name], CONFIRMATORY, {name: seeds})[0]
-    ]  # fmt: skip
+    seeds = {name: _answering(name, held) for name, held in confirmed_seeds(names).items()}
+    complete = [name for name, held in seeds.items() if held]
     frames = [training_record(names).assign(seed_kind=EXPLORED)]
     if complete:
         confirmed = training_record(complete, confirmed=True)
@@ -384,17 +382,19 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
 
 
 def _complete(confirmed: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the fixed seeds of each model and budget, of those budgets of which all of them are on record."""
-    names = confirmed["model"].str.removeprefix("bundled:")
-    fixed = [
-        seed in CONFIRMATORY.get(name, ())
-        for name, seed in zip(names, confirmed["training_seed"], strict=True)
-    ]
-    rows = confirmed[fixed]
-    keys = ["model", "protocol", "kind", "epsilon", "severity", "metric"]
-    seeds = rows.groupby(keys, dropna=False)["training_seed"].transform("nunique")
-    stated = rows["model"].str.removeprefix("bundled:").map(lambda name: len(CONFIRMATORY[name]))
-    return rows[seeds == stated]
+    """The rows of the fixed seeds of each model and budget, of those budgets of which all of a stage are on record."""
+    keys = ["protocol", "kind", "epsilon", "severity", "metric"]
+    parts = [confirmed.iloc[:0]]
+    for model, own in confirmed.groupby("model", sort=False):
+        name = str(model).removeprefix("bundled:")
+        for _, rows in own.groupby(keys, dropna=False, sort=False):
+            parts.append(rows[rows["training_seed"].isin(_answering(name, rows["training_seed"].tolist()))])
+    return pd.concat(parts)
+
+
+def _answering(name: str, seeds: Sequence[int]) -> tuple[int, ...]:
+    """The confirmatory seeds that answer about one model, of these on record."""
+    return evidence([name], CONFIRMATORY, {name: seeds}, continued=CONTINUED)[0].get(name, ())
 
 
 def _nothing(columns: Sequence[str]) -> pd.DataFrame:
