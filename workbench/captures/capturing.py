@@ -162,7 +162,8 @@ def capture(
 
     model: what ``load`` returned, or any ``torch.nn.Module``. It runs in the mode (train or eval) it is in,
         with its own fused kernels, and is left as it was, also after an exception.
-    batch: a tensor, a dict or a tuple of tensors, or what ``inputs`` returned. Moved to the model's device.
+    batch: a tensor, a tuple of tensors, a dict or any other mapping of tensors (what a tokenizer or processor of
+        transformers returns), or what ``inputs`` returned. Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
     sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, and position
         (see docs/capture.md).
@@ -185,13 +186,14 @@ def capture(
     module = module_of(model)
     sites = check_sites(sites)
     chosen = parse_numbers("layer", layers)
-    arguments = place_batch(getattr(batch, "batch", batch), module)
+    tensors, chosen_inputs = tensors_and_inputs(batch)
+    arguments = place_batch(tensors, module)
     given = tensors_in(arguments)
     if given and not any(tensor.numel() for tensor in given):
         raise InputError(f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in given)}")
     name = getattr(model, "spec", None) or type(module).__name__
 
-    known = getattr(batch, "tokens", None)
+    known = getattr(chosen_inputs, "tokens", None)
 
     @functools.cache
     def tokens(count: int | None) -> TokenInfo:
@@ -230,7 +232,7 @@ def capture(
         layers=records,
         sites=tuple(site for site in sites if site in SITES),
         tokens=tokens(recorder.token_count),
-        inputs={key: getattr(batch, key, None) for key in ("spec", "n", "seed", "sha256")},
+        inputs={key: getattr(chosen_inputs, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
         notes=[*recorder.notes, *switched(model, recorder)],
@@ -299,6 +301,16 @@ def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     return tuple(site for site in known if site in asked)
 
 
+def is_plain(batch: Any) -> bool:
+    """Whether a batch is tensors alone: a mapping with a key or a method called "tokens" has no token labels."""
+    return isinstance(batch, (Tensor, Mapping, Sequence))
+
+
+def tensors_and_inputs(batch: Any) -> tuple[Any, Any]:
+    """Return the tensors of a batch, and what ``inputs`` returned where the batch is that, else None."""
+    return (batch, None) if is_plain(batch) else (getattr(batch, "batch", batch), batch)
+
+
 def place_batch(batch: Any, module: nn.Module) -> Any:
     """The batch on the model's device; float inputs of a half-precision model in its precision."""
     if isinstance(batch, Placed):
@@ -320,7 +332,7 @@ def place_batch(batch: Any, module: nn.Module) -> Any:
     if isinstance(batch, Sequence) and not isinstance(batch, str):
         return tuple(move(value) for value in batch)
     raise InputError(
-        f"batch must be a tensor, a dict or tuple of tensors, or inputs(), not {type(batch).__name__}"
+        f"batch must be a tensor, a mapping or tuple of tensors, or inputs(), not {type(batch).__name__}"
     )
 
 

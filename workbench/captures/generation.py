@@ -28,6 +28,7 @@ from workbench.captures.capturing import (
     place_batch,
     saying_what_was_given,
     switched,
+    tensors_and_inputs,
     visible_modules,
     watching,
 )
@@ -67,7 +68,8 @@ def capture_generation(
 
     model: what ``load`` returned or a model of transformers that generates; a causal module of your own without
         ``generate``, and so without a cache, is continued by its likeliest tokens and captured in one pass.
-    batch: ids (batch, token), a dict, or what ``inputs`` returned. Prompts of different lengths are padded on the left.
+    batch: ids (batch, token), a dict or any other mapping (what a tokenizer returns), or what ``inputs`` returned.
+        Prompts of different lengths are padded on the left.
     layers, sites, check: as in ``capture``.
     logits: keep them.
 
@@ -83,13 +85,14 @@ def capture_generation(
         raise InputError(f"{POSITION!r} is followed through a whole text: {_AFTERWARDS}")
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise InputError(f"max_new_tokens must be a whole number from 1 up, got {max_new_tokens!r}")
-    known = getattr(batch, "tokens", None)
-    arguments = place_batch(getattr(batch, "batch", batch), module)
+    tensors, chosen_inputs = tensors_and_inputs(batch)
+    known = getattr(chosen_inputs, "tokens", None)
+    arguments = place_batch(tensors, module)
     named = not isinstance(arguments, Tensor)
     if isinstance(arguments, Tensor):
         arguments = {"input_ids": arguments}
     if not isinstance(arguments, dict):
-        raise InputError("prompts are ids (batch, token), a dict of tensors, or what inputs() returned")
+        raise InputError("prompts are ids (batch, token), a mapping of tensors, or what inputs() returned")
     if not any(tensor.numel() for tensor in tensors_in(arguments)):
         raise InputError("there are no prompts: the batch is empty")
     if getattr(module, "generation_config", None) is not None:  # of transformers

@@ -30,6 +30,7 @@ from workbench.captures import (
     token_mixers,
 )
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
+from workbench.captures.capturing import is_plain
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
@@ -321,12 +322,12 @@ def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any,
             preprocessing=settings.preprocessing,
             max_length=longest,
         )
-    return loaded, identity, given if hasattr(given, "batches") else _Plain(given)
+    return loaded, identity, _Plain(given) if is_plain(given) or not hasattr(given, "batches") else given
 
 
 def _what(part: Any) -> Any:
     """What `capture` takes of a batch of named inputs, or of plain ones."""
-    return part if hasattr(part, "tokens") else part.batch
+    return part.batch if isinstance(part, _Plain) else part
 
 
 def weights_source(settings: RunSettings) -> Source:
@@ -421,8 +422,8 @@ class _Plain:
         for tensor in tensors:
             if not isinstance(tensor, Tensor) or tensor.ndim == 0:
                 raise InputError(
-                    "inputs must be a spec, what inputs() returned, a tensor, or a dict of tensors with the "
-                    f"inputs along axis 0; got {type(tensor).__name__}"
+                    "inputs must be a spec, what inputs() returned, a tensor, or a mapping of tensors with "
+                    f"the inputs along axis 0; got {type(tensor).__name__}"
                 )
         if len({len(tensor) for tensor in tensors}) != 1:
             raise InputError("the tensors of a batch must have one size along axis 0, the inputs")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
+from workbench.captures.capturing import is_plain
 from workbench.core.errors import InputError
 from workbench.frames.results import conform, provenance_of, shared
 from workbench.runs.analyze import analyze
@@ -69,7 +70,8 @@ def watch(
     in eval mode, and its mode, random state, buffers, gradients and autocast are as they were afterwards.
 
     model: the module that trains. Of a compiled model or one in ``DistributedDataParallel`` the module inside is run.
-    batch: a few inputs (about eight), copied now: a tensor, a dict of tensors, or what `inputs` returned.
+    batch: a few inputs (about eight), copied now: a tensor, a dict or any other mapping of tensors, or what `inputs`
+        returned.
     out: a folder for the rows, which `read_watch` reads.
     every: steps between two loggings. The first call of ``step`` always logs.
     analyses: names, or names with options; `ANALYSES_WATCHED` unless given.
@@ -331,14 +333,14 @@ def _check_number(name: str, value: Any, least: int) -> None:
 
 def _copy(batch: Any) -> Any:
     """The batch, safe from whatever the loop does to its tensors."""
-    if hasattr(batch, "batches"):
+    if not is_plain(batch) and hasattr(batch, "batches"):
         return batch
     if isinstance(batch, Tensor):
         return batch.detach().clone()
     if isinstance(batch, Mapping) and all(isinstance(value, Tensor) for value in batch.values()) and batch:
         return {key: value.detach().clone() for key, value in batch.items()}
     raise InputError(
-        f"batch must be a tensor, a dict of tensors or what inputs() returned, got {type(batch).__name__}: give "
+        f"batch must be a tensor, a mapping of tensors or what inputs() returned, got {type(batch).__name__}: give "
         "what the model is called with, as images[:8]"
     )
 
