@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.words import embedded_model
-from workbench.frames.results import is_random, random_seed
+from workbench.frames.results import is_random, name_of_model, random_seed
 
 UNTRAINED = "(random weights)"
 
@@ -59,7 +59,7 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
         runs = frame.attrs.get("provenance") or []
         models = [run.get("model") for run in ([runs] if isinstance(runs, dict) else runs)]
         checkpoints = {
-            one.get("checkpoint") for one in models if isinstance(one, dict) and one.get("spec") == model
+            one.get("checkpoint") for one in models if isinstance(one, dict) and name_of_model(one) == model
         }
     name = short_name(model)
     return (embedded_model(name) or name) + (

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
-from workbench.frames.results import provenance_of
+from workbench.frames.results import name_of_model, provenance_of
 
 _UNDEFINED = re.compile(r"\d+ of \d+ values of (.+) are undefined and left out")
 _RANGE = re.compile(r"(?<=\d)-(?=[\d, –-]*left out)")
@@ -38,7 +38,7 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
     single = drawn.nunique() == 1 and drawn.notna().all()  # else it is means over inputs that are drawn
     held = set(frame["metric"]) if "metric" in frame else set()
     for run in provenance_of(frame):
-        spec = (run.get("model") or {}).get("spec")
+        spec = name_of_model(run.get("model") or {})
         if "model" not in frame or spec in set(frame["model"]):
             for note in run.get("notes") or ():
                 if cut := _CUT.fullmatch(note):

@@ -54,6 +54,7 @@ class _Notebook(TypedDict):
 class _Part(TypedDict):
     """A model or inputs."""
 
+    name: NotRequired[str | None]
     spec: NotRequired[str | None]
     sha256: NotRequired[str | None]
     checkpoint: NotRequired[str | int | None]

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -93,17 +93,80 @@ def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Frames under one another, their provenance joined into one list (empty where no frame carries any).
 
     So are their notes and the committed records that they are from, each once, and what `workbench.analyze_many` lists
-    as absent.
+    as absent. Models of one name whose weights differ are numbered, and a note lists them.
     """
+    frames, numbered = with_distinct_models(frames)
     joined = pd.concat(frames, ignore_index=True)
     joined.attrs["provenance"] = shared([run for frame in frames for run in provenance_of(frame)])
     for name in ("notes", "records"):
         each = dict.fromkeys(one for frame in frames for one in frame.attrs.get(name, ()))
-        joined.attrs[name] = shared([*each])
+        joined.attrs[name] = shared([*each, *(numbered if name == "notes" else ())])
     joined.attrs["absent"] = {
         name: why for frame in frames for name, why in frame.attrs.get("absent", {}).items()
     }
     return joined
+
+
+def name_of_model(model: Mapping[str, Any]) -> Any:
+    """Return what frames call a model of a provenance: its name, else its spec."""
+    return model.get("name") or model.get("spec")
+
+
+def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], list[str]]:
+    """Number the models of several frames that have one name and other weights: "ViT 1", "ViT 2", in their order.
+
+    Return the frames, renamed where needed, and a note for each name. Weights are told apart by their sha256 in the
+    provenance, or that of the file they were captured into. Rows per token or pair, which have no column
+    ``checkpoint``, get the checkpoint into the name.
+    """
+    weights: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+    for frame in frames:
+        for run in provenance_of(frame) if "model" in frame else ():
+            key, held = _name_and_weights(run)
+            if held[1] is not None and held not in weights.setdefault(key, []):
+                weights[key].append(held)
+    shared_names = {key: held for key, held in weights.items() if len(held) > 1}
+    if not shared_names:
+        return [*frames], []
+    renamed = [_renamed(frame, shared_names) for frame in frames]
+    notes = [
+        f"{len(held)} models of different weights are called {key[0]}: they are numbered in the order of the frames; "
+        "name=… of RunSettings or load gives a model a name"
+        for key, held in shared_names.items()
+    ]
+    return renamed, notes
+
+
+def _name_and_weights(run: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
+    """What the rows of a run are told apart by, and the checkpoint and hash of the weights that they are of."""
+    model = run.get("model") or {}
+    checkpoint = model.get("checkpoint")
+    file = (run.get("inputs") or {}).get("qkv") or {}
+    key = (name_of_model(model), checkpoint) if run.get("per") is None else (name_of_model(model),)
+    weights = model.get("sha256") or file.get("sha256")
+    return key, (checkpoint, weights and (weights, model.get("structure")))
+
+
+def _renamed(
+    frame: pd.DataFrame, numbers: Mapping[tuple[Any, ...], Sequence[tuple[Any, Any]]]
+) -> pd.DataFrame:
+    """The frame with its models numbered, in the rows and in the provenance."""
+    attrs, runs = frame.attrs, []
+    if "model" not in frame:
+        return frame
+    for run in provenance_of(frame):
+        key, held = _name_and_weights(run)
+        if key in numbers and held in numbers[key]:
+            several = len({checkpoint for checkpoint, _ in numbers[key]}) == len(numbers[key])
+            name = f"{key[0]}, {held[0]}" if several else f"{key[0]} {numbers[key].index(held) + 1}"
+            rows = frame["model"] == key[0]
+            if len(key) > 1 and "checkpoint" in frame:
+                rows &= frame["checkpoint"].isna() if key[1] is None else frame["checkpoint"] == key[1]
+            frame = frame.assign(model=frame["model"].mask(rows.fillna(False), name))
+            run = {**run, "model": {**run["model"], "name": name}}
+        runs.append(run)
+    frame.attrs = {**attrs, "provenance": shared(runs)}
+    return frame
 
 
 def shared(facts: Any) -> Any:

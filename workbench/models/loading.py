@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
@@ -56,6 +57,8 @@ class LoadedModel:
     """For models trained here: what the checkpoint says of itself (task, recipe, …; see `read_checkpoint`)."""
     _load_tokenizer: Any = field(default=None, repr=False)
     _load_processor: Any = field(default=None, repr=False)
+    name: str | None = None
+    """What frames and figures call the model in place of ``spec``."""
 
     @cached_property
     def processor(self) -> Any:
@@ -113,15 +116,10 @@ class LoadedModel:
         found = (value.dtype for value in self.module.parameters() if value.is_floating_point())
         return next(found, torch.get_default_dtype())
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """sha256 over the state dict: names, types, shapes and bytes, in order of name."""
-        digest = hashlib.sha256()
-        for name, value in sorted(whole_state(self.module).items()):
-            for part in parts_of(value):
-                digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
-                digest.update(tensor_bytes(part))
-        return digest.hexdigest()
+        """The `fingerprint` of the module's weights as they are now."""
+        return fingerprint(self.module)
 
     @property
     def has_random_weights(self) -> bool:
@@ -132,8 +130,9 @@ class LoadedModel:
 
     @property
     def identity(self) -> dict[str, str | None]:
-        """What provenance records: spec, checkpoint, sha256 of the weights."""
-        return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint}
+        """What provenance records: spec, checkpoint, sha256 of the weights, and the name where there is one."""
+        named = {} if self.name is None else {"name": self.name}
+        return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint} | named
 
     @property
     def _title(self) -> str:
@@ -166,6 +165,39 @@ class LoadedModel:
             "found in": self.origin,
         }
         return card(f"Model {self._title}", facts)
+
+
+_FINGERPRINTS: WeakKeyDictionary[Any, tuple[Any, str]] = WeakKeyDictionary()
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Return the sha256 over a module's state dict: names, types, shapes and bytes, in order of name.
+
+    The hash is kept with the module until a tensor is replaced or changed in place.
+    """
+    versions = _versions(module)
+    known = _FINGERPRINTS.get(module)
+    if versions is not None and known is not None and known[0] == versions:
+        return known[1]
+    digest = hashlib.sha256()
+    for name, value in sorted(whole_state(module).items()):
+        for part in parts_of(value):
+            digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
+            digest.update(tensor_bytes(part))
+    _FINGERPRINTS[module] = versions, digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _versions(module: nn.Module) -> list[tuple[str, int, int]] | None:
+    """Return address and count of changes of every tensor; None where a module has others than plain tensors."""
+    try:
+        return [
+            (name, part.data_ptr(), part._version)
+            for name, value in module.state_dict(keep_vars=True).items()
+            for part in parts_of(value)
+        ]
+    except RuntimeError:  # tensors of inference mode count no changes, others have no address
+        return None
 
 
 def whole_state(module: nn.Module) -> dict[str, Any]:
@@ -211,6 +243,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     *,
+    name: str | None = None,
     revision: str | None = None,
     attn_implementation: str | None = None,
     device_map: Any = None,
@@ -231,6 +264,8 @@ def load(
     ``"auto"`` or any torch device, by default the one that ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a
     torch floating type or its name, by default the type the weights are stored in.
 
+    `name` is what frames and figures call the model in place of its spec, so that two models of one spec differ.
+
     `revision` is that of a hub repository, by its own name. `attn_implementation` and `device_map` (``"auto"``, or
     submodules and their devices, ``"disk"`` among them) are those of transformers, for ``hf:`` models.
     `quantization` puts the weights of linear layers into 8 or 4 bits: ``"int8"``, ``"int8-dynamic"`` (what goes into
@@ -243,7 +278,7 @@ def load(
     from workbench.models.source import initialised_from
 
     place, number = find_device(device), _dtype(dtype)
-    scheme, name = resolve(spec)
+    scheme, short = resolve(spec)
     label = str(checkpoint) if checkpoint is not None else None
     if revision is not None:
         if label is not None:
@@ -262,9 +297,9 @@ def load(
     initialisation = random_seed(label)
     if initialisation is not None:
         pretrained, label = False, None
-    canonical = f"{scheme}:{name}"
+    canonical = f"{scheme}:{short}"
     with initialised_from(initialisation or 0):
-        source, origin = _source(spec, scheme, name, label, pretrained, number, by_transformers)
+        source, origin = _source(spec, scheme, short, label, pretrained, number, by_transformers)
     module = source.module.eval().requires_grad_(False)
     if device_map is None and "quantization_config" not in by_transformers:
         module = module.to(device=place, dtype=number) if number is not None else module.to(place)
@@ -282,6 +317,7 @@ def load(
         meta=source.meta,
         _load_tokenizer=source.load_tokenizer,
         _load_processor=source.load_processor,
+        name=name,
     )
 
 

@@ -18,7 +18,7 @@ from workbench.core.options import parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
-from workbench.frames.results import UNTRAINED_NOTE, is_random, shared
+from workbench.frames.results import UNTRAINED_NOTE, is_random, name_of_model, shared
 from workbench.runs.cache import CacheEntry
 from workbench.runs.loop import (
     Source,
@@ -35,6 +35,7 @@ __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_fra
 
 def analyze(
     name: str,
+    /,
     settings: RunSettings | None = None,
     *,
     per: Per | None = None,
@@ -160,13 +161,14 @@ def result_frame(
     if absent and accumulated.most_heads:
         raise InputError(f"there is no head {min(absent)}: heads are 0 to {accumulated.most_heads - 1}")
     model = source.model
+    called = name_of_model(model)
     if analysis.per is None:
-        frame = accumulated.frame(model=model["spec"], checkpoint=model.get("checkpoint"))
+        frame = accumulated.frame(model=called, checkpoint=model.get("checkpoint"))
     else:
-        frame = accumulated.finer_rows(model["spec"])
+        frame = accumulated.finer_rows(called)
     notes = accumulated.notes()
     if is_random(model.get("checkpoint")):
-        notes.append(f"{model['spec']} {UNTRAINED_NOTE}")
+        notes.append(f"{called} {UNTRAINED_NOTE}")
     notes += source.notes
     if analysis.per is None:
         notes += [*_silent_nulls(frame), *analysis.notes(_of_inputs(frame), options)]

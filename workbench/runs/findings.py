@@ -9,7 +9,7 @@ import pandas as pd
 
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError
-from workbench.frames.results import COLUMNS, provenance_of, shared
+from workbench.frames.results import COLUMNS, name_of_model, provenance_of, shared
 
 
 def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> list[str]:
@@ -40,7 +40,7 @@ def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> lis
         analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
         known = {"checkpoint": run["model"].get("checkpoint"), **run["options"]}
         apart = {name: value for name, value in known.items() if name not in analysis.pooled}
-        described = (run["analysis"], run.get("per"), run["model"]["spec"], run.get("inputs"), apart)
+        described = (run["analysis"], run.get("per"), name_of_model(run["model"]), run.get("inputs"), apart)
         if described in seen:
             continue
         seen.append(described)
@@ -53,7 +53,7 @@ def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> lis
 
 def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of one run: those of its model, and of its checkpoint and options where a column has their name."""
-    rows = frame[frame["model"] == run["model"]["spec"]]
+    rows = frame[frame["model"] == name_of_model(run["model"])]
     # columns of another meaning than the option; "query" says how a row per token chose it
     other = {*COLUMNS, "query"} - {"checkpoint", "standardize"}
     for name, value in known.items():
@@ -67,15 +67,15 @@ def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, An
 
 def _name(run: Mapping[str, Any], known: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
     """The model of a run, and which of these settings set it apart from other runs of this model."""
-    spec = run["model"]["spec"]
+    model = name_of_model(run["model"])
     others = [
         {"checkpoint": other["model"].get("checkpoint"), **other["options"]}
         for other in runs
-        if other["model"]["spec"] == spec
+        if name_of_model(other["model"]) == model
     ]
     apart = [
         str(value) if name == "checkpoint" else f"{name} {value}"
         for name, value in known.items()
         if any(other.get(name) != value for other in others)
     ]
-    return f"{spec} ({', '.join(apart)})" if apart else spec
+    return f"{model} ({', '.join(apart)})" if apart else model

@@ -30,9 +30,10 @@ from workbench.captures import (
     token_mixers,
 )
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
-from workbench.captures.capturing import is_plain
+from workbench.captures.capturing import is_plain, module_of
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
+from workbench.core.files import sha256_bytes
 from workbench.core.options import parse_numbers
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
@@ -387,6 +388,16 @@ def keeping_the_model() -> Generator[None]:
 
 def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
     """The model, its name and its identity."""
+    model, spec, identity = _model_of(settings)
+    return model, spec, _named(identity, settings)
+
+
+def _named(identity: dict[str, Any], settings: RunSettings) -> dict[str, Any]:
+    """The identity with the name that the settings give the model."""
+    return identity if settings.name is None else identity | {"name": settings.name}
+
+
+def _model_of(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
     model = settings.model
     if isinstance(model, str):
         from workbench.models.loading import load
@@ -401,8 +412,13 @@ def _loaded(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
             )
         model = last[key]
     if isinstance(model, nn.Module):
-        name = type(model).__name__
-        return model, name, {"spec": name, "checkpoint": None, "sha256": None}
+        from workbench.models.loading import fingerprint
+
+        plain = module_of(model)
+        name = type(plain).__name__
+        structure = sha256_bytes(repr(plain).encode())[:16]  # another attention may have the same weights
+        identity = {"spec": name, "checkpoint": None, "sha256": fingerprint(plain), "structure": structure}
+        return model, name, identity
     if not hasattr(model, "module"):
         kind = type(model).__name__
         raise InputError(f"model must be a spec, what load() returned or a torch module; got {kind}")
@@ -491,6 +507,7 @@ def file_source(
         "checkpoint": model.get("checkpoint"),
         "sha256": model.get("fingerprint"),
     }
+    identity = _named(identity, settings)
     inputs = {"spec": None, "n": size, "seed": None, "sha256": None} | captured.inputs
     if not isinstance(file, Capture):
         from workbench.core.files import sha256_file

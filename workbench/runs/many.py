@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.data.batches import inputs as choose_inputs
-from workbench.frames.results import join_frames
+from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load
 from workbench.runs.analyze import analyze
 from workbench.runs.settings import SETTINGS, RunSettings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
-Pairs = Iterable[tuple[str | None, str | None]]
+Pairs = Iterable[tuple[Any, Any]]
 
 
 def analyze_many(
@@ -39,6 +39,9 @@ def analyze_many(
     """Run `analyze` for several (model, inputs) pairs and put the frames under one another.
 
         analyze_many("token-similarity", [("bundled:digits-vit", "bundled:digits"), (…, …)], n=25, seed=0)
+
+    A model is a spec, what `load` returned or a torch module, and inputs are what `analyze` takes. Models of one name
+    and other weights are numbered ("ViT 1", "ViT 2"), unless ``load(…, name=…)`` gave them names.
 
     A pair whose model is None is left out. Inputs "sweep:FOLDER" are those of a finished sweep, whose numbers are read
     in the place of a run; its options and settings must be those given here. ``checkpoints`` are names or epochs
@@ -58,6 +61,7 @@ def analyze_many(
             f"analyze_many runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
         )
     settings, options = _split(settings, asked)
+    _check_name(settings, [model for model, _ in listed if model is not None])
     wanted = checkpoints if checkpoints is None or isinstance(checkpoints, str) else [*checkpoints]
     frames = _Frames()
     for model, inputs in listed:
@@ -71,7 +75,7 @@ def analyze_many(
                 else:
                     run = replace(one, checkpoint=checkpoint)
                     frame = analyze(name, run, progress=progress, cache=cache, **options)
-                frames.add(frame, model if wanted is None else f"{model}, {checkpoint}")
+                frames.add(frame, model, () if wanted is None else (checkpoint,))
     return frames.joined()
 
 
@@ -116,23 +120,41 @@ def analyze_grid(
     if empty:
         raise InputError(f"give at least one value of {empty[0]}")
     settings, options = _split(settings, asked)
+    listed = [*runs]
+    _check_name(settings, [model for model, _ in listed if model is not None])
     frames = _Frames()
-    for model, inputs in runs:
+    for model, inputs in listed:
         if model is None or inputs is None:
             continue
         with frames.unless_absent(model):
-            loaded = load(model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype)
-            given = choose_inputs(
-                inputs, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing
-            )
+            loaded = model
+            if isinstance(model, str):
+                loaded = load(
+                    model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype
+                )
+            given = inputs
+            if isinstance(inputs, str):
+                given = choose_inputs(
+                    inputs, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing
+                )
             one = replace(
                 settings, model=loaded, inputs=given, n=None, checkpoint=None, device=None, dtype=None
             )
             for values in itertools.product(*grid.values()):
                 chosen = dict(zip(grid, values, strict=True))
                 frame = analyze(name, one, **chosen, **options)
-                frames.add(frame.assign(**chosen), f"{model}, {', '.join(map(str, values))}")
+                frames.add(frame.assign(**chosen), model, values)
     return frames.joined()
+
+
+def _check_name(settings: RunSettings, models: Sequence[Any]) -> None:
+    """Raise `InputError` where one name is asked for several models."""
+    several = {model if isinstance(model, str) else id(model) for model in models}
+    if settings.name is not None and len(several) > 1:
+        raise InputError(
+            f"name={settings.name!r} names one model, and there are {len(several)}; give each its name, as "
+            "load(…, name=…)"
+        )
 
 
 def _split(settings: RunSettings | None, asked: dict[str, Any]) -> tuple[RunSettings, dict[str, Any]]:
@@ -147,38 +169,45 @@ class _Frames:
     def __init__(self) -> None:
         self.frames: list[pd.DataFrame] = []
         self.absent: dict[str, str] = {}
-        self.notes: list[str] = []
+        self.names: list[tuple[Any, str]] = []
         self.epochs: dict[str, int] = {}
 
     @contextmanager
-    def unless_absent(self, model: str) -> Generator[None]:
+    def unless_absent(self, model: Any) -> Generator[None]:
         """Note a model that this machine cannot have, in the place of raising `MissingResource`."""
         try:
             yield
         except MissingResource as error:
-            self.absent[model] = str(error)
+            self.absent[str(getattr(model, "spec", model))] = str(error)
 
-    def add(self, frame: pd.DataFrame, name: str) -> None:
+    def add(self, frame: pd.DataFrame, model: Any, varied: Sequence[Any]) -> None:
+        """Take the frame of a model under some values of what varies."""
         self.frames.append(frame)
-        self.notes += [f"{name}: {note}" for note in frame.attrs["notes"]]
+        self.names.append((model, "".join(f", {value}" for value in varied)))
 
     def joined(self) -> pd.DataFrame:
         if not self.frames and self.absent:
             raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in self.absent.items()))
         if not self.frames:
             raise InputError("no model to run; give at least one (model, inputs) pair")
-        joined = join_frames(self.frames)
-        joined.attrs |= {"absent": self.absent, "notes": self.notes}
+        frames, notes = with_distinct_models(self.frames)
+        joined = join_frames(frames)
+        for frame, (model, varied) in zip(frames, self.names, strict=True):
+            name = model if isinstance(model, str) else frame["model"].iloc[0]
+            notes += [f"{name}{varied}: {note}" for note in frame.attrs["notes"]]
+        joined.attrs |= {"absent": self.absent, "notes": notes}
         if self.epochs:
             joined.attrs["epochs"] = self.epochs
         return joined
 
 
-def _chosen(model: str, checkpoints: Sequence[str | int] | str, epochs: dict[str, int]) -> list[str]:
+def _chosen(model: Any, checkpoints: Sequence[str | int] | str, epochs: dict[str, int]) -> list[str]:
     """Names of a bundled model's checkpoints, whose epochs are noted."""
     from workbench.models import catalog
     from workbench.models.loading import bundled_checkpoint, bundled_checkpoints
 
+    if not isinstance(model, str):
+        raise InputError(f"checkpoints are loaded by spec; got a {type(model).__name__}, give bundled:NAME")
     entry = catalog.find(model)
     scheme, _, short = (entry.spec if entry else model).partition(":")
     if scheme != "bundled":

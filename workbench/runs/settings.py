@@ -19,7 +19,8 @@ class RunSettings:
     ``model`` is a spec, what `load` returned, or any torch module; ``inputs`` a spec, what `inputs` returned, or the
     batch itself. ``n``, ``seed`` and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``,
     ``device`` and ``dtype`` load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; None for all.
-    ``batch_size`` inputs run at a time, which no number depends on.
+    ``batch_size`` inputs run at a time, which no number depends on. ``name`` is what the frame calls the model, in
+    place of its spec or class.
 
     Settings are equal where all of them are, models and inputs that are not specs being the same objects. Raises
     `InputError` for a value that does not fit.
@@ -36,6 +37,7 @@ class RunSettings:
     batch_size: int = 8
     device: Any = None
     dtype: Any = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
