@@ -286,3 +286,30 @@ def test_no_text_of_a_csv_is_run_by_a_spreadsheet_and_every_one_comes_back():
     again = without_apostrophes(cells)
     assert [None if pd.isna(text) else text for text in again["input"]] == texts
     assert list(frame["input"][:-1]) == texts[:-1]  # it is a copy that is written
+
+
+def test_coordinates_of_tokens_are_not_averaged():
+    tokens = pd.DataFrame(
+        {
+            "model": ["a"] * 60 + ["b"] * 60,
+            "input": "0",
+            "layer": 3,
+            "head": pd.array([0, 1] * 60, dtype="Int64"),
+            "token": [*range(60)] * 2,
+            "row": [np.nan, *range(59)] * 2,
+            "column": pd.array([1] * 120, dtype="Int64"),
+            "value": [2.0] * 60 + [4.0] * 60,
+        }
+    )
+    table = summary_table(tokens)
+    assert list(table.columns) == ["model", "statistic", "value"]
+    means = table[table["statistic"] == "mean"].set_index("model")["value"]
+    assert means.to_dict() == {"a": 2, "b": 4}
+    text = latex_table(tokens, "Tokens.", "tokens")
+    assert not any(name in text for name in ("layer", "head", "row", "column"))
+
+
+def test_a_frame_of_coordinates_alone_is_counted():
+    table = summary_table(pd.DataFrame({"layer": [0, 1] * 30, "head": 2}))
+    assert table.set_index("statistic").loc["count", "head"] == 60
+    assert "mean" not in set(table["statistic"])

@@ -30,6 +30,11 @@ _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_
 _NORMS = ("Linf", "L2", "L1", "words")  # what a budget bounds: it needs no saying beside the protocol
 _BESIDE = ("attention", "quantity", "value", "low", "high", "difference", "finding")
 _TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
+# Numbers of places, also where a missing one has made them floats.
+_COORDINATES = {
+    "layer", "head", "rank", "step", "token", "row", "column", "query", "key", "seed", "epoch", "direction",
+    "other_head", "other_direction",
+}  # fmt: skip
 MAX_ROWS = 40  # a printed table longer than a page is not read
 _FORMULA = re.compile(
     r"'*[=+\-@\t\r]"
@@ -85,7 +90,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     way round where there are fewer models than conditions; single severities are left to the means. Effects of
     mechanisms, measured and published, become one row per comparison. Trained variants become one row each, with the
     range of every quantity over seeds; a training record one row per model, its last epoch. Any other frame is printed
-    as it is up to 40 rows, and as count, mean, spread and quartiles of its numeric columns beyond.
+    as it is up to 40 rows, and beyond as count, mean, spread and quartiles of its quantities, model by model.
+    Coordinates (layers, heads, tokens, rows) are not averaged.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
@@ -102,9 +108,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
-        numeric = data.select_dtypes("number")
-        described = numeric if numeric.shape[1] else data
-        return described.describe().reset_index(names="statistic")
+        return _described(data)
     if set(_STUDY) <= set(data.columns) and is_overall(data).any():
         return _means_table(data)
     single = [name for name in data["metric"].unique() if name in METRICS and not METRICS[name].averaged]
@@ -137,6 +141,28 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     if len(table) > MAX_ROWS and "layer" in keys:
         return summary_table(data.assign(layer=pd.NA))
     return table.astype(object).where(table.notna(), None)
+
+
+def _described(data: pd.DataFrame) -> pd.DataFrame:
+    """Statistics of the quantities of a frame, for each model, checkpoint and metric that it names."""
+    quantities = [name for name in data.select_dtypes("number") if _is_quantity(data[name])]
+    if not quantities:
+        return data.astype("string").describe().reset_index(names="statistic")
+    keys = [name for name in ("model", "checkpoint", "metric") if name in data and data[name].notna().any()]
+    if not keys:
+        return data[quantities].describe().reset_index(names="statistic")
+    parts = []
+    for labels, rows in data.groupby(keys, dropna=False, sort=False):
+        described = rows[quantities].describe().reset_index(names="statistic")
+        parts.append(pd.concat([pd.DataFrame([labels] * len(described), columns=keys), described], axis=1))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _is_quantity(column: pd.Series) -> bool:
+    """Whether a mean of the column means anything: whole numbers count or number something, as layers and rows do."""
+    return column.name == "value" or (
+        str(column.name) not in _COORDINATES and pd.api.types.is_float_dtype(column)
+    )
 
 
 def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
