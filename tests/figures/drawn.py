@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from workbench.figures.marks import THIN
 from workbench.figures.theme import GREY
+
+
+def thin(fig):
+    """The lines of single inputs, all of a series in one trace."""
+    return [trace for trace in fig.data if trace.line.width == THIN and trace.x[0] is not None]
 
 
 def lines(fig):
@@ -16,6 +22,7 @@ def lines(fig):
         and trace.fill is None
         and trace.line.color != GREY
         and trace.x[0] is not None
+        and trace.line.width != THIN  # of a single input
     ]
 
 

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import key, lines
+from tests.figures.drawn import key, lines, thin
 from workbench.core.errors import InputError
 from workbench.figures import coding_rate_figure
 
@@ -41,9 +41,9 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
     validation = [trace for trace in drawn if trace.line.dash == "dash"]
     assert list(validation[0].y) == [7, 7]
     assert max(max(trace.y) for trace in drawn) < 1e3  # the rows of orthonormal subspaces are not drawn
-    bands = [trace for trace in fig.data if trace.fill == "toself"]
-    assert list(bands[0].y) == [9, 9, 3, 3]  # quartiles of 0, 3, 6, 9, 12
-    assert next(words for words in key(fig) if words.startswith("IQR")).endswith(", training")
+    assert not [trace for trace in fig.data if trace.fill == "toself"]
+    assert [value for value in thin(fig)[0].y if value is not None] == [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]
+    assert "thin: each of 5 inputs, training" in key(fig)
 
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():

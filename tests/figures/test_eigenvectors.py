@@ -93,7 +93,7 @@ def test_the_spread_is_that_of_the_inputs_beside_the_null_of_the_mean():
         for name, factor in (("a", 0.9), ("b", 1.1))
     ]
     fig = eigenvector_figure(pd.concat([means, *inputs]))
-    assert "IQR over inputs" in key(fig)
+    assert "thin: each of 2 inputs" in key(fig)
     residual = [
         trace
         for trace in fig.data

@@ -91,7 +91,7 @@ def test_the_band_is_the_confidence_interval_over_the_means_of_inputs():
 
 
 def test_the_interquartile_band_is_of_all_values_or_of_a_units_means():
-    held = frame()
+    held = frame(inputs=12)
     colour = translucent("#004488", 0.2)
     for over in (None, "input"):
         fig = Plot(held).metric("attention_diversity").add(Band(quantiles=(25, 75), over=over)).figure()
@@ -99,7 +99,7 @@ def test_the_interquartile_band_is_of_all_values_or_of_a_units_means():
         first = held[held["layer"] == 0]
         values = first["value"] if over is None else first.groupby(over)["value"].mean()
         assert (low[0], high[0]) == pytest.approx(tuple(values.quantile([0.25, 0.75])))
-        assert key(fig) == ["IQR over 5 inputs × 3 heads" if over is None else "IQR over inputs"]
+        assert key(fig) == ["IQR over 12 inputs × 3 heads" if over is None else "IQR over inputs"]
 
 
 def test_the_null_band_is_that_of_the_frame_and_named_with_its_kind():
@@ -608,3 +608,77 @@ def test_an_axis_ends_at_a_round_number_that_is_near():
     assert with_room(Axis("", -0.4, 0.9)).low == pytest.approx(-0.5)
     assert with_room(Axis("", 0, 47, whole=True)).high == pytest.approx(47 * 1.04)
     assert with_room(Axis("", 1.5e-4, 0.5, log=True)).low == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "ends"),
+    [
+        ("token_cosine", [0.99, 0.7, 1.0], (0.4, 1.0)),
+        ("token_cosine", [-0.99, -0.7, -1.0], (-1.0, -0.4)),
+        ("attention_diversity", [0.0, 0.4, 0.01], (0.0, 0.5)),
+    ],
+)
+def test_intervals_and_null_bands_end_where_the_quantity_does(metric, values, ends):
+    low, high = ends
+    rows = pd.DataFrame(
+        {"model": MODELS[0], "metric": metric, "input": list("abc"), "head": 0, "value": values}
+    )
+    rows = rows.assign(null="permutation", null_mean=values[1], null_low=-9.0, null_high=9.0)
+    held = conform(pd.concat([rows.assign(layer=layer) for layer in (0, 1)]))
+    assert not low <= mean_interval(pd.Series(values)).low <= mean_interval(pd.Series(values)).high <= high
+    curve = Plot(held).metric(metric).add(Band(over="input"), Null(), Line()).figure()
+    forest = Forest(held, y="model", x=[metric]).add(Interval(over="input")).figure()
+    for fig in (curve, forest):
+        for trace in (trace for trace in fig.data if trace.fill == "toself" and trace.y[0] is not None):
+            reach = [value for value in trace.y if value is not None]
+            if fig is curve:
+                assert wb.METRICS[metric].low <= min(reach)
+                assert max(reach) <= wb.METRICS[metric].high
+    assert any(trace.fill == "toself" and trace.y[0] is not None for trace in curve.data)
+
+
+def test_a_difference_is_not_cut_at_the_bounds_of_its_metric():
+    held = frame(null=None).assign(value=lambda rows: rows["value"] - 0.45)
+    fig = Plot(held).metric("attention_diversity").add(Band(over="input"), Line()).figure()
+    assert min(value for band in bands(fig, translucent("#004488", 0.2)) for value in band.y) < 0
+
+
+@pytest.mark.parametrize("bars", [False, True])
+def test_fewer_than_ten_inputs_have_a_line_each_and_no_quartiles(bars):
+    held = frame(inputs=4, heads=1, null=None)
+    mark = Band(quantiles=(25, 75), over="input", bars=bars)
+    fig = Plot(held).metric("attention_diversity").add(mark, Line()).figure()
+    assert not bands(fig, translucent("#004488", 0.2))
+    assert f"{'ticks' if bars else 'thin'}: each of 4 inputs" in key(fig)
+    singles = next(trace for trace in fig.data if None in trace.y and len(trace.y) > 1)
+    drawn = sorted(value for value in singles.y if value is not None)
+    assert drawn == sorted(held["value"])
+    many = Plot(frame(inputs=10, heads=1)).metric("attention_diversity").add(mark, Line()).figure()
+    assert any("IQR over inputs" in words for words in key(many))
+
+
+def test_statistics_of_few_inputs_are_drawn_as_their_range():
+    kinds = {"mean": 0.3, "min": 0.1, "q25": 0.2, "median": 0.3, "q75": 0.4, "max": 0.5}
+    rows = [
+        {"model": MODELS[0], "metric": "attention_diversity", "layer": layer, "statistic": name, "value": value}
+        for layer in (0, 1) for name, value in kinds.items()
+    ]  # fmt: skip
+    held = conform(pd.DataFrame(rows))
+    held.attrs["provenance"] = [{"inputs": {"n": 4}}]
+    fig = (
+        Plot(held).metric("attention_diversity").add(Band(quantiles=(25, 75), over="input"), Line()).figure()
+    )
+    assert set(bands(fig, translucent("#004488", 0.2))[0].y) == {0.1, 0.5}
+    assert "range over inputs" in key(fig)
+
+
+@pytest.mark.parametrize("count", [3, 20, 39, 40, 100])
+def test_fewer_than_forty_null_samples_have_no_95_percent_range(count):
+    held = frame()
+    held.attrs["provenance"] = [{"analysis": "attention-map", "options": {"null_samples": count}}]
+    curve = Plot(held).metric("attention_diversity").add(Null(), Line()).figure()
+    forest = Forest(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
+    for fig in (curve, forest):
+        (words,) = (words for words in key(fig) if words.startswith("null"))
+        assert ("95 % range" in words) == (count >= 40)
+        assert f"{count} samples" in words

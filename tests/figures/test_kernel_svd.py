@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import bands, ends, key, lines
+from tests.figures.drawn import bands, ends, key, lines, thin
 from tests.figures.study import levels, study, titles
 from workbench.core.errors import InputError
 from workbench.figures import attention_rank_figure, attention_spectrum_figure
@@ -47,13 +47,10 @@ def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null()
     fig = attention_spectrum_figure(pd.concat([spectra(), spectra("bundled:digits-primal", 10.0)]))
     assert titles(fig) == ["digits-vit", "digits-primal"]
     first = [trace for trace in fig.data if trace.xaxis == "x" and trace.x[0] is not None]
-    (line,) = [
-        trace for trace in first if trace.mode == "lines" and trace.fill is None and trace.line.color != GREY
-    ]
+    (line,) = [trace for trace in lines(fig) if trace.xaxis == "x"]
     assert list(line.y) == [1, 0.375, 0.1875]  # of inputs 0.5 and 0.25, 0.25 and 0.125
-    (iqr,) = [trace for trace in first if trace.fill and trace.fillcolor != NULL_BAND]
-    np.testing.assert_allclose(ends(iqr)[2], [1, 0.4375, 0.21875])
-    np.testing.assert_allclose(ends(iqr)[1], [1, 0.3125, 0.15625])
+    singles = [value for value in thin(fig)[0].y if value is not None]
+    np.testing.assert_allclose(singles, [1, 0.5, 0.25, 1, 0.25, 0.125])
     (null,) = [trace for trace in first if trace.line.color == GREY]
     assert list(null.y) == pytest.approx([1, 0.9, 0.81])
     assert [axis.type for axis in fig.select_yaxes()] == ["log"] * 4
@@ -64,7 +61,7 @@ def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null()
     np.testing.assert_allclose(ends(below)[1:], [[0.1] * 3, [0.5] * 3])
     assert key(fig) == [
         "mean over 2 inputs",
-        "IQR over inputs",
+        "thin: each of 2 inputs",
         "null: random q and k (95 % range of one input)",
         "to 0 or less (log axis)",
     ]

@@ -16,8 +16,11 @@ import pandas as pd
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import provenance_of
 
+FEW = 10
+"""Fewer units than this have a line each, in place of an interquartile range."""
 UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
 """The columns over which values are sampled, in words."""
 NULLS = {
@@ -138,6 +141,22 @@ def means_and_heads(rows: pd.DataFrame) -> pd.DataFrame:
     return at_level(rows, "layer")
 
 
+def within_bounds(ends: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Ends of intervals and bands, cut where the quantity of the rows ends: a cosine at 1, a count at 0.
+
+    Rows whose values lie beyond the bounds of their metric hold something else, as a difference, and are not cut.
+    """
+    names = rows["metric"].unique() if "metric" in rows else ()
+    known = {(METRICS[name].low, METRICS[name].high) for name in names if name in METRICS}
+    if len(known) != 1:
+        return ends
+    low, high = known.pop()
+    if not rows["value"].dropna().between(low, high).all():
+        return ends
+    columns = [name for name in ("low", "high", "null_low", "null_high") if name in ends]
+    return ends.assign(**{name: ends[name].astype(float).clip(low, high) for name in columns})
+
+
 @dataclass(frozen=True)
 class Sample:
     """Rows of one series at the places ``by``, and the units they are sampled over."""
@@ -190,13 +209,13 @@ class Sample:
         """Columns ``low`` and ``high`` at each place: the 95 % t-interval over a unit's means; empty without them."""
         if self.statistics:
             ends = {name: self._statistic(name) for name in ("low", "high")}
-            return pd.DataFrame(ends).dropna().reset_index()
+            return within_bounds(pd.DataFrame(ends).dropna().reset_index(), self.rows)
         if over not in self.units:
             return pd.DataFrame(columns=[*self.by, "low", "high"])
         means = self.rows.groupby([*self.by, over], sort=True)["value"].mean()
         places = means.groupby(level=[*self.by])
         found = [(*place, *mean_interval(own)[1:3]) for place, own in places]
-        return pd.DataFrame(found, columns=[*self.by, "low", "high"]).dropna()
+        return within_bounds(pd.DataFrame(found, columns=[*self.by, "low", "high"]).dropna(), self.rows)
 
     def quantiles(self, ends: tuple[float, float], over: str | None) -> pd.DataFrame:
         """Columns ``low`` and ``high``: quantiles (in per cent) of all values, or of a unit's means."""
@@ -212,6 +231,22 @@ class Sample:
         found = {name: groups.quantile(end / 100) for name, end in zip(("low", "high"), ends, strict=True)}
         return pd.DataFrame(found).reset_index()
 
+    def few(self, over: str | None, inputs: int | None) -> bool:
+        """Whether a place has fewer than `FEW` values, or means of a unit, which have no quartiles to speak of."""
+        if self.statistics:
+            return inputs is not None and inputs < FEW
+        if over is not None:
+            return over in self.units and self.rows[over].nunique() < FEW
+        return bool(self.units) and int(self.rows.groupby([*self.by]).size().max()) < FEW
+
+    def singles(self, over: str | None) -> list[pd.DataFrame]:
+        """Columns of the places and ``value``, a frame for each unit: what quantiles of few units would be taken of."""
+        if self.statistics:
+            return []
+        units = [*self.units] if over is None else [over]
+        means = self.rows.groupby([*units, *self.by], sort=True)["value"].mean().reset_index()
+        return [own for _, own in means.groupby(units, sort=True)]
+
     def _statistic(self, name: str) -> pd.Series:
         own = self.rows[self.rows["statistic"] == name]
         return own.groupby([*self.by], sort=True)["value"].mean()
@@ -219,7 +254,7 @@ class Sample:
     def null(self, kind: str | None, rows: pd.DataFrame, how: str = "mean") -> pd.DataFrame:
         """``null_mean``, ``null_low`` and ``null_high`` under one kind of null at each place, over the units."""
         held = self.null_sample(kind, rows).rows.reindex(columns=[*self.by, *_ENDS])
-        return held.groupby([*self.by], sort=True).agg(how).reset_index()
+        return within_bounds(held.groupby([*self.by], sort=True).agg(how).reset_index(), self.rows)
 
     def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
         """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.estimates import UNITS, Sample, null_count, quantity
+from workbench.figures.estimates import UNITS, Sample, null_count, quantity, within_bounds
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
 from workbench.figures.marks import (
@@ -223,9 +223,7 @@ class _Drawing:
         """Value and ends of each row; an interval reaches no further than its metric can."""
         table = self.interval.table(rows)
         if self.interval.columns is None:
-            known = [METRICS[name] for name in rows["metric"].unique() if name in METRICS]
-            low, high = (known[0].low, known[0].high) if len(known) == 1 else (None, None)
-            table[["low", "high"]] = table[["low", "high"]].astype(float).clip(low, high)
+            table = within_bounds(table.astype({"low": float, "high": float}), rows)
         return table
 
     def _keys(self, rows: pd.DataFrame) -> list[Any]:

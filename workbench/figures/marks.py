@@ -181,6 +181,7 @@ class Band(Mark):
     Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) is the interquartile range. With
     ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``only`` those series have one that
     have this value in a column; with ``bars`` it is a bar at each place, since many bands would hide each other.
+    Of fewer than `FEW` units each has a thin line (with ``bars`` a tick) in place of the quartiles.
     """
 
     ci: float | None = 95
@@ -203,8 +204,27 @@ class Band(Mark):
             held = series.rows.rename(columns=dict(zip(self.columns, ("low", "high"), strict=True)))
             return held.groupby(series.x)[["low", "high"]].mean().dropna().reset_index()
         if self.quantiles is not None:
-            return series.sample(self.over).quantiles(self.quantiles, self.over)
+            ends = (0, 100) if self._few(series) else self.quantiles
+            return series.sample(self.over).quantiles(ends, self.over)
         return series.interval(self.over or "input")
+
+    def _few(self, series: Series) -> bool:
+        return self.quantiles not in (None, (0, 100)) and series.sample(self.over).few(
+            self.over, series.inputs
+        )
+
+    def _singles(self, series: Series) -> list[pd.DataFrame]:
+        return series.sample(self.over).singles(self.over) if self._few(series) else []
+
+    def _single_lines(self, series: Series, singles: Sequence[pd.DataFrame]) -> go.Scatter:
+        """All lines of a series in one trace, or ticks where it has bars."""
+        shift = series.aside + series.after if self.bars else 0.0
+        x = [place for own in singles for place in (*(own[series.x] + shift), None)]
+        y = [value for own in singles for value in (*own["value"], None)]
+        if self.bars:
+            tick = {"symbol": "line-ew-open", "size": 6, "color": series.colour, "line": {"width": 1}}
+            return go.Scatter(x=x, y=y, mode="markers", marker=tick, hoverinfo="skip")
+        return go.Scatter(x=x, y=y, mode="lines", line=_thin(series.colour), hoverinfo="skip")
 
     def _has_one(self, series: Series) -> bool:
         return self.only is None or bool((series.rows[self.only[0]] == self.only[1]).all())
@@ -212,8 +232,10 @@ class Band(Mark):
     def traces(self, series: Series) -> Iterator[go.Scatter]:
         if not self._has_one(series):
             return
-        ends = self.ends(series)
-        if self.bars and len(ends):
+        ends, singles = self.ends(series), self._singles(series)
+        if singles:
+            yield self._single_lines(series, singles)
+        elif self.bars and len(ends):
             bar = {"color": series.colour, "width": 1, "dash": "solid"}
             yield _bars(ends[series.x] + series.aside + series.after, ends["low"], ends["high"], bar)
         elif (ends["high"] > ends["low"]).any():
@@ -223,22 +245,34 @@ class Band(Mark):
 
     def says(self, series: Series) -> str:
         """What the band is, in words."""
-        if self.words or self.columns is not None:
-            return self.words or "interval of the frame"
+        if singles := self._singles(series):
+            sample = series.sample(self.over)
+            over = f"{len(singles)} {UNITS[self.over]}" if self.over else sample.counts()
+            _, comma, which = self.words.partition(", ")  # "IQR over inputs, train batch"
+            return f"{'ticks' if self.bars else 'thin'}: each of {over}{comma}{which}"
+        if self.words and not self._few(series):
+            return self.words
+        if self.columns is not None:
+            return "interval of the frame"
         if self.quantiles is None:
             return f"95 % CI over {UNITS.get(self.over or 'input', self.over)}"
         sample = series.sample(self.over)
         over = UNITS[self.over] if self.over else sample.counts(series.inputs)
-        low, high = self.quantiles
+        low, high = (0, 100) if self._few(series) else self.quantiles
         known = {(25, 75): "IQR", (0, 100): "range"}
         return f"{known.get((low, high), f'{low:g} to {high:g} %')} over {over}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         found = [one for one in drawn if self._has_one(one) and self.ends(one).eval("high > low").any()]
         if found:
-            words = _common([self.says(series) for series in drawn])
+            words = _common([self.says(series) for series in found])
             words += f", {self.only[1]}" if self.only is not None else ""
-            if self.bars:
+            if any(map(self._singles, found)):
+                line = _thin(style["line"]["color"] if len(found) > 1 else found[0].colour)
+                tick = {"symbol": "line-ew-open", "size": 6, "color": NEUTRAL, "line": {"width": 1}}
+                look = {"mode": "markers", "marker": tick} if self.bars else {"mode": "lines", "line": line}
+                yield key_entry(words, **look)
+            elif self.bars:
                 bar = {"color": NEUTRAL, "width": 1.2}
                 look = {"symbol": "line-ns-open", "size": 9, "color": NEUTRAL, "line": bar}
                 yield key_entry(words, mode="markers", marker=look)
@@ -529,6 +563,10 @@ class At(Mark):
 NOISE = "Gaussian noise for V"  # a null of the values
 _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
+FEW_NULL_SAMPLES = 40
+"""Fewer null samples than this have no 95 % range: a sample is more than the 2.5 % beyond an end."""
+THIN = 0.7
+"""Width of the lines of single units around an estimate."""
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
 PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
@@ -580,6 +618,10 @@ def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, An
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
 
 
+def _thin(colour: str) -> dict[str, Any]:
+    return {"color": translucent(colour, 0.55), "width": THIN, "dash": "solid"}
+
+
 def _dot(colour: str) -> dict[str, Any]:
     return {"color": translucent(colour, 0.5), "size": 3.5, "symbol": "circle", "line": {"width": 0}}
 
@@ -611,9 +653,10 @@ def null_of(
     units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
     named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    few = count and count < 20  # the ends lie close to the outermost samples
-    reach = f"95 % range of {of or ' or '.join(said)}"
-    return f"{reach}, {'interpolated from ' * bool(few)}{count} samples" if count else reach
+    what = of or " or ".join(said)
+    if count and count < FEW_NULL_SAMPLES:  # the ends lie between the two outermost samples on each side
+        return f"about the range of {count} samples of {what}"
+    return f"95 % range of {what}" + (f", {count} samples" if count else "")
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
