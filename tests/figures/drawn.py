@@ -10,7 +10,11 @@ from workbench.figures.theme import GREY
 
 def thin(fig):
     """The lines of single inputs, all of a series in one trace."""
-    return [trace for trace in fig.data if trace.line.width == THIN and trace.x[0] is not None]
+    return [
+        trace
+        for trace in fig.data
+        if trace.line.width == THIN and trace.fill is None and trace.x[0] is not None
+    ]
 
 
 def lines(fig):

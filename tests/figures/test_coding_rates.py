@@ -48,7 +48,7 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():
     fig = coding_rate_figure({"validation": rates(conventions=("as_published",))})
-    assert len([trace for trace in fig.data if trace.fill == "toself" and trace.x[0] is not None]) == 3
+    assert len(thin(fig)) == 3
 
 
 def test_a_frame_without_rates_is_refused():

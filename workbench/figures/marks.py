@@ -233,7 +233,7 @@ class Band(Mark):
         if not self._has_one(series):
             return
         ends, singles = self.ends(series), self._singles(series)
-        if singles:
+        if singles and (self.bars or (ends["high"] > ends["low"]).any()):
             yield self._single_lines(series, singles)
         elif self.bars and len(ends):
             bar = {"color": series.colour, "width": 1, "dash": "solid"}
@@ -248,8 +248,9 @@ class Band(Mark):
         if singles := self._singles(series):
             sample = series.sample(self.over)
             over = f"{len(singles)} {UNITS[self.over]}" if self.over else sample.counts()
-            _, comma, which = self.words.partition(", ")  # "IQR over inputs, train batch"
-            return f"{'ticks' if self.bars else 'thin'}: each of {over}{comma}{which}"
+            panel, _, rest = self.words.partition("IQR")  # "c: IQR over inputs, train batch"
+            _, comma, which = rest.partition(", ")
+            return f"{panel}{'ticks' if self.bars else 'thin'}: each of {over}{comma}{which}"
         if self.words and not self._few(series):
             return self.words
         if self.columns is not None:
