@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 test check: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures train confirm embedded records scaling conformance access docs site chrome wheel clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -88,6 +88,9 @@ access: $(READY) ## hold the explorer's page to the accessibility rules of axe-c
 	@sh scripts/ensure-chrome
 	@npm install --silent --no-save --prefix $(VENV)/axe axe-core@4.14.1
 	@$(BIN)/python -m tests.apps.explorer.access $(VENV)/axe/node_modules/axe-core/axe.min.js
+
+pages: $(READY) ## write the tables and numbers that pages take from records
+	@$(BIN)/python -m docs.hooks.papers
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 
+from docs.hooks.papers import pages_with_records, rewritten
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
 from workbench import METRICS, read_watch
 from workbench.analyses.registry import ANALYSES
@@ -95,3 +96,16 @@ def test_its_commands_are_understood(words, monkeypatch):
     known = Known.names
     monkeypatch.setattr(Known, "names", lambda kind: [*known(kind), *ADDED])
     understand(words)
+
+
+@pytest.mark.parametrize("page", pages_with_records(), ids=lambda page: page.stem)
+def test_what_a_page_takes_from_records_is_current(page):
+    text = page.read_text(encoding="utf-8")
+    assert rewritten(text) == text, "write it again with: make pages"
+
+
+def test_a_number_that_is_not_the_records_is_written_again():
+    stale = "<!-- record: numbers wu2025 -->12<!-- end -->"
+    assert rewritten(stale) != stale
+    with pytest.raises(ValueError, match="not one of claims"):
+        rewritten("<!-- record: nothing wu2025 -->12<!-- end -->")

@@ -1,31 +1,132 @@
-"""MkDocs hook: what the pages of `docs/papers` take from the tables when the site is built.
+"""What pages take from tables and records.
 
-A page says where: a line `<!-- claims -->` becomes the paper's claims (`data/published/claims.csv`),
-`<!-- numbers -->` which of its tables are transcribed, `<!-- coverage -->` its section of `docs/coverage.md`.
+A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `docs/coverage.md` when the site is built.
+What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
+writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
+which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled; `verdicts PAPER`, its counted claims and how they come out; `counts PAPER`, how many of
+those about trained models hold; `verdict PAPER LABEL` and `measured PAPER LABEL`, of one claim about trained models.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.pages import Page
+import pandas as pd
 
+from workbench.papers import verdicts as rules
 from workbench.papers.published import RECORDED, published, stated_claims
+from workbench.studies.claims import claims_from_records, count_verdicts
+from workbench.studies.records import claims_record
 
-COVERAGE = Path(__file__).parents[1] / "coverage.md"
+if TYPE_CHECKING:
+    from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parents[1]
+COVERAGE = DOCS / "coverage.md"
+MARKED = re.compile(r"<!-- record: (.+?) -->(.*?)<!-- end -->", re.DOTALL)
 _WORDS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Put the generated parts in the place of their marks."""
-    if page.file.src_uri.startswith("papers/"):
-        for mark, part in (("claims", claims), ("numbers", numbers), ("coverage", coverage)):
-            wanted = f"<!-- {mark} -->"
-            if wanted in markdown:
-                markdown = markdown.replace(wanted, part(Path(page.file.src_uri).stem))
+    """Put the paper's section of the page of coverage in the place of its mark."""
+    if page.file.src_uri.startswith("papers/") and "<!-- coverage -->" in markdown:
+        markdown = markdown.replace("<!-- coverage -->", coverage(Path(page.file.src_uri).stem))
     return markdown
+
+
+def rewritten(text: str) -> str:
+    """Return a page with every marked part as the tables and records have it."""
+    return MARKED.sub(lambda mark: f"<!-- record: {mark[1]} -->{_part(mark[1])}<!-- end -->", text)
+
+
+def pages_with_records() -> list[Path]:
+    """Return the pages that hold a marked part."""
+    pages = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+    return [page for page in pages if MARKED.search(page.read_text(encoding="utf-8"))]
+
+
+def _part(name: str) -> str:
+    kind, *words = name.split(" ", 2)
+    if kind not in PARTS:
+        raise ValueError(f"a page asks for the record {kind!r}: not one of {', '.join(PARTS)}")
+    text = PARTS[kind](*words)
+    return f"\n\n{text}\n\n" if kind in BLOCKS else text
+
+
+@functools.cache
+def _trained() -> pd.DataFrame:
+    return claims_from_records()
+
+
+@functools.cache
+def _measured() -> pd.DataFrame:
+    return claims_record()
+
+
+def verdicts(paper: str) -> str:
+    """A row for each counted claim that is tested, of each model."""
+    rows = pd.concat([frame[frame["paper"] == paper] for frame in (_measured(), _trained())])
+    rows = rules.counted(rows)
+    tested = rows[rows["verdict"] != rules.NOT_TESTED]
+    lines = [
+        [
+            row["label"] or row["claim"],
+            row["options"] if row["model"] == "trained models" else row["model"],
+            _interval(row),
+            "" if pd.isna(row["null_mean"]) else f"{row['null_mean']:.3g}",
+            f"{row['n']:.0f} {row['units']}",
+            row["verdict"],
+        ]
+        for row in tested.to_dict("records")
+    ]
+    table = _table(["claim", "model", "measured, 95 % interval", "null", "n", "verdict"], lines)
+    return f"{table}\n\nNot tested at this scale: {len(rows) - len(tested)} of {len(rows)} (claim and model)."
+
+
+def counts(paper: str) -> str:
+    """How the counted claims about trained models come out, a line for each scope and scale."""
+    rows = _trained()
+    return "\n".join(f"- {paper}: {line}" for line in count_verdicts(rows[rows["paper"] == paper]))
+
+
+def bundled(data: str) -> str:
+    """How many models of this data are bundled, beside digits-vit and the whole architectures ToST and XCiT of digits."""
+    names = [
+        path.name for path in (DOCS.parent / "data" / "models").iterdir() if path.name.startswith(f"{data}-")
+    ]
+    if data == "digits":
+        names = [name for name in names if not re.search("-(vit|tost|xcit)", name)]
+    return str(len(names))
+
+
+def verdict(paper: str, label: str) -> str:
+    """Return the verdict of one claim about trained models."""
+    return str(_claim(paper, label)["verdict"])
+
+
+def measured(paper: str, label: str) -> str:
+    """Return the value and interval of one claim about trained models."""
+    return _interval(_claim(paper, label))
+
+
+def _claim(paper: str, label: str) -> dict[str, Any]:
+    frame = _trained()
+    rows = frame[(frame["paper"] == paper) & (frame["label"] == label)]
+    if len(rows) != 1:
+        raise ValueError(
+            f"{len(rows)} claims of {paper} about trained models are labelled {label!r}: name one"
+        )
+    return rows.iloc[0].to_dict()
+
+
+def _interval(row: dict[str, Any]) -> str:
+    ends = "" if pd.isna(row["low"]) else f" [{row['low']:.3g}, {row['high']:.3g}]"
+    return f"{row['measured']:.3g}{ends}".replace("-", "−")
 
 
 def claims(paper: str) -> str:
@@ -95,3 +196,24 @@ def _table(head: list[str], rows: Any) -> str:
     cells = [[str(cell).replace("|", "&#124;") for cell in row] for row in rows]
     lines = [head, ["---"] * len(head), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "claims": claims,
+    "numbers": numbers,
+    "bundled": bundled,
+    "verdicts": verdicts,
+    "counts": counts,
+    "verdict": verdict,
+    "measured": measured,
+}
+BLOCKS = {"claims", "numbers", "verdicts", "counts"}
+
+
+if __name__ == "__main__":
+    for path in pages_with_records():
+        before = path.read_text(encoding="utf-8")
+        after = rewritten(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")
