@@ -3,7 +3,8 @@
 A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `docs/coverage.md` when the site is built.
 What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
-which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled; `verdicts PAPER`, its counted claims and how they come out; `counts PAPER`, how many of
+which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
+`verdicts PAPER`, its counted claims and how they come out; `counts PAPER`, how many of
 those about trained models hold; `verdict PAPER LABEL` and `measured PAPER LABEL`, of one claim about trained models.
 """
 
@@ -95,7 +96,7 @@ def counts(paper: str) -> str:
 
 
 def bundled(data: str) -> str:
-    """How many models of this data are bundled, beside digits-vit and the whole architectures ToST and XCiT of digits."""
+    """Say how many models of this data are bundled, of digits without digits-vit, ToST and XCiT."""
     names = [
         path.name for path in (DOCS.parent / "data" / "models").iterdir() if path.name.startswith(f"{data}-")
     ]
