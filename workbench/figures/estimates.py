@@ -237,7 +237,7 @@ class Sample:
             return inputs is not None and inputs < FEW
         if over is not None:
             return over in self.units and self.rows[over].nunique() < FEW
-        return bool(self.units) and int(self.rows.groupby([*self.by]).size().max()) < FEW
+        return bool(self.units) and bool((self.rows.groupby([*self.by]).size() < FEW).all())
 
     def singles(self, over: str | None) -> list[pd.DataFrame]:
         """Columns of the places and ``value``, a frame for each unit: what quantiles of few units would be taken of."""
