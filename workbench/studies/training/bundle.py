@@ -46,7 +46,7 @@ class Bundled:
 _DIGITS = ("softmax-sym", "rpc-sym", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral")
 _RAW = {"convention": "as_published"}
 """Memberships from features that are not normalised: models "…-text", whose files keep the name they began with."""
-_PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
+_PROSE = ("softmax", "softmax-sym", "tssa-causal", "primal-causal", "rpc-sym")
 MODELS: dict[str, Bundled] = {
     "digits-vit": Bundled("digits", keep="all"),
     **{f"digits-{name}": Bundled("digits", name) for name in _DIGITS},

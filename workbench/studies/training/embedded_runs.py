@@ -119,19 +119,22 @@ _AGENTS = (
 _FAN = (
     Planned("softmax", seeds=SEEDS),
     Planned("rpc-asym", "rpc-asym", seeds=SEEDS),
-    Planned("softmax-sym", "softmax-sym"),
-    Planned("rpc-sym", "rpc-sym"),
+    Planned("softmax-sym", "softmax-sym", seeds=SEEDS),
+    Planned("rpc-sym", "rpc-sym", seeds=SEEDS),
 )
-"""teo2024 Tables 9 and 10, whose FAN has queries and keys of its own."""
+"""teo2024 Tables 9 and 10: its FAN has symmetric attention (Appendix E.7)."""
 _TUNED = (
     Planned("softmax", seeds=SEEDS),
     Planned("softmax-shuffled", shuffled=True),
     Planned("softmax-sym", "softmax-sym", seeds=SEEDS),
     Planned("rpc-sym", "rpc-sym", seeds=SEEDS),
+    Planned("rpc-asym", "rpc-asym", seeds=SEEDS),
 )
-"""teo2024 Tables 11 and 12: each is pre-trained on prose with the same attention and seed."""
+"""teo2024 Tables 11 and 12: RPC-Attention only in fine-tuning, in every layer."""
 PRETRAINED = {"passages": ("text", PREFIX + "unlabelled")}
 """Task → task and data of the run that its own begin with."""
+PRETRAINED_WITH = {"rpc-sym": "softmax-sym", "rpc-asym": "softmax"}
+"""Attention of the fine-tuning → that of the pre-training, where they differ (teo2024, Appendix E.8)."""
 _OF_TASK = {
     "passages": _TUNED,
     "images": _FAN,
@@ -244,6 +247,7 @@ def pretrain(
 ) -> Path:
     """The checkpoint that runs of this task, attention and seed begin with, whatever the data; trained once."""
     before, data = PRETRAINED[task]
+    attention = PRETRAINED_WITH.get(attention, attention)
     out = work / data.removeprefix(PREFIX) / attention / f"seed-{seed}"
     with one_thread():
         found = train(
@@ -393,7 +397,10 @@ def make_embedded_records(
 
     together = Parallel(n_jobs=workers, return_as="generator_unordered")
     given: dict[str, Any] = {"epochs": epochs, "limit": limit, "device": device}
-    before = {(EMBEDDED[name].task, planned.attention, seed) for name, planned, seed in todo}
+    before = {
+        (EMBEDDED[name].task, PRETRAINED_WITH.get(planned.attention, planned.attention), seed)
+        for name, planned, seed in todo
+    }
     before = sorted(one for one in before if one[0] in PRETRAINED)
     with safe_path():
         # first what several runs begin with, so that no two train the same
