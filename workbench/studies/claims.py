@@ -327,7 +327,7 @@ def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
 
 
 def _trained(name: str, confirmed: bool = False) -> pd.DataFrame:
-    if name not in trained_models():
+    if name not in trained_models(confirmed=confirmed):
         raise MissingResource(f"no data on the training of {name}; make it with: make train")
     return training_record(name, confirmed=confirmed)
 

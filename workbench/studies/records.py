@@ -117,7 +117,7 @@ def training_record(models: str | Sequence[str] | None = None, *, confirmed: boo
     their origin.
 
     Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded, and for
-    confirmatory seeds that were trained by another recipe than the bundled ones.
+    confirmatory seeds that were trained by another recipe than the bundled ones, where there are any.
     """
     known = trained_models(confirmed=confirmed)
     names = known if models is None else [models] if isinstance(models, str) else list(models)
@@ -126,7 +126,7 @@ def training_record(models: str | Sequence[str] | None = None, *, confirmed: boo
         if name not in known:
             raise UnknownName("model whose training is on record", name, known)
         about, path = _open(name, METRICS_FILE, confirmed=confirmed)
-        if confirmed and about["recipe"] != _described(name)["recipe"]:
+        if confirmed and name in trained_models() and about["recipe"] != _described(name)["recipe"]:
             raise InputError(
                 f"the confirmatory seeds of {name} ({path}) were trained by another recipe than data/records/{name}: "
                 "train them again with: make confirm"
@@ -363,8 +363,9 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     frames = [training_record(names).assign(seed_kind=EXPLORED)]
     if complete:
         confirmed = training_record(complete, confirmed=True)
+        fixed_seeds, _ = evidence(complete, CONFIRMATORY, confirmed_seeds(complete), continued=CONTINUED)
         fixed = [
-            seed in CONFIRMATORY[name]
+            seed in fixed_seeds[name]
             for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
         ]
         attrs = confirmed.attrs

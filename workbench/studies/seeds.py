@@ -13,7 +13,7 @@ _COMPARED = {
     "digits": ("rpc-sym", "softmax-sym", "bilateral", "softmax-boost", "bilateral-boost", "vit", "primal", "tssa",
                "tost", "xcit", "tost-ista", "tost-text", "scaled-free", "scaled-alpha"),
     "photos": ("tost", "xcit", "vit", "tost-ista", "tost-text"),
-    "prose": ("softmax", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
+    "prose": ("softmax", "softmax-sym", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
 }  # fmt: skip
 SEEN_DATA = ("chirp",)
 """Embedded data whose scores had been seen before a claim about them was stated: what they show is exploratory."""

@@ -99,6 +99,23 @@ def test_pgd_is_no_weaker_than_clean_and_no_weaker_than_noise(planted):
     assert attacked < clean
 
 
+def test_random_starts_escape_a_plateau_that_the_image_lies_on(planted):
+    """Where the gradient at the image is nothing, PGD from the image stands still, and from random starts it does not."""
+
+    class Masked(type(planted)):
+        def forward(self, pixels):
+            away = (pixels - self.middle).abs().flatten(1).amax(1, keepdim=True)
+            return super().forward(pixels) * torch.where(away > 1e-6, 1.0, 0.0) + self.clean * (away <= 1e-6)
+
+    masked = Masked(classes=2, size=(1, 3, 3), seed=2)
+    pixels, targets = masked.sample(1, noise=0.0)
+    masked.middle, masked.clean = pixels, torch.nn.functional.one_hot(targets, 2).float()
+    still = attacks.pgd(masked, pixels, targets, 0.3, step_size=0.5)
+    moved = attacks.pgd(masked, pixels, targets, 0.3, step_size=0.5, restarts=3)
+    assert right(masked, still, targets) == 1
+    assert right(masked, moved, targets) == 0
+
+
 def test_carlini_wagner_finds_nearly_the_distance_to_the_boundary(planted):
     """For a linear two-class model the nearest misclassified point lies |margin| / ‖weight difference‖ away."""
     two = type(planted)(classes=2, size=(1, 3, 3), seed=2)

@@ -82,6 +82,19 @@ def test_a_budget_of_nothing_changes_nothing(digits_vit, protocol):
     assert attacked["epsilon"].eq(0).all()
 
 
+def test_images_made_against_a_model_itself_are_those_of_its_own_attack(digits_vit):
+    asked = {"epsilons": [0.0, 0.04], "n": 12}
+    settings = {"steps": 4, "source": digits_vit.spec}
+    own = evaluate(digits_vit, "transfer", settings=settings, **asked)
+    white = evaluate(digits_vit, "pgd", settings={"steps": 4}, **asked)
+    columns = ["epsilon", "metric", "value"]
+    pd.testing.assert_frame_equal(own[columns], white[columns])
+    other = evaluate("bundled:digits-rpc-sym", "transfer", settings=settings, **asked)
+    assert (
+        other["value"].iloc[-2] > white["value"].iloc[-2]
+    )  # less harm than to the model they were made against
+
+
 def test_attacked_accuracy_falls_from_clean_to_nothing(digits_vit):
     frame = evaluate(digits_vit, "fgsm", n=25, epsilons=[0, 0.03, 0.1])
     first, _, last = frame.loc[frame["metric"] == "accuracy_top1", "value"]

@@ -450,6 +450,36 @@ def test_a_record_is_written_once_its_runs_are_complete_and_read_back(small, tmp
         embedded_record("chirp")
 
 
+def test_one_mechanism_is_made_again_beside_the_others_on_record(small, tmp_path, monkeypatch):
+    plan = tuple(embedded_runs.Planned(name, name, seeds=(3,)) for name in ("softmax", "alibi"))
+    monkeypatch.setitem(embedded_runs.PLAN, "lag", plan)
+    data = tmp_path / "data"
+    monkeypatch.setattr(paths, "data_dir", lambda: data)
+    folder = data / "records" / "embedded" / "lag"
+
+    def make(work, **given):
+        (line,) = embedded_runs.make_embedded_records(["lag"], data, tmp_path / work, epochs=1, **given)
+        return line, embedded_record("lag"), json.loads((folder / "record.json").read_text())
+
+    _, before, about = make("one")
+    about["versions"]["torch"] = "1.0"  # of another machine
+    (folder / "record.json").write_text(json.dumps(about))
+    more = embedded_runs.Planned("alibi", "alibi", seeds=(3, 4))
+    monkeypatch.setitem(embedded_runs.PLAN, "lag", (plan[0], more))
+    line, after, about = make("other", variants=["alibi"])
+    assert "softmax 0." in line
+    assert not (tmp_path / "other" / "lag" / "softmax").exists()
+    named = ["variant", "seed", "epoch", "split", "metric"]
+    rows = [frame[frame["variant"] != "majority"].sort_values(named) for frame in (before, after)]
+    same = rows[1][rows[1]["seed"] == 3]
+    pd.testing.assert_frame_equal(rows[0].reset_index(drop=True), same.reset_index(drop=True))
+    assert (after["variant"] == "majority").sum() == (before["variant"] == "majority").sum()
+    runs = [(run["variant"], run["seed"], run.get("versions", {}).get("torch")) for run in about["runs"]]
+    assert runs == [("softmax", 3, "1.0"), ("alibi", 3, None), ("alibi", 4, None)]
+    with pytest.raises(UnknownName, match="mechanism 'nystrom'"):
+        make("other", variants=["nystrom"])
+
+
 def test_what_is_on_record_is_found_by_the_data_whose_question_it_asks(monkeypatch):
     def known(*names):
         record = pd.DataFrame({"data": names}, dtype=object)

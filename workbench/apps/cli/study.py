@@ -379,13 +379,22 @@ def _name(spec: str) -> str:
 @records.command()
 @click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all]")  # fmt: skip
+@click.option("--variant", metavar="NAME", multiple=True,
+              help="Only these mechanisms, as the record calls them; others stay as they are on record. "
+              "May be repeated. [default: all]")  # fmt: skip
 @epochs_option
 @limit_option
 @device_option
 @workers_option
 @_into("runs/embedded")
 def embedded(
-    name: tuple[str, ...], device: str | None, out: str | None, work: Path, restart: bool, **given: Any
+    name: tuple[str, ...],
+    variant: tuple[str, ...],
+    device: str | None,
+    out: str | None,
+    work: Path,
+    restart: bool,
+    **given: Any,
 ) -> None:
     """Train what is recorded of the embedded tasks: every mechanism that a claim is about, three seeds each.
 
@@ -399,7 +408,7 @@ def embedded(
     if restart:
         begin_anew(work)
     given["device"] = device or default_device()
-    for line in make_embedded_records(name, _data(out), work, undergone=undergone, **given):
+    for line in make_embedded_records(name, _data(out), work, undergone=undergone, variants=variant, **given):
         click.echo(line)
 
 

@@ -130,6 +130,26 @@ def _attacked(
     return measure
 
 
+def _transferred(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
+    """Accuracy on images that PGD made against another model: no gradient of this one is used."""
+    from workbench.models.loading import load
+    from workbench.studies.evaluation.images import open_images
+
+    settings = dict(request.settings)
+    source = load(settings.pop("source"), device=next(model.parameters()).device.type)
+    attacked, same = open_images(source, images.identity["spec"], len(images), request.seed)
+    if same.ids != images.ids or same.pixels.shape != images.pixels.shape:
+        raise InputError(
+            f"{source.spec} takes images of shape {tuple(same.pixels.shape[1:])}, and the attacked model of shape "
+            f"{tuple(images.pixels.shape[1:])}: name a source of the same inputs"
+        )
+    for epsilon in request.budgets:
+        changed = images.pixels
+        if epsilon > 0:
+            changed = attacks.pgd(attacked, changed, images.targets, epsilon, seed=request.seed, **settings)
+        yield from accuracies(model, changed, images.targets, kind="Linf", epsilon=epsilon)
+
+
 def _nearest(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Accuracy against the L2 budget, from one search: an image falls once the change found fits the budget."""
     found = images.pixels
@@ -286,6 +306,8 @@ def _count(default: int, what: str) -> Option:
     return Option(default, what, Annotated[int, Ge(1)])
 
 
+_STEP = Option(0.15, "size of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)])
+"""A step of twice the budget crosses all of it, and a larger one ends where that does."""
 _STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
 
 _TABLE = (
@@ -312,15 +334,33 @@ _TABLE = (
         _LINF,
         _CURVE,
         "ε = 1/255, 20 steps of 0.15 (teo2024 App. A.2)",
-        {
-            "steps": _count(20, _STEPS),
-            # a step of twice the budget crosses all of it, and a larger one ends where that does
-            "step_size": Option(
-                0.15, "size of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)]
-            ),
-        },
+        {"steps": _count(20, _STEPS), "step_size": _STEP},
         images=_attacked(attacks.pgd),
         scenes=_attacked(climb, scene_scores),
+    ),
+    Protocol(
+        "pgd-random",
+        "Projected gradient descent from random starts, the worst of them",
+        _LINF,
+        (0.0, 0.02, 0.04),
+        settings={
+            "steps": _count(20, _STEPS),
+            "step_size": _STEP,
+            "restarts": _count(5, "random starts within the budget"),
+        },
+        images=_attacked(attacks.pgd),
+    ),
+    Protocol(
+        "transfer",
+        "Projected gradient descent against another model, its images given to this one",
+        _LINF,
+        _CURVE,
+        settings={
+            "source": Option("bundled:digits-vit", "model that the images are made against", str),
+            "steps": _count(20, _STEPS),
+            "step_size": _STEP,
+        },
+        images=_transferred,
     ),
     Protocol(
         "sld",

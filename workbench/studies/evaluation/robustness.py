@@ -54,14 +54,19 @@ RUNS = {
         "cw": 100,
         "square": 100,
         "autoattack": 100,
+        "pgd-random": 100,
+        "transfer": 100,
     },
     "text": {"word-swap": 20},
 }
 """Modality → protocol → how many inputs."""
-DEAR = dict.fromkeys(
-    ("sld", "spsa", "cw", "square", "autoattack"),
-    ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
-)
+DEAR = {
+    **dict.fromkeys(
+        ("sld", "spsa", "cw", "square", "autoattack"),
+        ("bundled:digits-vit", "bundled:digits-softmax-sym", "bundled:digits-rpc-sym"),
+    ),
+    **dict.fromkeys(("pgd-random", "transfer"), ("bundled:digits-softmax-sym", "bundled:digits-rpc-sym")),
+}
 """Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
 and its symmetric baseline, and together they take five times as long as all others."""
 

@@ -27,6 +27,7 @@ from workbench.studies.records import (
     EMBEDDED_RECORDS,
     EPOCHS_FILE,
     METRICS_FILE,
+    RECORD_FILE,
     embedded_record,
     read_metrics,
     write_record,
@@ -297,10 +298,15 @@ def collect(
     data: Path,
     limit: int | None,
     undergone: Callable[[Path, str], pd.DataFrame] | None = None,
+    *,
+    beside: bool = False,
 ) -> dict[str, Any]:
     """Write the record of one data set from its complete runs; returns what its JSON file holds.
 
-    ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``.
+    ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``. With ``beside`` the
+    mechanisms on record that have no run here stay there.
+
+    Raises InputError where the runs, or the mechanisms on record, are of other data than there are now.
     """
     about = json.loads((next(iter(runs.values())) / MODEL_FILE).read_text(encoding="utf-8"))
     known = about["preprocessing"].get("characters", "")  # those of the model that a run began with
@@ -349,6 +355,15 @@ def collect(
         )
         described[variant] = about["recipe"]
         devices |= {about["device"]} if "device" in about else set()  # older runs do not say
+    folder_of_record = data / "records" / EMBEDDED_RECORDS / name
+    versions = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["versions"]
+    if beside and (folder_of_record / RECORD_FILE).is_file():
+        rows, old = _others_on_record(folder_of_record, described, task.data)
+        frames.append(rows)
+        listed, described = [*old["runs"], *listed], {**old["recipes"], **described}
+        if old["versions"] != versions or old.get("device", "") != " and ".join(sorted(devices)):
+            origin = {key: old[key] for key in ("versions", "device") if key in old}
+            listed = [run if run["variant"] not in old["recipes"] else {**origin, **run} for run in listed]
     frame = pd.concat(frames, ignore_index=True).assign(data=name)
     frame["seed"] = frame["seed"].astype("Int64")
     about = {
@@ -362,11 +377,23 @@ def collect(
         "runs": listed,
         "recipes": described,
         "data": task.data,
-        "versions": json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["versions"],
+        "versions": versions,
     }
-    return write_record(
-        data / "records" / EMBEDDED_RECORDS / name, EPOCHS_FILE, frame[list(EMBEDDED_COLUMNS)], about
-    )
+    return write_record(folder_of_record, EPOCHS_FILE, frame[list(EMBEDDED_COLUMNS)], about)
+
+
+def _others_on_record(
+    folder: Path, made: Mapping[str, Any], data: Mapping[str, Any]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return rows and description of the mechanisms on record that are not among those ``made`` now."""
+    old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    if any(old["data"][split] != data[split] for split in ("train", "test")):
+        raise InputError(f"{folder} is of other data than there are now: make all of it, without --variant")
+    rows = read_metrics(folder / EPOCHS_FILE)
+    rows = rows[~rows["variant"].isin([MAJORITY, *made])].astype({"seed": "Int64"})
+    runs = [run for run in old["runs"] if run["variant"] not in made]
+    recipes = {variant: recipe for variant, recipe in old["recipes"].items() if variant not in made}
+    return rows, {**old, "runs": runs, "recipes": recipes}
 
 
 def make_embedded_records(
@@ -379,18 +406,24 @@ def make_embedded_records(
     limit: int | None = None,
     device: str = "cpu",
     undergone: Callable[[Path, str], pd.DataFrame] | None = None,
+    variants: Sequence[str] = (),
 ) -> Iterator[str]:
     """Train what is planned of these embedded data sets (all for none); one line for each whose record is written.
 
+    ``variants`` are the only mechanisms that are trained, all of them for none; others stay as they are on record.
     ``undergone`` as in `collect`. Raises UnknownName for a name that there is not.
     """
     for name in names:
         if name not in PLAN:
             raise UnknownName("embedded data", name, PLAN)
-    todo = [
-        (name, planned, seed) for name in names or PLAN for planned in PLAN[name] for seed in planned.seeds
-    ]
-    print(f"{len(todo)} runs on {len(names or PLAN)} data sets", file=sys.stderr)
+    plan = {
+        name: [one for one in PLAN[name] if not variants or one.variant in variants] for name in names or PLAN
+    }
+    for variant in variants:
+        if variant not in {one.variant for planned in plan.values() for one in planned}:
+            raise UnknownName("mechanism", variant, {one.variant for name in plan for one in PLAN[name]})
+    todo = [(name, planned, seed) for name in plan for planned in plan[name] for seed in planned.seeds]
+    print(f"{len(todo)} runs on {len(plan)} data sets", file=sys.stderr)
     waiting = Counter(name for name, *_ in todo)
     folders: dict[str, dict[tuple[str, int], Path]] = {name: {} for name in waiting}
     from joblib import Parallel, delayed
@@ -410,8 +443,13 @@ def make_embedded_records(
             print(f"{folder}", file=sys.stderr, flush=True)
             folders[name][variant, seed] = folder
             if len(folders[name]) == waiting[name]:
-                record = collect(name, _as_planned(name, folders[name]), data, limit, undergone)
-                for one in PLAN[name]:
+                runs = {
+                    (one.variant, seed): folders[name][one.variant, seed]
+                    for one in plan[name]
+                    for seed in one.seeds
+                }
+                record = collect(name, runs, data, limit, undergone, beside=bool(variants))
+                for one in plan[name]:
                     if one.variant in KEPT.get(name, ()):
                         bundled = data / "models" / f"embedded-{name}-{one.variant}"
                         copy_model(folders[name][one.variant, one.seeds[0]], bundled)
@@ -420,11 +458,6 @@ def make_embedded_records(
 
 def _run_one(name: str, planned: Planned, seed: int, work: Path, **given: Any) -> tuple[str, str, int, Path]:
     return name, planned.variant, seed, run(name, planned, seed, work, **given)
-
-
-def _as_planned(name: str, folders: Mapping[tuple[str, int], Path]) -> dict[tuple[str, int], Path]:
-    keys = [(planned.variant, seed) for planned in PLAN[name] for seed in planned.seeds]
-    return {key: folders[key] for key in keys}
 
 
 def _line(name: str, record: Mapping[str, Any]) -> str:
