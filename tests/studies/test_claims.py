@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,7 @@ from workbench.studies.records import (
     METRICS_FILE,
     confirmed_seeds,
     conform_evaluation,
+    evaluation_record,
     scaling_record,
     training_record,
     write_record,
@@ -521,3 +523,20 @@ def test_every_claim_about_embedded_data_names_what_is_trained():
             seeds = {planned.variant: len(planned.seeds) for planned in PLAN[name]}
             sides = seeds[pairs["model"]], seeds[pairs["baseline"]]
             assert (min(sides) == 1) == (pairs.get("seeds") == "1")
+
+
+def test_the_page_of_teo2024_has_the_numbers_of_the_record(everything):
+    text = (Path(__file__).parents[2] / "docs" / "papers" / "teo2024.md").read_text(encoding="utf-8")
+    clean = everything[everything["measure"] == "perplexity[split=test]"].set_index("options")
+    for baseline, words in (("softmax-sym", "is {:.3f} times that of `prose-softmax-sym`"),
+                            ("softmax", "the ratio is {:.3f}")):  # fmt: skip
+        row = clean.loc[f"model=prose-rpc-sym, baseline=prose-{baseline}"]
+        assert words.format(row["measured"]) in text
+        assert f"[{row['low']:.3f}, {row['high']:.3f}]" in text
+    rows = evaluation_record().query(
+        "model == 'bundled:digits-rpc-sym' and metric == 'accuracy_top1' and epsilon == 0.02"
+    )
+    values = rows.set_index("protocol")["value"]
+    assert f"under PGD at {values['pgd-random']:.0%}".replace("%", " %") in text
+    assert f"leave {values['transfer']:.0%}: the white-box".replace("%", " %") in text
+    assert values["transfer"] > values["pgd"]

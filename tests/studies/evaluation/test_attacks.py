@@ -100,7 +100,7 @@ def test_pgd_is_no_weaker_than_clean_and_no_weaker_than_noise(planted):
 
 
 def test_random_starts_escape_a_plateau_that_the_image_lies_on(planted):
-    """Where the gradient at the image is nothing, PGD from the image stands still, and from random starts it does not."""
+    """Where the gradient at the image is zero, PGD from the image stands still; from random starts it does not."""
 
     class Masked(type(planted)):
         def forward(self, pixels):

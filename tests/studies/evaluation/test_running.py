@@ -90,9 +90,8 @@ def test_images_made_against_a_model_itself_are_those_of_its_own_attack(digits_v
     columns = ["epsilon", "metric", "value"]
     pd.testing.assert_frame_equal(own[columns], white[columns])
     other = evaluate("bundled:digits-rpc-sym", "transfer", settings=settings, **asked)
-    assert (
-        other["value"].iloc[-2] > white["value"].iloc[-2]
-    )  # less harm than to the model they were made against
+    # less harm than to the model that they were made against
+    assert other["value"].iloc[-2] > white["value"].iloc[-2]
 
 
 def test_attacked_accuracy_falls_from_clean_to_nothing(digits_vit):

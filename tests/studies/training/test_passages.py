@@ -8,6 +8,7 @@ import torch
 
 import workbench
 from workbench.core.errors import InputError
+from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint
 from workbench.models.tokenizer import SPECIAL
 from workbench.studies.evaluation.embedded import swapped, undergone
@@ -164,4 +165,18 @@ def test_the_recipes_of_both_agree():
         "softmax",
         "softmax-sym",
         "rpc-sym",
+        "rpc-asym",
     }
+
+
+def test_what_is_fine_tuned_takes_the_weights_of_its_pre_training_with_softmax():
+    tuned = [planned for planned in embedded_runs.PLAN["genres"] if planned.pretrained]
+    assert {planned.variant for planned in tuned} == {"rpc-sym-tuned", "rpc-asym-tuned"}
+    for planned in tuned:
+        after = planned.recipe("genres").architecture | {"vocabulary": 9}
+        assert after["attention_options"]["num_iter"] == 2  # in every layer
+        before = after | {"attention": planned.pretrained, "attention_options": {}}
+        one, other = (build(architecture).state_dict() for architecture in (before, after))
+        assert {name: value.shape for name, value in one.items()} == {
+            name: value.shape for name, value in other.items()
+        }

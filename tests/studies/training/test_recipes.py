@@ -6,9 +6,10 @@ import pytest
 from workbench.attention import VARIANTS
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.checkpoints import upgraded
+from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
-from workbench.studies.training.tasks import TASKS
+from workbench.studies.training.tasks import TASKS, usual_recipe
 
 VALID = {
     "task": "digits",
@@ -211,3 +212,22 @@ def test_the_table_of_images_is_read_by_its_old_name_too():
     assert parse_recipe(old) == recipe
     saved = upgraded({"format": 2, "recipe": old})
     assert saved["recipe"] == recipe.as_dict()
+
+
+def test_every_claim_about_a_trained_rpc_attention_says_which_threshold_it_uses():
+    stated = stated_claims("teo2024").query(
+        "analysis in ('training', 'evaluation', 'embedded') and kind == ''"
+    )
+    about = stated[stated["options"].str.contains("rpc")]
+    assert len(about) > 15
+    assert about["setting"].str.contains("threshold is λ/μ").all()
+    for task in ("digits", "photos", "prose", "images", "passages", "segmentation"):
+        name = usual_recipe(task, {"images": "embedded:cuts", "passages": "embedded:genres",
+                                   "segmentation": "embedded:mosaics"}.get(task))  # fmt: skip
+        options = load_recipe(name, attention="rpc-sym").architecture["attention_options"]
+        assert options.get("convention", "as_published") == "as_published"
+    for name in ("imagenet-vit-tiny", "imagenet-fan-tiny"):
+        assert (
+            load_recipe(name, attention="rpc-sym").architecture["attention_options"]["convention"]
+            == "as_implemented"
+        )

@@ -18,8 +18,7 @@ from workbench.studies.training.feeding import pad_together
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
 IMAGES = {("images", "pgd"): 100}
 """How many test images, where not all: FAN takes its twenty steps as the models of digits do."""
-_SMALL = (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.02)
-BUDGETS = {("images", "fgsm"): (*_SMALL, 0.03, 0.04, 0.06), ("images", "pgd"): _SMALL}
+BUDGETS = dict.fromkeys([("images", "fgsm"), ("images", "pgd")], (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.02))
 """Budgets where they are not the protocol's own, which leave nothing of FAN under PGD (docs/papers/verdicts.md)."""
 INPUTS_OF_TASK = {"images": PHOTO_CUTS}
 """Where a checkpoint does not say its test set: the embedded cuts are those of the task ``photos``."""
