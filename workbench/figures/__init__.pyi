@@ -91,4 +91,6 @@ from .training import training_curves_figure as training_curves_figure
 from .training import variant_curves_figure as variant_curves_figure
 from .training import versus_baseline_figure as versus_baseline_figure
 from .trajectory import trajectory_figure as trajectory_figure
+from .verdict_matrix import verdict_matrix_caption as verdict_matrix_caption
+from .verdict_matrix import verdict_matrix_figure as verdict_matrix_figure
 from .words import variant_words as variant_words

@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "baselines": ["versus_baseline"],
-        "claims": ["claims_from_records"],
+        "claims": ["claims_from_records", "recorded_claims"],
         "claims_measured": ["measured_claims"],
         "evaluation": ["evaluate"],
         "records": ["claims_record", "evaluation_record", "scaling_record", "training_record"],

@@ -47,6 +47,7 @@ from workbench.papers.verdicts import (
 from workbench.studies.over_seeds import correct_inputs, difference_over_seeds
 from workbench.studies.records import (
     OPERATORS,
+    claims_record,
     confirmed_seeds,
     embedded_record,
     evaluation_record,
@@ -169,6 +170,21 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
     return frame
+
+
+def recorded_claims(paper: str | None = None) -> pd.DataFrame:
+    """Return every verdict on record, on claims about models at hand and about trained mechanisms.
+
+    Columns as those of `workbench.claims`, and ``options``. ``paper`` is a key, such as "teo2024"; None keeps all. Raises
+    `UnknownName` for a paper without claims, `MissingResource` without records.
+    """
+    stated_claims(paper)  # raises for a paper without claims
+    measured, trained = claims_record(), claims_from_records()
+    joined = pd.concat([measured, trained], ignore_index=True)
+    joined = joined if paper is None else joined[joined["paper"] == paper].reset_index(drop=True)
+    for name in ("provenance", "records"):
+        joined.attrs[name] = shared([entry for part in (measured, trained) for entry in part.attrs[name]])
+    return joined
 
 
 class _Records:
