@@ -60,7 +60,11 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "training_curves": ["digits", "prose", "results_digits", "results_prose"],
 }  # fmt: skip
 ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name
-OTHERS = {"attention_heatmaps": {"attention_summary"}, "membership_maps": {"membership_agreement"}}
+OTHERS = {
+    "attention_heatmaps": {"attention_summary"},
+    "claims": {"verdict_matrix"},
+    "membership_maps": {"membership_agreement"},
+}
 MODELS = {  # notebooks, and figures, of another model than the plain one
     "class_attention": "bundled:photos-tost",
     **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),

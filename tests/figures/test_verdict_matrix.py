@@ -52,9 +52,12 @@ def test_a_mark_has_the_row_of_its_claim_the_column_of_its_model_and_the_look_of
     for at, name in drawn.items():
         place.setdefault(name, []).append(at)
     (vit, row), (sentence, same) = place["holds"][0], place[RANDOM_TOO][0]
-    assert row == same and vit < sentence
+    assert row == same
+    assert vit < sentence
     (records, below) = place["undecided"][0]
-    assert below > row and records > sentence and (vit, below) in place["fails"]
+    assert below > row
+    assert records > sentence
+    assert (vit, below) in place["fails"]
     for trace in figure.data:
         assert (trace.marker.color, trace.marker.symbol) == VERDICTS[trace.name]
 
@@ -96,4 +99,5 @@ def test_all_that_is_on_record_fits_a_page_and_each_verdict_is_that_of_the_table
     # no two marks lie on one another
     assert len(marks(figure)) == sum(wanted.values())
     ends = [x for x, _ in marks(figure)]
-    assert min(ends) > 0 and max(ends) < figure.layout.width
+    assert min(ends) > 0
+    assert max(ends) < figure.layout.width

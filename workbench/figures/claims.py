@@ -25,6 +25,7 @@ from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import (
     ALPHA,
+    CARRIED,
     CONFIRMED,
     EACH,
     EQUIVALENT,
@@ -72,6 +73,7 @@ _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letter
 _WHO, _VERDICT, _END, _LEAST = 208, 570, PAGE - 2 * _MARGIN, 3
 _DOUBTS = {
     "†": "decided by its own interval, undecided among the paper's headline claims of its date: Holm-adjusted p = {}",
+    "‡": "decided over all data sets, undecided without one of them: Holm-adjusted p = {}",
 }
 # By the analysis, what the null of permutations permutes.
 _PERMUTED = {
@@ -587,6 +589,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     band = None if null is None else (factor * null.low, factor * null.high)
     thin = (factor * float(row["low_adjusted"]), factor * float(row["high_adjusted"]))
     doubts = "†" * (verdict == UNDECIDED and row["p"] <= ALPHA < row["p_adjusted"])
+    doubts += "‡" * (verdict == UNDECIDED and row["p_adjusted"] <= ALPHA and CARRIED in str(row.get("why")))
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
         AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,

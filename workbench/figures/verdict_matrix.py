@@ -147,7 +147,7 @@ def matrix_cells(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def short_labels(labels: pd.Series) -> pd.Series:
-    """Return claims' labels without their measure, "V equals the predicted V̇"; the whole label where two would agree."""
+    """Return labels without their measure, "V equals the predicted V̇"; the whole label where two would agree."""
     short = labels.map(lambda label: re.split(r": (?=[^:]*$)", label)[0])
     shared = labels.groupby(short).transform("nunique") > 1
     return short.mask(shared, labels)

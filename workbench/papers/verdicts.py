@@ -31,6 +31,8 @@ PREMISE = "premise not met"
 NOT_TESTED = "not tested at this scale"
 RANDOM_TOO = "also of random weights"
 """The verdict on a claim that holds, and holds of untrained weights of the same model too."""
+CARRIED = "one data set carries the mean"
+"""In ``why``: without that data set the mean over data sets has another sign or another verdict."""
 NOT_DIAGNOSTIC = "not diagnostic (noise passes)"
 """The verdict on a claim that holds, and whose threshold noise meets too."""
 VERDICTS = (HOLDS, EQUIVALENT, RANDOM_TOO, NOT_DIAGNOSTIC, FAILS, UNDECIDED, PREMISE, NOT_TESTED)

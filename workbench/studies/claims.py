@@ -33,6 +33,7 @@ from workbench.frames.results import shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, stated_claims
 from workbench.papers.verdicts import (
+    CARRIED,
     COLUMNS,
     EQUIVALENT,
     FAILS,
@@ -128,7 +129,8 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     - of mechanisms on embedded data: over seeds, Welch's of two means over the data sets; where one seed was trained,
       over the data sets, paired t; with data sets as random effects, Hartung and Knapp's. A mean is over the data sets
       on which every seed of a side knows more than the trivial predictor, beyond noise. ``why`` lists the others, data
-      sets that carry a mean by themselves, and those that one mechanism underfits;
+      sets that carry a mean by themselves, and those that one mechanism underfits. A verdict that changes without
+      one of three or more data sets is undecided;
     - of exponents: the t-interval of a slope through the sizes on record, on one device (`scaling_exponents`).
 
     Raises `UnknownName` for a paper without claims.
@@ -166,6 +168,9 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
                 found["verdict"] = PREMISE
         rows.append({**claim, **named, **found, "published": _number(claim["published"])})
     frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options", verdicts.WIDENED]))
+    frame.loc[
+        frame["why"].str.contains(CARRIED) & frame["verdict"].isin([HOLDS, FAILS, EQUIVALENT]), "verdict"
+    ] = UNDECIDED
     sources = [*read.made.values()]
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
@@ -175,8 +180,9 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
 def recorded_claims(paper: str | None = None) -> pd.DataFrame:
     """Return every verdict on record, on claims about models at hand and about trained mechanisms.
 
-    Columns as those of `workbench.claims`, and ``options``. ``paper`` is a key, such as "teo2024"; None keeps all. Raises
-    `UnknownName` for a paper without claims, `MissingResource` without records.
+    Columns as those of `workbench.claims`, and ``options``. ``paper`` is a key, such as "teo2024"; None keeps all.
+
+    Raises `UnknownName` for a paper without claims, `MissingResource` without records.
     """
     stated_claims(paper)  # raises for a paper without claims
     measured, trained = claims_record(), claims_from_records()
@@ -540,7 +546,7 @@ def _carried(
         verdict = verdicts.decide(rest, allowed)
         if verdict != verdicts.decide(whole, allowed) or (rest.value > zero) != (whole.value > zero):
             said.append(f"without {name} it is {rest.words('.3g')} ({verdict})")
-    return [f"one data set carries the mean: {', '.join(said)}"] * bool(said)
+    return [f"{CARRIED}: {', '.join(said)}"] * bool(said)
 
 
 def _underfitted(claim: Mapping[str, Any], frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
