@@ -28,6 +28,7 @@ from workbench.studies.records import (
     METRICS_FILE,
     confirmed_seeds,
     conform_evaluation,
+    embedded_record,
     evaluation_record,
     scaling_record,
     training_record,
@@ -535,6 +536,17 @@ def test_every_claim_about_embedded_data_names_what_is_trained():
             assert (min(sides) == 1) == (pairs.get("seeds") == "1")
 
 
+def test_the_budgets_at_which_fan_is_attacked_follow_from_its_baseline_alone():
+    record = embedded_record("cuts").query("variant == 'softmax-sym' and metric == 'accuracy'")
+    mean = record[record["epoch"] == 20].groupby("split")["value"].mean()
+    stated = stated_claims("teo2024").query("options == 'data=cuts, model=rpc-sym, baseline=softmax-sym'")
+    for attack in ("fgsm", "pgd"):
+        attacked = mean[mean.index.str.startswith(f"{attack} ")].drop(f"{attack} 0")
+        assert set(attacked.index) == {f"{attack} {budget}" for budget in (0.0025, 0.005, 0.0075, 0.01, 0.02)}
+        split = (attacked - mean[f"{attack} 0"] / 2).abs().idxmin()
+        assert f"accuracy[split={split}]" in set(stated["measure"])
+
+
 def test_the_page_of_teo2024_has_the_numbers_of_the_record(everything):
     text = (Path(__file__).parents[2] / "docs" / "papers" / "teo2024.md").read_text(encoding="utf-8")
     clean = everything[everything["measure"] == "perplexity[split=test]"].set_index("options")
@@ -543,6 +555,12 @@ def test_the_page_of_teo2024_has_the_numbers_of_the_record(everything):
         row = clean.loc[f"model=prose-rpc-sym, baseline=prose-{baseline}"]
         assert words.format(row["measured"]) in text
         assert f"[{row['low']:.3f}, {row['high']:.3f}]" in text
+    fan = everything[everything["options"] == "data=cuts, model=rpc-sym, baseline=softmax-sym"]
+    assert len(fan) == 3
+    for row in fan.to_dict("records"):
+        low, high = (f"{100 * row[end]:.1f}".replace("-", "−") for end in ("low", "high"))
+        assert f"{100 * row['measured']:+.1f}".replace("-", "−") in text
+        assert f"[{low}, {high}]" in text
     rows = evaluation_record().query(
         "model == 'bundled:digits-rpc-sym' and metric == 'accuracy_top1' and epsilon == 0.02"
     )
