@@ -682,3 +682,13 @@ def test_fewer_than_forty_null_samples_have_no_95_percent_range(count):
         (words,) = (words for words in key(fig) if words.startswith("null"))
         assert ("95 % range" in words) == (count >= 40)
         assert f"{count} samples" in words
+
+
+def test_a_null_that_is_computed_exactly_names_no_samples():
+    held = frame(null="isotropic")
+    held.attrs["provenance"] = [{"analysis": "token-similarity", "options": {"null_samples": 20}}]
+    curve = Plot(held).metric("attention_diversity").add(Null(), Line()).figure()
+    forest = Forest(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
+    for fig in (curve, forest):
+        (words,) = (words for words in key(fig) if words.startswith("null"))
+        assert words == "null: random directions (95 % range of one head)"

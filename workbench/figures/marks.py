@@ -566,6 +566,8 @@ _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
 FEW_NULL_SAMPLES = 40
 """Fewer null samples than this have no 95 % range: a sample is more than the 2.5 % beyond an end."""
+EXACT_NULLS = {"isotropic"}
+"""Nulls whose band is computed, not sampled: the number of null samples is not theirs."""
 THIN = 0.7
 """Width of the lines of single units around an estimate."""
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
@@ -655,6 +657,8 @@ def null_of(
     named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
     what = of or " or ".join(said)
+    kinds = {str(kind) for sample in samples for kind in sample.rows.get("null", ())}
+    count = None if kinds and kinds <= EXACT_NULLS else count
     if count and count < FEW_NULL_SAMPLES:  # the ends lie between the two outermost samples on each side
         return f"about the range of {count} samples of {what}"
     return f"95 % range of {what}" + (f", {count} samples" if count else "")
