@@ -86,6 +86,17 @@ def test_curves_against_the_budget_hold_means_over_seeds_and_leave_the_rest_out(
     assert [25, 25] in lines  # the trivial predictor
 
 
+def test_a_panel_shows_only_budgets_that_both_have():
+    frame = record()
+    more = frame[(frame["variant"] == "rpc-sym") & (frame["split"] == "fgsm 0.02")].assign(split="fgsm 0.01")
+    budgets = {
+        float(x) for trace in embedded_budgets_figure(pd.concat([frame, more], ignore_index=True)).data
+        if trace.x is not None for x in trace.x if x is not None
+    }  # fmt: skip
+    assert 0.02 in budgets
+    assert 0.01 not in budgets
+
+
 def test_other_frames_are_refused():
     with pytest.raises(InputError, match="no mean_iou under a budget"):
         embedded_budgets_figure(record(), "mean_iou")

@@ -19,8 +19,8 @@ _CALLED = {**ATTACKS, "word-swap": "words swapped"}
 def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """The test score against the budget: a panel per mechanism, data set and attack, with softmax attention behind it.
 
-    Lines are means over seeds, bands go from the least to the largest; one seed has no band. The budget of swapped
-    words is their share.
+    Lines are means over seeds, bands go from the least to the largest; one seed has no band. A panel shows the budgets
+    that both have on record. The budget of swapped words is their share.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
@@ -52,7 +52,7 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         )
         for attack, held in rows.groupby("attack", sort=False)
         for name in mechanisms
-        if len(own := held[held["variant"].isin([_BASELINE, name])])
+        if len(own := _at_shared_budgets(held[held["variant"].isin([_BASELINE, name])]))
     ]
     rows = pd.concat(panels, ignore_index=True)
     swapped = rows["protocol"].eq("word-swap").unique()
@@ -68,3 +68,9 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         Rule(column="trivial", name="trivial predictor"),
     )
     return plot.figure("page", labels="key")
+
+
+def _at_shared_budgets(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep the budgets of every variant: a line between two of them says nothing about those between."""
+    variants = rows.groupby("epsilon")["variant"].transform("nunique")
+    return rows[variants == rows["variant"].nunique()]
