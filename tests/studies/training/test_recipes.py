@@ -4,7 +4,9 @@ import json
 import pytest
 
 from workbench.attention import VARIANTS
+from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError, UnknownName
+from workbench.models.architectures import build
 from workbench.models.checkpoints import upgraded
 from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
@@ -231,3 +233,38 @@ def test_every_claim_about_a_trained_rpc_attention_says_which_threshold_it_uses(
             load_recipe(name, attention="rpc-sym").architecture["attention_options"]["convention"]
             == "as_implemented"
         )
+
+
+HOPPER = {"observations": 11, "actions": 3, "horizon": 1000}
+
+
+def paper_model(recipe, from_data, attention=None):
+    """The model that a full-scale recipe trains, and its parameters."""
+    model = build(load_recipe(recipe, attention).completed(from_data).architecture)
+    return model, sum(parameter.numel() for parameter in model.parameters())
+
+
+def plain_blocks(depth, width, hidden):
+    """Parameters of pre-norm blocks with biases, and of the norm behind them."""
+    return depth * (4 * width * (width + 1) + 2 * width * hidden + hidden + width + 4 * width) + 2 * width
+
+
+def layers_and_heads(model):
+    """(layers, heads, head_dim, hidden width of the MLP), the same in every block."""
+    shapes = {
+        (len(model.blocks), block.attn.num_heads, block.attn.head_dim, block.mlp.fc1.out_features)
+        for block in model.blocks
+    }
+    assert len(shapes) == 1
+    return shapes.pop()
+
+
+def test_the_decision_transformer_has_the_size_of_chen2023():
+    model, parameters = paper_model("rl", HOPPER)
+    assert layers_and_heads(model) == (3, 4, 64, 1024)
+    assert model.max_length == 20
+    embeddings = (1 + 11 + 3) * 256 + 3 * 256 + 1000 * 256 + 2 * 256
+    assert parameters == embeddings + plain_blocks(3, 256, 1024) + 3 * (256 + 1)
+    primal, _ = paper_model("rl", HOPPER, "primal-causal")
+    assert [isinstance(block.attn, PrimalAttention) for block in primal.blocks] == [False, False, True]
+    assert layers_and_heads(primal) == layers_and_heads(model)
