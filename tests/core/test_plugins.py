@@ -182,7 +182,8 @@ from workbench.apps.doctor import examine
 
 print(json.dumps({
     "values": frame["value"].tolist(), "metric": frame["metric"].unique().tolist(), "options":
-    frame.attrs["provenance"]["options"], "attention": attention.unique().tolist(), "layers": len(squared),
+    frame.attrs["provenance"]["options"], "attention": attention.unique().tolist(),
+    "nulls": beside_shifted["null"].dropna().unique().tolist(), "layers": len(squared),
     "found": [finding.found for finding in examine() if finding.check == "plug-in"],
 }))
 """
@@ -217,9 +218,11 @@ def test_the_worked_example(tmp_path, cold, monkeypatch):
     assert min(found["values"]) > 0
     assert found["attention"] == pytest.approx([1 / 65])
     assert found["layers"] == 1
+    assert found["nulls"] == ["shifted"]
     assert [text.split(" (")[0] for text in found["found"]] == [
         "analysis 'value-norm' of speckles 0.3",
         "metric 'reaction_time' of speckles 0.3",
+        "null 'shifted' of speckles 0.3",
         "family 'squared' of speckles 0.3",
         "attention variant 'uniform' of speckles 0.3",
     ]

@@ -341,7 +341,7 @@ def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Grou
     output = own if output is None else output
     random = noise_like(output, options.null_samples if "gaussian" in options.nulls else 0, group, "output")
     found += _left_out(svd, output, random)
-    return found + ([] if v is None else _beside_values(svd, v, random, group, options))
+    return found + ([] if v is None else _beside_values(svd, v, random, layer, group, options))
 
 
 def _attention_of(layer: Layer) -> AttentionMatrix:
@@ -391,7 +391,7 @@ def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group:
         torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),
     )
     found += _left_out(svd, output, random)
-    return found + ([] if v is None else _beside_values(svd, v, random, group, options))
+    return found + ([] if v is None else _beside_values(svd, v, random, layer, group, options))
 
 
 def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
@@ -428,7 +428,9 @@ def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
     ]
 
 
-def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, options: Options) -> list[Found]:
+def _beside_values(
+    svd: KernelSVD, v: Tensor, random: Tensor, layer: Layer, group: Group, options: Options
+) -> list[Found]:
     """How far V is from the right singular vectors: share of its squared norm in their span, principal angles."""
     basis, drawn = head_bases(v), {}
     if len(random):
@@ -444,14 +446,20 @@ def _beside_values(svd: KernelSVD, v: Tensor, random: Tensor, group: Group, opti
             torch.take_along_dim(v[None], order, -2),
             torch.take_along_dim(basis[None], order, -2),
         )
-    if options.null_samples and "rotation" in options.nulls:
-        seeds = group.seeds.flatten().tolist()
-        heads = [
-            null_values(values, "rotation", options.null_samples, seed)
-            for values, seed in zip(v.flatten(0, 1), seeds, strict=True)
+    shared = options.shared_values(layer.site("v"))
+    beside = [None] * len(v) if shared is None else [*group.cut(shared)[:, 0]]
+    seeds = group.seeds.tolist()
+    others = [null for null in options.nulls if null not in ("gaussian", "permutation")]
+    for null in others if options.null_samples else ():
+        inputs = [
+            [
+                null_values(head, null, options.null_samples, seed, whole)
+                for head, seed in zip(*part, strict=True)
+            ]
+            for *part, whole in zip(v, seeds, beside, strict=True)
         ]
-        rotated = torch.stack(heads, 1).unflatten(1, v.shape[:2])
-        drawn["rotation"] = (rotated, torch.stack([head_bases(one) for one in rotated]))
+        values = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
+        drawn[null] = (values, torch.stack([head_bases(one) for one in values]))
 
     def compare(values: Tensor, basis: Tensor) -> dict[str, Tensor]:
         angles = span_angles(basis, svd.right)

@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, principal_axes
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import EPSILON
-from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
 from workbench.analyses.tiled_spectra import GramTiles
@@ -135,6 +135,7 @@ def eigenvector_test(
     *,
     noise: float = 0.1,
     precision: str = "float64",
+    shared: Float[Tensor, "*#batch token width"] | None = None,
     null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
@@ -160,7 +161,8 @@ def eigenvector_test(
 
     ``precision`` is that of the eigenvectors, of K̃â and of the candidates ("float32" shows the rounding that
     published code works with); everything else is float64. ``null_samples`` per null repeat the tests of V with
-    values of that null (`null_values.null_values`); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask``
+    values of that null (`null_values.null_values`, which may read ``shared``, the values of all heads side by side,
+    broadcast to k); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask``
     (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``tiled`` forms no matrix of
     tokens × tokens: K̃ is known by its products alone, in float64.
 
@@ -178,13 +180,14 @@ def eigenvector_test(
         )
     check_nulls(nulls, null_samples)
 
-    def test_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> EigenvectorTest:
+    def test_head(k: Tensor, v: Tensor, shared: Tensor | None, scale: Tensor, seed: int) -> EigenvectorTest:
         axes = principal_axes(k, scale, v.shape[-1], tiled=tiled)
-        return _test(axes, v, noise, PRECISIONS[precision], null_samples, nulls, seed)
+        return _test(axes, v, shared, noise, PRECISIONS[precision], null_samples, nulls, seed)
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
         seeds = range(math.prod(k.shape[:-2]))
-    return stack_heads(map_tokens(test_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
+    tensors = {"k": k, "v": v, "shared": for_each_head(shared, k)}
+    return stack_heads(map_tokens(test_head, tensors, scale, mask, seeds), k.shape[:-2])
 
 
 @checked
@@ -248,6 +251,7 @@ def span_share(
 def _test(
     axes: PrincipalAxes,
     v: Tensor,
+    shared: Tensor | None,
     noise: float,
     dtype: torch.dtype,
     null_samples: int,
@@ -279,7 +283,7 @@ def _test(
     null = {}
     for name in nulls if null_samples else ():
         drawn, drawn_inconsistency = candidate_of_values(
-            null_values(v, name, null_samples, seed), axes.log_normaliser
+            null_values(v, name, null_samples, seed, shared), axes.log_normaliser
         )
         residual = residuals(_unit(drawn).to(dtype))
         null[name] = EigenvectorDraws(drawn_inconsistency, residual, shares(drawn))
@@ -348,6 +352,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         real,
         noise=options.noise,
         precision=options.precision,
+        shared=options.shared_values(layer.site("v")),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -10,41 +11,94 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import checked
+from workbench.core.operands import TOKENS, check_finite, checked
+from workbench.core.plugins import Registry
 
 NULLS = ("gaussian", "permutation", "rotation")
+"""The nulls that read the values of one head alone."""
+
+
+class HeadValues(NamedTuple):
+    """Values of one head in float64, and of all heads of its layer side by side, over the same (real) tokens.
+
+    ``shared`` is None where an analysis function is called without it.
+    """
+
+    v: Float[Tensor, "token head_dim"]
+    shared: Float[Tensor, "token width"] | None
+
+
+class NullSource(Protocol):
+    """A null of one's own: values in the place of ``values.v``, of its shape, drawn with the generator alone."""
+
+    def __call__(self, values: HeadValues, generator: torch.Generator) -> Tensor: ...
+
+
+Draws = Callable[[HeadValues, int, int], Tensor]
+"""(draw, token, head_dim) of so many null samples and a seed."""
 
 
 @checked
 def null_values(
-    v: Float[Tensor, "token head_dim"], null: str, null_samples: int, seed: int
+    v: Float[Tensor, "token head_dim"],
+    null: str,
+    null_samples: int,
+    seed: int,
+    shared: Float[Tensor, "token width"] | None = None,
 ) -> Float[Tensor, "draw token head_dim"]:
     """Draws of the values of one head under a null, always the same for one seed, on any device.
 
     gaussian: independent normal entries with the mean square of v. permutation: v with its tokens in another
     order. rotation: O v with O a Haar-random rotation of the tokens that leaves their mean where it is (O 1 = 1), so
-    that vᵀv, the singular values of v and those of v less its mean are kept. Raises `UnknownName` for another null.
+    that vᵀv, the singular values of v and those of v less its mean are kept. Another: that of a plug-in, of ``v`` and
+    ``shared``, the values of all heads side by side. Raises `UnknownName` for a null that is in no table.
     """
     check_nulls([null], null_samples)
-    v = v.double()
-    if null == "gaussian":
-        # numpy draws normal numbers three times as fast as torch does in double precision
-        noise = torch.from_numpy(np.random.default_rng(seed).standard_normal((null_samples, *v.shape)))
-        return noise.to(v.device) * v.square().mean().sqrt()
-    if null == "rotation":
-        return _rotated(v, null_samples, seed)
-    generator = torch.Generator().manual_seed(seed)
+    values = HeadValues(v.double(), None if shared is None else shared.double())
+    return SOURCES[null](values, null_samples, seed)
+
+
+def for_each_head(
+    shared: Float[Tensor, "*#batch token width"] | None, like: Tensor
+) -> Float[Tensor, "*batch token width"] | None:
+    """The values of all heads side by side, once for every head of ``like`` (*batch, token, …), without a copy."""
+    if shared is None:
+        return None
+    try:
+        return shared.expand(*like.shape[:-1], shared.shape[-1])
+    except RuntimeError as error:
+        raise InputError(
+            f"shared of shape {tuple(shared.shape)} does not fit {tuple(like.shape)}: give (*batch, token, width), "
+            "with 1 for the axis of heads"
+        ) from error
+
+
+def reads_shared(nulls: Sequence[str]) -> bool:
+    """Whether one of the nulls may read the values of all heads."""
+    return any(null not in NULLS for null in nulls)
+
+
+def _gaussian(values: HeadValues, null_samples: int, seed: int) -> Tensor:
+    v = values.v
+    # numpy draws normal numbers three times as fast as torch does in double precision
+    noise = torch.from_numpy(np.random.default_rng(seed).standard_normal((null_samples, *v.shape)))
+    return noise.to(v.device) * v.square().mean().sqrt()
+
+
+def _permuted(values: HeadValues, null_samples: int, seed: int) -> Tensor:
+    v, generator = values.v, torch.Generator().manual_seed(seed)
     orders = [torch.randperm(len(v), generator=generator) for _ in range(null_samples)]
     return v[torch.stack(orders).to(v.device)] if orders else v.new_empty(0, *v.shape)
 
 
-def _rotated(v: Tensor, null_samples: int, seed: int) -> Tensor:
+def _rotated(values: HeadValues, null_samples: int, seed: int) -> Tensor:
     """Rotations of v about the mean of its tokens.
 
     A rotation takes the left singular vectors of v less its mean to an orthonormal frame that is uniform among those
     orthogonal to 1: the Q of centred Gaussian columns, with R's diagonal positive (Mezzadri 2007). That is all of the
     rotation that v sees, in O(N d²).
     """
+    v = values.v
     mean = v.mean(0)
     _, singular, right = torch.linalg.svd(v - mean, full_matrices=False)
     rank = min(len(v) - 1, v.shape[1])
@@ -58,10 +112,39 @@ def _rotated(v: Tensor, null_samples: int, seed: int) -> Tensor:
     return frames.to(v.device) @ (singular[:rank, None] * right * largest.sign()) + mean
 
 
+def _of_plugin(name: str, source: NullSource) -> Draws:
+    """Draws of a null of one's own, one after the other from one generator."""
+    if not callable(source):
+        raise InputError(f"it is a {type(source).__name__}; give a callable of (HeadValues, generator)")
+
+    def draws(values: HeadValues, null_samples: int, seed: int) -> Tensor:
+        generator, drawn = (
+            torch.Generator().manual_seed(seed),
+            values.v.new_empty(null_samples, *values.v.shape),
+        )
+        for number in range(null_samples):
+            sample = source(values, generator)
+            if not isinstance(sample, Tensor) or sample.shape != values.v.shape:
+                arrived = tuple(sample.shape) if isinstance(sample, Tensor) else type(sample).__name__
+                raise InputError(
+                    f"null {name!r} returned {arrived}; return a tensor of v's shape {tuple(values.v.shape)}"
+                )
+            check_finite(f"a sample of null {name!r}", sample, TOKENS)
+            drawn[number] = sample
+        return drawn
+
+    return draws
+
+
+SOURCES: Registry[Draws] = Registry(
+    {"gaussian": _gaussian, "permutation": _permuted, "rotation": _rotated}, "workbench.nulls", _of_plugin
+)
+
+
 def check_nulls(nulls: Sequence[str], null_samples: int) -> None:
     """Every null is known and the number of null samples is not negative."""
     for null in nulls:
-        if null not in NULLS:
-            raise UnknownName("null", null, NULLS)
+        if null not in SOURCES:
+            raise UnknownName("null", null, SOURCES)
     if null_samples < 0:
         raise InputError(f"null_samples must be 0 or more; got {null_samples}")

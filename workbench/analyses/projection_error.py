@@ -21,7 +21,7 @@ from torch import Tensor
 from workbench.analyses.kernel_pca import PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import EPSILON
-from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues
 from workbench.analyses.tiles import Mask, count_tiled, reduce_tiles
@@ -146,6 +146,7 @@ def projection_errors(
     output: Float[Tensor, "*batch query value_dim"] | None = None,
     standardize: str = "none",
     conventions: Sequence[str] = CONVENTIONS,
+    shared: Float[Tensor, "*#batch token width"] | None = None,
     null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
@@ -170,8 +171,9 @@ def projection_errors(
     keys) shapes h alone: the kernel has no masks.
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
     deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
-    error with v replaced by values of each null (`null_values.null_values`), ``seeds`` one per flattened head.
-    ``tiled`` forms no matrix of queries × keys.
+    error with v replaced by values of each null (`null_values.null_values`, which may read ``shared``, the values of
+    all heads side by side, broadcast to k), ``seeds`` one per flattened head. ``tiled`` forms no matrix of
+    queries × keys.
 
     NaN: the exact error, its floor and null samples where all keys are equal (``resolved`` 0). A ‖φ‖² above 1.8e308
     counts as that, and means over it are infinite. ``resolved`` is ``axes`` where "exact" is not asked for.
@@ -183,7 +185,9 @@ def projection_errors(
     if standardize not in STANDARDS:
         raise UnknownName("standardize", standardize, STANDARDS)
     check_nulls(nulls, null_samples)
-    given = {"q": q, "k": k, "v": v} | ({} if output is None else {"output": output})
+    shared = for_each_head(shared, k)
+    more = {"output": output, "shared": shared}
+    given = {"q": q, "k": k, "v": v} | {name: part for name, part in more.items() if part is not None}
     masks = _check(given, mask)
     batch, heads = k.shape[:-2], k[..., 0, 0].numel()
     scales = operands.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
@@ -195,6 +199,7 @@ def projection_errors(
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        shared: Tensor | None,
         output: Tensor | None,
         kept: Tensor | None,
         bias: Tensor | Mask | None,
@@ -205,13 +210,13 @@ def projection_errors(
             if len(q) == len(k):
                 q, output = q[kept], None if output is None else output[kept]
                 bias = bias[kept] if isinstance(bias, Tensor) else bias
-            k, v = k[kept], v[kept]
+            k, v, shared = k[kept], v[kept], None if shared is None else shared[kept]
             bias = bias[:, kept] if isinstance(bias, Tensor) else bias  # the order of those left is as it was
         head = _Head(q.double(), k.double(), v.double(), scale, bias, tiled)
         outputs = None if output is None else output.double()
         if standardize == "per-token":
             head, outputs = head.standardized(), None
-        return _of_head(head, outputs, conventions, drawn, seed)
+        return _of_head(head, outputs, shared, conventions, drawn, seed)
 
     def flat(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.detach().reshape(-1, *tensor.shape[-2:])
@@ -221,6 +226,7 @@ def projection_errors(
         flat(q),
         flat(k),
         flat(v),
+        flat(shared),
         flat(output),
         None if masks is None else masks.reshape(heads, -1),
         _per_head(attention_mask, (*batch, q.shape[-2], k.shape[-2]), k.device),
@@ -320,7 +326,12 @@ class _Head(NamedTuple):
 
 
 def _of_head(
-    head: _Head, output: Tensor | None, conventions: Sequence[str], drawn: dict[str, int], seed: int
+    head: _Head,
+    output: Tensor | None,
+    shared: Tensor | None,
+    conventions: Sequence[str],
+    drawn: dict[str, int],
+    seed: int,
 ) -> ProjectionErrors:
     """`projection_errors` of one head."""
     q, k, v, scale, _, tiled = head
@@ -354,7 +365,7 @@ def _of_head(
             errors[convention] = baseline + least_assigned(h, projected, eigenvalues) + known
             floor = baseline - _captured(shares, axes, values.log_factor) + known
             for null, number in drawn.items():
-                others = head.attend(null_values(v, null, number, seed))
+                others = head.attend(null_values(v, null, number, seed, shared))
                 null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
     return ProjectionErrors(
         errors=errors,
@@ -430,6 +441,8 @@ def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     q, k, v = given["q"], given["k"], given["v"]
     wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
     wanted["output"] = (*q.shape[:-1], v.shape[-1])
+    if "shared" in given:
+        wanted["shared"] = (*k.shape[:-1], given["shared"].shape[-1])
     for name, tensor in given.items():
         if tuple(tensor.shape) != wanted.get(name, tuple(k.shape)):
             raise InputError(
@@ -465,6 +478,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         output=None if record.head_out is None else record.head_out[:, layer.heads],
         standardize=options.standardize,
         conventions=asked,
+        shared=options.shared_values(layer.site("v")),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(q)),

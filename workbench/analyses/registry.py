@@ -6,17 +6,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Predicate
+
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.options import NullSamples, Option, check_options, options_of
+from workbench.core.options import Accepted, NullSamples, Option, check_options, options_of
 from workbench.core.plugins import Registry, instance_of
 from workbench.frames.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from workbench.analyses.layer import Layer
     from workbench.data.batches import Inputs
     from workbench.frames.measurement import Measurement
+
+
+def _is_null(name: str) -> bool:
+    from workbench.analyses.null_values import SOURCES
+
+    return name in SOURCES
+
 
 Standardize = Annotated[
     Literal["none", "per-token", "per-feature"],
@@ -105,9 +115,11 @@ class OfValues(OfHeads):
     ] = "mask"
     null_samples: Annotated[NullSamples, "samples of the null distribution, at least 2; 0 leaves it out"] = 20
     null: Annotated[
-        Literal["gaussian", "permutation", "rotation", "both", "all"],
+        Literal["gaussian", "permutation", "rotation", "both", "all"]
+        | Annotated[str, Predicate(_is_null), Accepted("the name of a plug-in's null")],
         "null distribution: gaussian (values of the same shape and mean square), permutation (tokens of the values "
-        "permuted), both of these, rotation (tokens of the values rotated at random about their mean), or all",
+        "permuted), both of these, rotation (tokens of the values rotated at random about their mean), all three, or "
+        "a null of a plug-in",
     ] = "both"
 
     @property
@@ -115,6 +127,17 @@ class OfValues(OfHeads):
         """The chosen null distributions."""
         several = {"both": ("gaussian", "permutation"), "all": ("gaussian", "permutation", "rotation")}
         return several.get(self.null, (self.null,))
+
+    def shared_values(self, v: Tensor) -> Tensor | None:
+        """Values (batch, head, token, head_dim) of all heads side by side, (batch, 1, token, head·head_dim).
+
+        None where no chosen null reads them.
+        """
+        from workbench.analyses.null_values import reads_shared
+
+        return (
+            v.transpose(1, 2).flatten(2)[:, None] if self.null_samples and reads_shared(self.nulls) else None
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, kpca_values, principal_axes
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import best_matches
-from workbench.analyses.null_values import NULLS, check_nulls, null_values
+from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
 from workbench.analyses.tiles import count_tiled
 from workbench.analyses.value_matrix import (
@@ -163,6 +163,7 @@ def value_similarity(
     scale: float | Tensor,
     mask: Bool[Tensor, "*batch token"] | None = None,
     *,
+    shared: Float[Tensor, "*#batch token width"] | None = None,
     null_samples: int = 0,
     nulls: Sequence[str] = NULLS,
     seeds: Sequence[int] | None = None,
@@ -189,7 +190,8 @@ def value_similarity(
 
     ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``null_samples`` per
     null repeat everything with V replaced (`null_values.null_values`); ``seeds`` are one per flattened head, by
-    default 0, 1, …. ``tiled`` forms no matrix of tokens × tokens: axes and KCKA come from products and sums in tiles,
+    default 0, 1, …. ``shared`` is what such a null may read beside v: the values of all heads side by side,
+    broadcast to k. ``tiled`` forms no matrix of tokens × tokens: axes and KCKA come from products and sums in tiles,
     and MOC of tokens is that of `SAMPLES` samples of `SAMPLED` tokens, each matched by itself: over all tokens its mean
     is larger. NaN: where all keys are equal (``resolved`` 0) everything; where V has equal rows LCKA and KCKA;
     where V is 0 the angles and the span share. Raises `InputError` as `linalg.map_tokens`.
@@ -197,7 +199,7 @@ def value_similarity(
     check_nulls(nulls, null_samples)
     _check_quantities(quantities)
 
-    def of_head(k: Tensor, v: Tensor, scale: Tensor, seed: int) -> ValueSimilarity:
+    def of_head(k: Tensor, v: Tensor, shared: Tensor | None, scale: Tensor, seed: int) -> ValueSimilarity:
         axes = principal_axes(k, scale, v.shape[-1], tiled=tiled)
         wanted = _reference(axes, v.shape[-1])
         values = ValueMatrix(v)
@@ -207,7 +209,7 @@ def value_similarity(
             null: torch.stack(
                 [
                     _compare(other, wanted, quantities, measures)
-                    for other in _drawn(values, null, null_samples, seed)
+                    for other in _drawn(values, null, null_samples, seed, shared)
                 ]
             )
             for null in (nulls if null_samples else ())
@@ -221,17 +223,20 @@ def value_similarity(
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
         seeds = range(math.prod(k.shape[:-2]))
-    return stack_heads(map_tokens(of_head, {"k": k, "v": v}, scale, mask, seeds), k.shape[:-2])
+    tensors = {"k": k, "v": v, "shared": for_each_head(shared, k)}
+    return stack_heads(map_tokens(of_head, tensors, scale, mask, seeds), k.shape[:-2])
 
 
-def _drawn(values: ValueMatrix, null: str, null_samples: int, seed: int) -> Iterator[ValueMatrix]:
+def _drawn(
+    values: ValueMatrix, null: str, null_samples: int, seed: int, shared: Tensor | None
+) -> Iterator[ValueMatrix]:
     """Draws of `null_values`, one at a time; permuted ones reuse what is known of the original."""
     if null == "permutation":
         place = torch.arange(len(values.values), device=values.values.device, dtype=torch.float64)[:, None]
         for order in null_values(place, null, null_samples, seed):
             yield PermutedValues(values, order[:, 0].long())
     else:
-        for noise in null_values(values.values, null, null_samples, seed):
+        for noise in null_values(values.values, null, null_samples, seed, shared):
             yield ValueMatrix(noise)
 
 
@@ -378,6 +383,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         v,
         scale,
         real,
+        shared=options.shared_values(layer.site("v")),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),

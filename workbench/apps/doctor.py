@@ -146,6 +146,7 @@ def _folders() -> Iterator[Finding]:
 def _plugins() -> Iterator[Finding]:
     import warnings
 
+    from workbench.analyses.null_values import SOURCES
     from workbench.analyses.registry import ANALYSES
     from workbench.attention import VARIANTS
     from workbench.captures.registry import load_plugin_families
@@ -154,7 +155,7 @@ def _plugins() -> Iterator[Finding]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would say stands in the table
-        for registry in (METRICS, VARIANTS, ANALYSES):
+        for registry in (METRICS, VARIANTS, ANALYSES, SOURCES):
             registry.complete()
         load_plugin_families()
     for plugin in plugins():

@@ -222,24 +222,26 @@ def map_heads(function: Callable[..., Result], *stacks: Tensor | Sequence[Any] |
 
 def map_tokens(
     function: Callable[..., Result],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | None],
     scale: float | Tensor,
     mask: Tensor | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Result]:
     """``function(*tensors of one head, scale, seed)`` for each head of a flattened batch, on its real tokens.
 
-    ``tensors`` are named for the errors: all (*batch, token, …) with one batch and one number of tokens.
+    ``tensors`` are named for the errors: all (*batch, token, …) with one batch and one number of tokens; None
+    reaches the function.
     ``mask`` (true at real tokens) broadcasts to (*batch, token); what padding holds is never looked at.
     ``scale`` is one number or one per head, ``seeds`` one per flattened head or none (None reaches the
     function). The function gets float64. Raises `InputError` for missing or unequal axes, NaN or infinite
     values, a scale that is not finite and positive, fewer than two (real) tokens, or a wrong number of seeds.
     """
-    first_name, first = next(iter(tensors.items()))
-    for name, tensor in tensors.items():
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first_name, first = next(iter(present.items()))
+    for name, tensor in present.items():
         check_axes(name, tensor, TOKENS)
     shape = tuple(first.shape[:-1])
-    for name, tensor in tensors.items():
+    for name, tensor in present.items():
         if tuple(tensor.shape[:-1]) != shape:
             raise InputError(
                 f"{name} of shape {tuple(tensor.shape)} does not fit {first_name} of shape "
@@ -254,11 +256,15 @@ def map_tokens(
     if seeds is not None and len(seeds) != heads:
         raise InputError(f"got {len(seeds)} seeds for {heads} heads; give one seed per head")
     masks = None if mask is None else _full(mask, first).reshape(-1, shape[-1])
-    flat = [tensor.detach().reshape(-1, *tensor.shape[-2:]) for tensor in tensors.values()]
+    flat = [
+        None if tensor is None else tensor.detach().reshape(-1, *tensor.shape[-2:])
+        for tensor in tensors.values()
+    ]
 
-    def on_real_tokens(kept: Tensor | None, scale: Tensor, seed: int | None, *parts: Tensor) -> Result:
+    def on_real_tokens(kept: Tensor | None, scale: Tensor, seed: int | None, *parts: Tensor | None) -> Result:
         whole = kept is None or bool(kept.all())
-        return function(*[(part if whole else part[kept]).double() for part in parts], scale, seed)
+        seen = [None if part is None else (part if whole else part[kept]).double() for part in parts]
+        return function(*seen, scale, seed)
 
     return map_heads(on_real_tokens, masks, scales, seeds, *flat)
 

@@ -1,4 +1,4 @@
-"""Analyses, metrics, families and variants of other people's packages, which join through entry points.
+"""Analyses, metrics, nulls, families and variants of other people's packages, which join through entry points.
 
 A package names them in its ``pyproject.toml``, under a group of `GROUPS`; docs/extending.md works an example. They
 are loaded when a name is asked for that is not ours, or when all are listed. One that cannot be loaded is named in a
@@ -22,6 +22,7 @@ Entry = TypeVar("Entry")
 GROUPS = {
     "workbench.analyses": "analysis",
     "workbench.metrics": "metric",
+    "workbench.nulls": "null",
     "workbench.families": "family",
     "workbench.variants": "attention variant",
 }

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyses.registry import ANALYSES, Analysis, Per, check_request, find_analysis
+from workbench.analyses.null_values import SOURCES
+from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.errors import InputError
 from workbench.core.options import parse_numbers
@@ -89,7 +90,7 @@ def analyze(
         "seed": settings.seed,
         "settings": settings.recorded(),
     }
-    entry = CacheEntry(source, ANALYSES.is_ours(name), question) if is_kept(cache) else None
+    entry = CacheEntry(source, _is_ours(name, options), question) if is_kept(cache) else None
     if entry is not None and (found := entry.find()) is not None:
         if callable(progress):
             progress(1.0)
@@ -115,6 +116,12 @@ def is_kept(asked: bool | None) -> bool:
     if said in ("", "0", "false", "no", "off"):
         return False
     raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
+
+
+def _is_ours(name: str, options: Any) -> bool:
+    """Whether the code of an analysis and of its nulls is all part of this package."""
+    nulls = options.nulls if isinstance(options, OfValues) else ()
+    return ANALYSES.is_ours(name) and all(SOURCES.is_ours(null) for null in nulls)
 
 
 def _source(

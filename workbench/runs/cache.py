@@ -100,7 +100,7 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
     one of them cannot be hashed.
     """
     if not ours:
-        raise Unhashable("the analysis is of another package, whose code may change")
+        raise Unhashable("the analysis or its null is of another package, whose code may change")
     for name, value in question["options"].items():
         if isinstance(value, str) and Path(value).expanduser().exists():
             raise Unhashable(f"{name} is a file or folder, whose content may change")
