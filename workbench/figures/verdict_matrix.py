@@ -64,9 +64,9 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
             for label, row in rows.groupby("label", sort=False):
                 words, tall = wrap(str(label), room - 4, _FONT), _row_height(str(label), room)
                 _text(figure, words, left, y + tall / 2)
-                for cell in row.itertuples():
-                    x = left + room + _CELL * (columns.index(cell.evidence) + 0.5)
-                    cells.loc[cell.Index, ["x", "y"]] = x, y + tall / 2
+                for cell, evidence in row["evidence"].items():
+                    x = left + room + _CELL * (columns.index(evidence) + 0.5)
+                    cells.loc[cell, ["x", "y"]] = x, y + tall / 2
                 y += tall
                 figure.add_shape(type="line", x0=left, x1=left + _WIDTH, y0=y, y1=y, layer="below",
                                  line={"width": 0.5, "color": "#DDDDDD"})  # fmt: skip
