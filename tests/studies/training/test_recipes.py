@@ -5,6 +5,7 @@ import pytest
 
 from workbench.attention import VARIANTS
 from workbench.attention.primal import PrimalAttention
+from workbench.attention.softmax import SymmetricAttention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
 from workbench.models.checkpoints import upgraded
@@ -268,3 +269,21 @@ def test_the_decision_transformer_has_the_size_of_chen2023():
     primal, _ = paper_model("rl", HOPPER, "primal-causal")
     assert [isinstance(block.attn, PrimalAttention) for block in primal.blocks] == [False, False, True]
     assert layers_and_heads(primal) == layers_and_heads(model)
+
+
+def test_fan_tiny_is_symmetric_as_in_teo2024():
+    images = {"num_classes": 1000}
+    _, of_published = paper_model("imagenet-fan-tiny", images, "softmax")
+    baseline, of_baseline = paper_model("imagenet-fan-tiny", images)
+    robust, of_robust = paper_model("imagenet-fan-tiny", images, "rpc-sym")
+    tokens = baseline.blocks[::2]
+    assert {(half.attn.num_heads, half.attn.head_dim) for half in tokens} == {(4, 48)}
+    assert len(tokens) == 12
+    assert all(isinstance(half.attn, SymmetricAttention) for half in tokens)
+    assert of_published == pytest.approx(7.3e6, rel=0.01)
+    queries = 192 * (192 + 1)  # which are the keys
+    assert of_baseline == of_robust == of_published - 12 * queries
+    assert [half.attn.num_iter for half in robust.blocks[::2]] == [4] + 11 * [0]
+    assert {name: weight.shape for name, weight in robust.state_dict().items()} == {
+        name: weight.shape for name, weight in baseline.state_dict().items()
+    }
