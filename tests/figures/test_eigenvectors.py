@@ -100,7 +100,7 @@ def test_the_spread_is_that_of_the_inputs_beside_the_null_of_the_mean():
         if trace.xaxis == "x3" and trace.fill == "toself" and trace.x[0] is not None
     ]
     (null,) = residual
-    (spread,) = [trace for trace in thin(fig) if trace.xaxis == "x3"]
+    spread, *_ = [trace for trace in thin(fig) if trace.xaxis == "x3"]
     assert (min(null.y), max(null.y)) == (0.7, 0.9)
     assert max(value for value in spread.y if value is not None) == pytest.approx(0.6 * 1.1)
 
