@@ -287,3 +287,14 @@ def test_fan_tiny_is_symmetric_as_in_teo2024():
     assert {name: weight.shape for name, weight in robust.state_dict().items()} == {
         name: weight.shape for name, weight in baseline.state_dict().items()
     }
+
+
+def test_the_language_model_of_chen2023_has_its_size():
+    characters = {"vocabulary": 200}
+    model, parameters = paper_model("wikitext-103-primal", characters)
+    assert layers_and_heads(model) == (6, 8, 64, 2048)
+    assert model.max_length == 512
+    assert parameters == (200 + 512) * 512 + plain_blocks(6, 512, 2048)
+    primal, _ = paper_model("wikitext-103-primal", characters, "primal-causal")
+    assert [isinstance(block.attn, PrimalAttention) for block in primal.blocks] == [False] * 5 + [True]
+    assert layers_and_heads(primal) == layers_and_heads(model)
