@@ -1,5 +1,8 @@
 """Nulls of one's own: what they receive, what they may return, and where their names are accepted."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -78,7 +81,8 @@ def test_nulls_of_one_head_are_handed_no_others(monkeypatch):
 
 def test_its_name_is_an_option_and_another_is_refused(seen):
     with pytest.raises(
-        InputError, match=r"null must be 'gaussian', .*'all' or the name of a plug-in's null; got 'mine'"
+        InputError,
+        match=r"null must be 'gaussian', .*'all', 'projection' or the name of a plug-in's null; got 'mine'",
     ):
         analyze("value-similarity", qkv=layer()[0], null="mine")
     with pytest.raises(UnknownName, match="other"):
@@ -97,6 +101,69 @@ def test_what_is_no_sample_is_refused(monkeypatch, sample, problem):
     monkeypatch.setitem(SOURCES, "odd", module._of_plugin("odd", lambda values, generator: sample))
     with pytest.raises(InputError, match=problem):
         null_values(operands()[2][0, 0], "odd", 1, 0)
+
+
+def test_projected_values_are_other_projections_of_one_input():
+    v = operands()[2][0]
+    shared = torch.cat([*v], -1)[:, :5]  # of fewer columns than tokens, so that their span is a claim
+    drawn = null_values(v[1], "projection", 3, 8, shared)
+    assert torch.equal(drawn, null_values(v[1], "projection", 3, 8, shared))
+    assert not torch.allclose(drawn, null_values(v[1], "projection", 3, 9, shared))
+    assert torch.linalg.matrix_rank(drawn).tolist() == [DIM] * 3
+    weights = np.random.default_rng(8).standard_normal((3, 5, DIM))
+    for sample, own in zip(drawn, weights, strict=True):
+        assert int(torch.linalg.matrix_rank(torch.cat([shared, sample], -1))) == 5
+        assert float(sample.square().mean()) == pytest.approx(float(v[1].square().mean()), rel=1e-12)
+        naive = torch.zeros(TOKENS, DIM, dtype=torch.float64)
+        for token in range(TOKENS):
+            for column in range(DIM):
+                naive[token, column] = sum(float(shared[token, at]) * own[at, column] for at in range(5))
+        torch.testing.assert_close(sample, naive * float(v[1].norm() / naive.norm()), rtol=1e-12, atol=1e-12)
+    assert not null_values(v[1], "projection", 2, 8, 0 * shared).any()
+
+
+def test_weights_of_projected_values_have_the_covariance_of_those_of_all_heads():
+    generator = torch.Generator().manual_seed(2)
+    x, weights = (torch.randn(*shape, generator=generator).double() for shape in ((30, 6), (6, 12)))
+    drawn = null_values(x[:, :3], "projection", 1000, 1, x @ weights)
+    found = torch.linalg.lstsq(x, drawn.movedim(0, 1).flatten(1)).solution
+    covariance, wanted = found @ found.T, weights @ weights.T
+    torch.testing.assert_close(covariance / covariance.trace(), wanted / wanted.trace(), rtol=0, atol=0.02)
+
+
+def test_projection_needs_the_values_of_all_heads():
+    with pytest.raises(InputError, match="give shared="):
+        null_values(operands()[2][0, 0], "projection", 2, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["value-similarity", "eigenvector-test", "projection-error", "attention-spectrum"]
+)
+def test_projection_is_a_null_of_every_analysis_of_values(name):
+    capture, _ = layer(padded=2)
+    frame = analyze(name, qkv=capture, null="projection", null_samples=3)
+    rows = frame[frame["null"] == "projection"]
+    assert rows["null_mean"].notna().any()
+    capture[0].v[1, :, TOKENS - 2 :] = 1e3  # of padding, which no null sees
+    again = analyze(name, qkv=capture, null="projection", null_samples=3)
+    assert again.equals(frame)
+    alone = replace(
+        capture[0], **{site: getattr(capture[0], site)[:, :1] for site in ("q", "k", "v", "attn")}
+    )
+    notes = {
+        heads: analyze(
+            name,
+            qkv=Capture([record], capture.sites, tokens=capture.tokens),
+            null="projection",
+            null_samples=2,
+        ).attrs["notes"]
+        for heads, record in {HEADS: capture[0], 1: alone}.items()
+    }
+    said = {
+        heads: [note for note in words if "alone in their layer" in note] for heads, words in notes.items()
+    }
+    assert not said[HEADS]
+    assert [note.partition(" are")[0] for note in said[1]] == ["2 of 2 heads"]
 
 
 def test_what_is_no_callable_is_refused():

@@ -446,8 +446,8 @@ def _beside_values(
             torch.take_along_dim(v[None], order, -2),
             torch.take_along_dim(basis[None], order, -2),
         )
-    shared = options.shared_values(layer.site("v"))
-    beside = [None] * len(v) if shared is None else [*group.cut(shared)[:, 0]]
+    shared = options.shared_values(layer, group.inputs)
+    beside = [None] * len(v) if shared is None else [*shared[:, 0, group.tokens]]
     seeds = group.seeds.tolist()
     others = [null for null in options.nulls if null not in ("gaussian", "permutation")]
     for null in others if options.null_samples else ():

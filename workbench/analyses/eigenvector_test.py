@@ -352,7 +352,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         real,
         noise=options.noise,
         precision=options.precision,
-        shared=options.shared_values(layer.site("v")),
+        shared=options.shared_values(layer),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),

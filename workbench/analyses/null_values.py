@@ -50,8 +50,12 @@ def null_values(
 
     gaussian: independent normal entries with the mean square of v. permutation: v with its tokens in another
     order. rotation: O v with O a Haar-random rotation of the tokens that leaves their mean where it is (O 1 = 1), so
-    that vᵀv, the singular values of v and those of v less its mean are kept. Another: that of a plug-in, of ``v`` and
-    ``shared``, the values of all heads side by side. Raises `UnknownName` for a null that is in no table.
+    that vᵀv, the singular values of v and those of v less its mean are kept. projection: S P of the mean square of v, S
+    = ``shared`` the values of all heads of the layer side by side and P of independent normal entries; S is the layer's
+    input X times its weights W, so that S P = X (W P) is another projection of the same input, whose weights have the
+    covariance of W over heads. Of a layer with a single head it only mixes the columns of v. Another: that of a
+    plug-in, of ``v`` and ``shared``. Raises `UnknownName` for a null that is in no table, `InputError` for projection
+    without ``shared``.
     """
     check_nulls([null], null_samples)
     values = HeadValues(v.double(), None if shared is None else shared.double())
@@ -112,6 +116,19 @@ def _rotated(values: HeadValues, null_samples: int, seed: int) -> Tensor:
     return frames.to(v.device) @ (singular[:rank, None] * right * largest.sign()) + mean
 
 
+def _projected(values: HeadValues, null_samples: int, seed: int) -> Tensor:
+    v, shared = values
+    if shared is None:
+        raise InputError(
+            "null 'projection' projects the values of all heads of a layer, and got those of one; give "
+            "shared=(*batch, 1, token, heads · head_dim)"
+        )
+    weights = np.random.default_rng(seed).standard_normal((null_samples, shared.shape[1], v.shape[1]))
+    drawn = shared @ torch.from_numpy(weights).to(shared.device)
+    size = drawn.square().mean((1, 2), keepdim=True).sqrt()
+    return drawn / torch.where(size > 0, size, 1) * v.square().mean().sqrt()
+
+
 def _of_plugin(name: str, source: NullSource) -> Draws:
     """Draws of a null of one's own, one after the other from one generator."""
     if not callable(source):
@@ -137,7 +154,9 @@ def _of_plugin(name: str, source: NullSource) -> Draws:
 
 
 SOURCES: Registry[Draws] = Registry(
-    {"gaussian": _gaussian, "permutation": _permuted, "rotation": _rotated}, "workbench.nulls", _of_plugin
+    {"gaussian": _gaussian, "permutation": _permuted, "rotation": _rotated, "projection": _projected},
+    "workbench.nulls",
+    _of_plugin,
 )
 
 

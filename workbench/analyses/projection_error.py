@@ -478,7 +478,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         output=None if record.head_out is None else record.head_out[:, layer.heads],
         standardize=options.standardize,
         conventions=asked,
-        shared=options.shared_values(layer.site("v")),
+        shared=options.shared_values(layer),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(q)),

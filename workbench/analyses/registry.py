@@ -115,11 +115,11 @@ class OfValues(OfHeads):
     ] = "mask"
     null_samples: Annotated[NullSamples, "samples of the null distribution, at least 2; 0 leaves it out"] = 20
     null: Annotated[
-        Literal["gaussian", "permutation", "rotation", "both", "all"]
+        Literal["gaussian", "permutation", "rotation", "both", "all", "projection"]
         | Annotated[str, Predicate(_is_null), Accepted("the name of a plug-in's null")],
         "null distribution: gaussian (values of the same shape and mean square), permutation (tokens of the values "
-        "permuted), both of these, rotation (tokens of the values rotated at random about their mean), all three, or "
-        "a null of a plug-in",
+        "permuted), both of these, rotation (tokens of the values rotated at random about their mean), all three, "
+        "projection (values of all heads projected at random: the same input, other weights), or a null of a plug-in",
     ] = "both"
 
     @property
@@ -128,16 +128,23 @@ class OfValues(OfHeads):
         several = {"both": ("gaussian", "permutation"), "all": ("gaussian", "permutation", "rotation")}
         return several.get(self.null, (self.null,))
 
-    def shared_values(self, v: Tensor) -> Tensor | None:
-        """Values (batch, head, token, head_dim) of all heads side by side, (batch, 1, token, head·head_dim).
+    def shared_values(self, layer: Layer, inputs: Any = slice(None)) -> Tensor | None:
+        """Values of all heads of a layer side by side, (batch, 1, token, head · head_dim), of all inputs or some.
 
-        None where no chosen null reads them.
+        None where no chosen null reads them. Counts the heads that have no others beside them.
         """
         from workbench.analyses.null_values import reads_shared
 
-        return (
-            v.transpose(1, 2).flatten(2)[:, None] if self.null_samples and reads_shared(self.nulls) else None
-        )
+        if not self.null_samples or not reads_shared(self.nulls):
+            return None
+        v = layer.site("v")[inputs]
+        if "projection" in self.nulls:
+            layer.counts.add(
+                "heads are alone in their layer: the null projection only mixes the columns of their values, and tests "
+                "nothing about the span of these",
+                v.new_full(v.shape[:2], v.shape[1] == 1).bool(),
+            )
+        return v.transpose(1, 2).flatten(2)[:, None]
 
 
 @dataclass(frozen=True)

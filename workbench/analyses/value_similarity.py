@@ -383,7 +383,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         v,
         scale,
         real,
-        shared=options.shared_values(layer.site("v")),
+        shared=options.shared_values(layer),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(k)),
