@@ -6,6 +6,7 @@ import pytest
 from workbench.attention import VARIANTS
 from workbench.attention.primal import PrimalAttention
 from workbench.attention.softmax import SymmetricAttention
+from workbench.attention.tssa import TokenStatisticsAttention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
 from workbench.models.checkpoints import upgraded
@@ -298,3 +299,35 @@ def test_the_language_model_of_chen2023_has_its_size():
     primal, _ = paper_model("wikitext-103-primal", characters, "primal-causal")
     assert [isinstance(block.attn, PrimalAttention) for block in primal.blocks] == [False] * 5 + [True]
     assert layers_and_heads(primal) == layers_and_heads(model)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "table", "from_data"),
+    [  # wu2025 Table 7: layers, width, heads, MLP; batch size, learning rate, weight decay; steps, warm-up, examples
+        ("listops-tost", (6, 512, 8, 2048, 64, 1e-4, 1e-2, 90_000, 3000, 96_000), {"vocabulary": 20}),
+        ("bytes-tost", (4, 256, 4, 1024, 32, 1e-4, 1e-2, 25_000, 10_000, 25_000), {"vocabulary": 258}),
+        (
+            "retrieval-tost",
+            (6, 128, 4, 512, 64, 1e-4, 4e-2, 91_960, 10_000, 147_086),
+            {"vocabulary": 258, "pairs": True},
+        ),
+        ("pixels-tost", (8, 64, 8, 128, 64, 1e-4, 2e-2, 180_000, 9000, 50_000), {"vocabulary": 258}),
+        ("pathfinder-tost", (2, 64, 2, 128, 256, 2e-4, 0.0, 200_000, 312, 160_000), {"vocabulary": 258}),
+    ],
+)
+def test_recipes_of_the_long_range_arena_are_those_of_wu2025(recipe, table, from_data):
+    depth, width, heads, hidden, batch, rate, decay, steps, warmup, examples = table
+    chosen = load_recipe(recipe)
+    assert (chosen.batch_size, chosen.learning_rate, chosen.weight_decay) == (batch, rate, decay)
+    assert chosen.epochs * -(-examples // batch) == pytest.approx(steps, rel=0.01)
+    assert chosen.warmup == pytest.approx(warmup / steps, rel=0.01)
+    model, parameters = paper_model(recipe, from_data)
+    assert layers_and_heads(model) == (depth, heads, width // heads, hidden)
+    assert {(type(block.attn), block.attn.convention) for block in model.blocks} == {
+        (TokenStatisticsAttention, "as_implemented")
+    }
+    attention = 2 * width * (width + 1) + heads  # a projection in, one out, a temperature of each head
+    blocks = depth * (attention + 2 * width * hidden + hidden + width + 4 * width) + 2 * width
+    embeddings = (from_data["vocabulary"] + chosen.architecture["context"]) * width
+    head = 4 * width * hidden + hidden + 2 * (hidden + 1) if "pairs" in from_data else 2 * (width + 1)
+    assert parameters == embeddings + blocks + head
