@@ -1,10 +1,12 @@
 """Controls of the verdicts: what is planted holds in every test of its claim, and noise in none."""
 
+import pandas as pd
 import pytest
 
 import workbench
 from workbench.papers.controls import (
     CONTROLS,
+    INPUTS,
     MEMBERSHIP,
     NEGLIGIBLE,
     OUTPUTS,
@@ -12,6 +14,8 @@ from workbench.papers.controls import (
     SMOOTHING,
     VALUES,
     controls,
+    gaussian,
+    low_rank_claims,
     write_membership_model,
 )
 from workbench.papers.verdicts import EQUIVALENT, FAILS, HOLDS, NOT_DIAGNOSTIC, RANDOM_TOO, controlled
@@ -64,6 +68,17 @@ def test_what_is_planted_holds_and_noise_does_not(verdicts, control, label):
     row = verdicts.loc[control, label]
     assert row["planted"] == HOLDS
     assert row["noise"] in (FAILS, EQUIVALENT)
+
+
+def test_noise_of_the_size_of_trained_queries_and_keys_never_passes_for_low_rank():
+    """Half the size of unit noise, on 65 tokens of 16 features: rows are nearly uniform, one singular value is all."""
+    q, k = 0.5 * gaussian(2, INPUTS, 1, 65, 16, seed=3)
+    rows = pd.DataFrame([claim | row for claim, row in low_rank_claims(q, k)]).assign(untrained_verdict=None)
+    share, rank = PLANTED[RANK]
+    assert rows.set_index("label")["verdict"][share] == HOLDS  # by its threshold alone
+    verdicts = controlled(rows).set_index("label")["verdict"]
+    assert verdicts[share] == NOT_DIAGNOSTIC
+    assert verdicts[rank] in (FAILS, EQUIVALENT)
 
 
 def test_noise_stands_for_the_untrained_weights_of_what_is_planted(found):

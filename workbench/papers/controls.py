@@ -127,11 +127,17 @@ def _rank(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     # of a single head ranks vary much: enough inputs that noise is seen to be noise
     shape = (6 * INPUTS, 1, TOKENS, WIDTH)
     sign = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, -1.0).double()[:, None]
-    q, k = [(8 * sign).expand(shape)] * 2 if planted else 8 * gaussian(2, *shape, seed=3)
-    attn = (SCALE * q @ k.mT).softmax(-1)
-    record = LayerRecord(0, "", q=q, k=k, v=gaussian(*shape, seed=1), attn=attn, scale=SCALE)
+    q, k = [(8 * sign).expand(shape)] * 2 if planted else gaussian(2, *shape, seed=3)
+    return low_rank_claims(q, k)
+
+
+def low_rank_claims(q: Heads, k: Heads) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What chen2023 claims of the ranks of attention, each claim with what is found of these queries and keys."""
+    scale = q.shape[-1] ** -0.5
+    attn = (scale * q @ k.mT).softmax(-1)
+    record = LayerRecord(0, "", q=q, k=k, v=gaussian(*q.shape, seed=1), attn=attn, scale=scale)
     frame = analyze(
-        "attention-spectrum", qkv=Capture([record], ("q", "k", "v", "attn")), null="both", null_samples=5
+        "attention-spectrum", qkv=Capture([record], ("q", "k", "v", "attn")), null="all", null_samples=5
     )
     stated = stated_claims("chen2023")
     stated = stated.query("measure in ('rank_90_share', 'effective_rank') and over == 'inputs'")

@@ -236,8 +236,9 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
     """The null distributions of the mean over everything; none for a ratio, several ranks, or a run without any.
 
     Over layers, and of an expression with differences, it is the mean of the levels and of the ends of the bands, which
-    is wider than the band of the mean. A null whose every sample gives the observed value says nothing, and is left
-    out: shuffled tokens match as well as before. Gaussian values, whose spectrum is flat, are left out where rotated
+    is wider than the band of the mean. A null made from V whose every sample gives the observed value says nothing, and
+    is left out: shuffled tokens match as well as before. Gaussian noise that gives it says that noise does. Gaussian
+    values, whose spectrum is flat, are left out where rotated
     values, which keep that of V, stand beside them.
     """
     parts = [one for term in terms for one in (term, term.less) if one is not None]
@@ -258,7 +259,7 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
         if ends.isna().any(axis=None):
             continue
         gap = (ends.sub(own["value"], axis=0)).abs().max(axis=None)
-        if gap > 1e-9 * own["value"].abs().max() or not own["value"].any():
+        if name == "gaussian" or gap > 1e-9 * own["value"].abs().max() or not own["value"].any():
             bands.append(NullBand(name, *map(float, ends.mean())))
     return bands
 
