@@ -9,10 +9,12 @@ from workbench.attention.softmax import SymmetricAttention
 from workbench.attention.tssa import TokenStatisticsAttention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
+from workbench.models.architectures.published import PUBLISHED
 from workbench.models.checkpoints import upgraded
 from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
+from workbench.studies.training.runs import asked_recipe
 from workbench.studies.training.tasks import TASKS, usual_recipe
 
 VALID = {
@@ -331,3 +333,25 @@ def test_recipes_of_the_long_range_arena_are_those_of_wu2025(recipe, table, from
     embeddings = (from_data["vocabulary"] + chosen.architecture["context"]) * width
     head = 4 * width * hidden + hidden + 2 * (hidden + 1) if "pairs" in from_data else 2 * (width + 1)
     assert parameters == embeddings + blocks + head
+
+
+def test_the_ablation_of_wu2025_is_of_its_small_model():
+    small = PUBLISHED["tost"]["small"].architecture
+    plain, ista = (load_recipe(name) for name in ("images-tost", "images-tost-ista"))
+    assert plain.architecture | {"in_chans": 3, "num_classes": 1000} == dict(small)
+    assert ista.architecture == plain.architecture | {"mlp": "ista"}
+    assert (plain.epochs, plain.learning_rate, 8 * plain.batch_size) == (400, 2e-4, 2048)
+    assert dataclasses.replace(ista, architecture=plain.architecture) == plain
+    _, of_imagenet = paper_model("images-tost", {"in_chans": 3, "num_classes": 1000})
+    assert of_imagenet == pytest.approx(22.6e6, rel=0.001)  # wu2025 Table 5
+    _, with_mlp = paper_model("images-tost", {"in_chans": 3, "num_classes": 10})
+    _, with_ista = paper_model("images-tost-ista", {"in_chans": 3, "num_classes": 10})
+    width, hidden = 384, 1536
+    # an MLP with its LayerScale, and a square dictionary
+    assert with_mlp - with_ista == 12 * (2 * width * hidden + hidden + 2 * width - width * width)
+    without_norm = asked_recipe(
+        "images", "images-tost-ista", "tssa", None, {"convention": "as_published"}, False
+    )
+    assert without_norm.architecture == ista.architecture | {
+        "attention_options": {"convention": "as_published"}
+    }
