@@ -1,10 +1,12 @@
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from workbench.attention import VARIANTS
 from workbench.attention.primal import PrimalAttention
+from workbench.attention.rpc import RPCAttention
 from workbench.attention.softmax import SymmetricAttention
 from workbench.attention.tssa import TokenStatisticsAttention
 from workbench.core.errors import InputError, UnknownName
@@ -15,6 +17,7 @@ from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
 from workbench.studies.training.runs import asked_recipe
+from workbench.studies.training.starting import Start
 from workbench.studies.training.tasks import TASKS, usual_recipe
 
 VALID = {
@@ -355,3 +358,32 @@ def test_the_ablation_of_wu2025_is_of_its_small_model():
     assert without_norm.architecture == ista.architecture | {
         "attention_options": {"convention": "as_published"}
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pretrained", "attention", "sizes"),
+    [
+        ("wikitext-103-mixture", "passages", "softmax-sym", "rpc-sym", (16, 128, 8)),
+        ("wikitext-103-mixture", "passages", "softmax", "rpc-asym", (16, 128, 8)),
+        ("wikitext-103-tutorial", "passages-tutorial", "softmax", "rpc-asym", (16, 410, 10)),
+    ],
+)
+def test_rpc_attention_is_only_in_fine_tuning(before, after, pretrained, attention, sizes):
+    characters = {"vocabulary": 30}
+    started, parameters = paper_model(before, characters, pretrained)
+    start = Start(Path("start.safetensors"), started.state_dict(), {})
+    for name in (pretrained, attention):  # both begin with the same weights
+        tuned, fine_tuned = paper_model(after, characters | {"num_classes": 5}, name)
+        start.put_into(tuned)
+        width = tuned.norm.normalized_shape[0]
+        assert (len(tuned.blocks), width, tuned.blocks[0].attn.num_heads) == sizes
+        assert tuned.max_length == 256
+        assert fine_tuned == parameters + 5 * (width + 1)
+    assert {(block.attn.num_iter, block.attn.lambd) for block in tuned.blocks} == {(2, 3.0)}
+    assert not any(isinstance(block.attn, RPCAttention) for block in started.blocks)
+
+
+def test_the_language_model_of_the_tutorial_has_its_size():
+    model, parameters = paper_model("wikitext-103-tutorial", {"vocabulary": 28_996})  # BERT's cased pieces
+    assert layers_and_heads(model) == (16, 10, 41, 2100)
+    assert parameters == (28_996 + 256) * 410 + plain_blocks(16, 410, 2100)
