@@ -4,8 +4,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from docs.hooks.papers import seeds
 from tests.pages import find_command
 from workbench.apps.rendering.notebooks import find_notebooks
 from workbench.attention import VARIANTS
@@ -16,7 +18,12 @@ from workbench.studies.training import recipes
 from workbench.studies.training.embedded_runs import PLAN, PRETRAINED
 from workbench.studies.training.tasks.embedded import embedded_name
 
-TEXT = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
+TEXT = re.sub(r"<!--.*?-->", "", PAGE)
+SEEDS = r"(?:\d+(?: to \d+)?|no) seeds?"
+FIDELITY = re.compile(rf"(?:same quantity|analogue|differs: [^;]+)(?:; [^;]*\b{SEEDS}[^;]*)*")
+COMPARING = ("robustness", "language_modelling", "training_curves", "tost_training", "long_range", "time_series",
+             "offline_rl", "segmentation", "fan", "mixture")  # fmt: skip
 ROMAN = ("I", "II", "III", "IV", "V")
 PRINTED = {  # tables and figures as the papers number them
     "teo2024": (range(1, 15), range(1, 6)),
@@ -34,7 +41,7 @@ def _rows(section: str) -> list[list[str]]:
     assert body is not None, section
     lines = [line for line in body[1].splitlines() if line.startswith("|")][2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert {len(row) for row in rows} == {4}, section
+    assert {len(row) for row in rows} == {5}, section
     return rows
 
 
@@ -73,6 +80,57 @@ def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(sectio
     assert set(drawn) <= set(NOTEBOOKS), f"{section}, {row[0]}"
 
 
+@pytest.mark.parametrize(
+    ("section", "row"), CELLS, ids=lambda cell: cell if isinstance(cell, str) else cell[0]
+)
+def test_a_line_says_how_near_it_is_to_the_paper(section, row):
+    here, fidelity = row[2], row[3]
+    if here.startswith("nothing to compute"):
+        assert fidelity == "—"
+        return
+    assert FIDELITY.fullmatch(fidelity), fidelity
+    trained_here = set(re.findall(r"notebook `(\w+)`", here)) & set(COMPARING)
+    if trained_here and fidelity != "differs: nothing is measured":
+        assert fidelity.startswith("analogue; "), "models trained here: an analogue, with its number of seeds"
+    if "embedded task" in here:
+        assert fidelity.startswith("analogue"), fidelity
+
+
+def test_numbers_of_seeds_of_trained_models_come_from_the_records():
+    lines = [line for line in PAGE.splitlines() if line.startswith("|")]
+    cells = [line.strip("|").split("|")[3] for line in lines]
+    typed = [re.sub(r"<!-- record: seeds .*?<!-- end -->", "", cell) for cell in cells]
+    assert set(re.findall(SEEDS, " ".join(typed))) == {"1 seed"}  # a bundled model is one training
+    for cell, rest in zip(cells, typed, strict=True):
+        if cell.strip().startswith("analogue"):
+            assert rest != cell or cell.strip() == "analogue; 1 seed", cell
+
+
+@pytest.mark.parametrize(
+    ("record", "models", "file", "column"),
+    [
+        ("trained", "digits-rpc-sym", "confirmed/records/digits-rpc-sym/metrics.csv", "seed"),
+        ("trained", "digits-rpc-asym", "records/digits-rpc-asym/metrics.csv", "seed"),
+        ("evaluated", "digits-rpc-sym", "confirmed/records/robustness/evaluations.csv", "training_seed"),
+        ("lag", "primal", "records/embedded/lag/epochs.csv", "seed"),
+        ("lag", "primal-independent", "records/embedded/lag/epochs.csv", "seed"),
+    ],
+)
+def test_seeds_are_those_of_the_record(record, models, file, column):
+    rows = pd.read_csv(Path(__file__).parents[1] / "data" / file)
+    if record not in {"trained", "evaluated"}:
+        rows = rows[rows["variant"] == models]
+    if record == "evaluated":
+        rows = rows[rows["model"] == f"bundled:{models}"]
+    number = rows[column].nunique()
+    assert seeds(record, models) == f"{number} seed{'s' * (number > 1)}"
+
+
+def test_models_without_a_record_have_no_seeds():
+    assert seeds("lag,phase", "primal,none") == "0 to 3 seeds"
+    assert seeds("lag", "none") == "no seeds"
+
+
 EMBEDDED_ROWS = [(section, row) for section, row in CELLS if "`workbench study train " in row[2]]
 
 
@@ -97,7 +155,7 @@ def test_an_embedded_task_is_trained_by_commands_that_need_no_data_and_is_record
             and options.items() <= dict(planned.options).items()
         ]
         assert recorded, command
-    assert "FOLDER" in row[3] or row[3].startswith("as Table"), row[3]
+    assert "FOLDER" in row[4] or row[4].startswith("as Table"), row[4]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words)[:60])

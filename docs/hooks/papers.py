@@ -4,6 +4,7 @@ A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `do
 What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
+`seeds RECORD MODELS`, how many training seeds of them are on record;
 `verdicts PAPER`, its counted claims and how they come out; `counts PAPER`, how many of
 those about trained models hold; `verdict PAPER LABEL` and `measured PAPER LABEL`, of one claim about trained models.
 """
@@ -22,7 +23,8 @@ import pandas as pd
 from workbench.papers import verdicts as rules
 from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies.claims import claims_from_records, count_verdicts
-from workbench.studies.records import claims_record
+from workbench.studies.over_seeds import answering
+from workbench.studies.records import claims_record, embedded_record, recorded
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
@@ -103,6 +105,29 @@ def bundled(data: str) -> str:
     if data == "digits":
         names = [name for name in names if not re.search("-(vit|tost|xcit)", name)]
     return str(len(names))
+
+
+def seeds(record: str, models: str) -> str:
+    """Return how many training seeds these models, with commas between, have on record: "3 seeds".
+
+    ``record`` is "trained" or "evaluated" of bundled models, or the names of embedded data, with commas between.
+    """
+    names = models.split(",")
+    if record in ("trained", "evaluated"):
+        rows = answering(recorded(names, "training" if record == "trained" else "evaluation"))
+        compared = [name if record == "trained" else f"bundled:{name}" for name in names]
+    else:
+        rows = pd.concat([_embedded(data) for data in record.split(",")])
+        compared = [f"{data} {name}" for data in record.split(",") for name in names]
+    column = "training_seed" if record == "evaluated" else "seed"
+    counts = {rows.loc[rows["model"] == model, column].nunique() for model in compared}
+    text = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return {"0": "no seeds", "1": "1 seed"}.get(text, f"{text} seeds")
+
+
+@functools.cache
+def _embedded(data: str) -> pd.DataFrame:
+    return embedded_record(data).assign(model=lambda rows: f"{data} " + rows["variant"])
 
 
 def verdict(paper: str, label: str) -> str:
@@ -205,6 +230,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "bundled": bundled,
     "verdicts": verdicts,
     "counts": counts,
+    "seeds": seeds,
     "verdict": verdict,
     "measured": measured,
 }
