@@ -165,7 +165,7 @@ def test_no_claim_about_a_trained_mechanism_rests_on_seeds_that_had_been_seen(ev
     trained = everything[
         everything["analysis"].isin(["training", "evaluation"]) & (everything["kind"] != "count")
     ]
-    # weights of confirmatory seeds are not kept, so what came later is known of the bundled pair only, and said of it only
+    # weights of confirmatory seeds are not kept: later evaluations are of the bundled pair only
     later = trained["measure"].str.contains("protocol=transfer|protocol=pgd-random")
     assert later.sum() == 2
     assert set(trained.loc[later, "scope"]) == {"this pair of weights"}

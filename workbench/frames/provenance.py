@@ -167,7 +167,8 @@ def _cells_run() -> tuple[list[str], str]:
     """Return the cells that this kernel has run, and apart from them the one that papermill injected."""
     ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
     shell = ipython.get_ipython() if ipython else None
-    cells = [] if shell is None else [cell.strip() for cell in shell.history_manager.input_hist_raw[1:]]
+    history = getattr(shell, "history_manager", None)
+    cells = [] if history is None else [cell.strip() for cell in history.input_hist_raw[1:]]
     injected = next((cell for cell in cells if cell.startswith(_INJECTED)), "")
     return [cell for cell in cells if cell != injected], injected
 

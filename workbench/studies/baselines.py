@@ -39,8 +39,8 @@ _CLEAN = {
 
 
 def stated_baselines() -> dict[str, str]:
-    """Bundled model → the baseline that the papers' claims compare it with."""
-    stated = stated_claims()
+    """Bundled model → the baseline that the papers' claims compare it with, first of all the primary ones."""
+    stated = stated_claims().sort_values("primary", kind="stable")  # the last of a model's baselines stays
     bundled = stated["analysis"].isin(RECORDED) & (stated["analysis"] != "embedded")
     options = [claim_options(text) for text in stated.loc[bundled, "options"]]
     return {pair["model"]: pair["baseline"] for pair in options if {"model", "baseline"} <= set(pair)}

@@ -312,7 +312,8 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     some would choose when to stop. There may be no rows at all. ``attrs["absent"]`` says for every model without a row
     why, and what would make it.
     """
-    trained = trained_models()
+    explored = trained_models()
+    trained = {*explored, *trained_models(confirmed=True)}
     absent = {
         name: f"no record of the training; make it with: make train FLAGS='-m bundled:{name}'"
         for name in models
@@ -330,7 +331,8 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
         nothing = _nothing((*CONFIRMED_COLUMNS, "attention", "seed_kind"))
         nothing.attrs["absent"] = absent | dict.fromkeys(known, str(reason))
         return nothing
-    bundled = {f"bundled:{name}": _described(name)["seeds"][0] for name in known}
+    specs = [f"bundled:{name}" for name in known]
+    bundled = {f"bundled:{name}": _described(name)["seeds"][0] for name in known if name in explored}
     frames = [exploratory.assign(training_seed=exploratory["model"].map(bundled), seed_kind=EXPLORED)]
     try:
         confirmed = evaluation_record(confirmed=True)
@@ -338,7 +340,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     except MissingResource:
         pass
     frame = pd.concat([conform_evaluation(one, (*CONFIRMED_COLUMNS, "seed_kind")) for one in frames])
-    rows = frame[frame["model"].isin(bundled)].reset_index(drop=True)
+    rows = frame[frame["model"].isin(specs)].reset_index(drop=True)
     names = rows["model"].str.removeprefix("bundled:")
     rows = rows.assign(attention=names.map(attention))
     order = {name: number for number, name in enumerate(known)}
@@ -346,7 +348,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     for name in set(known) - set(names):
         absent[name] = "not in the record of evaluations; make it with: make records"
     sources = [exploratory, confirmed] if len(frames) > 1 else [exploratory]
-    runs = [run for one in sources for run in one.attrs["provenance"] if run["model"]["spec"] in bundled]
+    runs = [run for one in sources for run in one.attrs["provenance"] if run["model"]["spec"] in specs]
     rows.attrs = {
         "records": shared([file for one in sources for file in one.attrs["records"]]),
         "provenance": shared(runs),
@@ -360,7 +362,8 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     """Training of these models: the seeds that had been seen, and the confirmatory ones where all are on record."""
     seeds = {name: _answering(name, held) for name, held in confirmed_seeds(names).items()}
     complete = [name for name, held in seeds.items() if held]
-    frames = [training_record(names).assign(seed_kind=EXPLORED)]
+    explored = [name for name in names if name in trained_models()]
+    frames = [training_record(explored).assign(seed_kind=EXPLORED)] if explored else []
     if complete:
         confirmed = training_record(complete, confirmed=True)
         fixed_seeds, _ = evidence(complete, CONFIRMATORY, confirmed_seeds(complete), continued=CONTINUED)
