@@ -273,7 +273,7 @@ def ood_figure(means: pd.DataFrame) -> go.Figure:
 
 
 _PANELS = {"perplexity": "All characters", "perplexity_kept": "Characters that no swap touches"}
-_RATIO = "Ratio to softmax (↓ better)"
+_RATIO = "Ratio to baseline (↓ better)"
 
 
 def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
@@ -300,7 +300,7 @@ def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
     plot = Plot(rows, x="swapped", color="attention", panel="of").metric(*shown)
     plot = plot.scale(x_title="Words swapped (%)", y_log=True).add(
         *_lines_and_means(pd.concat([means, ratios]), "seeds"),
-        Rule(column="baseline", name="softmax baseline"),
+        Rule(column="baseline", name="baseline"),
     )
     return plot.figure("page")
 
