@@ -84,7 +84,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
-    "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
+    "verdict_matrix", "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
     *(f"fan{part}" for part in ("", "_attacks", "_curves")),
     *(f"long_range{part}" for part in ("", "_curves")),
     *(f"offline_rl{part}" for part in ("", "_curves")),

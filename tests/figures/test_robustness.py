@@ -104,6 +104,16 @@ def test_differences_have_the_interval_in_points_and_single_seeds_a_heading_of_t
     assert crosses == pytest.approx([14])
 
 
+def test_attacks_that_ask_whether_gradients_are_masked_are_rows_under_their_names():
+    means = pd.concat([seeds(each, "pgd-random", [0.5, 0.6], 0.02) for each in ("softmax", "rpc-sym")])
+    more = pd.concat([seeds(each, "transfer", [0.7, 0.8], 0.02) for each in ("softmax", "rpc-sym")])
+    less = [seeds("rpc-sym", name, [0.1, 0.2], 0.02) for name in ("transfer", "pgd-random")]
+    less = pd.concat(less).assign(baseline="bundled:digits-vit", compared="difference")
+    fig = robustness_differences_figure(pd.concat([means, more]), less)
+    rows = ["<b>2 seeds a side</b>", "PGD, random starts, ε = 0.02", "PGD on another model, ε = 0.02"]
+    assert list(fig.layout.yaxis.ticktext) == rows
+
+
 def test_a_frame_without_accuracies_or_with_an_unknown_variant_is_refused():
     with pytest.raises(UnknownName, match="look"):
         robustness_models_figure(FRAME.assign(attention="mystery"))

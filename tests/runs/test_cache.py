@@ -98,7 +98,7 @@ CHANGES = {
     "the seed": lambda model, call: call.update(seed=1),
     "an option": lambda model, call: call.update(special_tokens="remove"),
     "the layers": lambda model, call: call.update(layers=[0]),
-    "another analysis": lambda model, call: call.update(name="gram-spectrum"),
+    "another analysis": lambda model, call: call.update(analysis="gram-spectrum"),
     "precision": lambda model, call: model.module.double() and call["inputs"].batch.double(),
 }
 
@@ -106,14 +106,19 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_of_anything_is_another_result(what, runs):
     model = loaded()
-    call = {"name": NAME, "inputs": workbench.inputs("bundled:digits", model, n=2), "cache": True}
-    workbench.analyze(**call, model=model)
-    workbench.analyze(**call, model=model)
+    call = {"analysis": NAME, "inputs": workbench.inputs("bundled:digits", model, n=2), "cache": True}
+
+    def analyze():
+        arguments = {key: value for key, value in call.items() if key != "analysis"}
+        return workbench.analyze(call["analysis"], model=model, **arguments)
+
+    analyze()
+    analyze()
     assert runs == [1]
     CHANGES[what](model, call)
     if what == "precision":
         call["inputs"].batch = call["inputs"].batch.double()
-    workbench.analyze(**call, model=model)
+    analyze()
     assert runs == [1, 1]
 
 
@@ -172,7 +177,8 @@ def test_an_analysis_of_somebody_else_and_a_folder_of_masks_are_not_kept(runs, m
     arguments = {"model": vit().eval(), "inputs": images(), "cache": True}
     monkeypatch.setitem(registry.ANALYSES, "mine", registry.ANALYSES[NAME])
     frame = workbench.analyze("mine", **arguments)
-    assert "not cached: the analysis is of another package, whose code may change" in frame.attrs["notes"]
+    said = "not cached: the analysis or its null is of another package, whose code may change"
+    assert said in frame.attrs["notes"]
     source = model_source(RunSettings(model=arguments["model"], inputs=images()), ("v",))
     with pytest.raises(Unhashable, match="masks is a file or folder"):
         caching.result_key(source, True, {"options": {"masks": str(tmp_path)}})

@@ -7,6 +7,7 @@ row per layer, per input and over everything), or statistics (``mean``, ``low``,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -234,7 +235,7 @@ class Sample:
     def few(self, over: str | None, inputs: int | None) -> bool:
         """Whether a place has fewer than `FEW` values, or means of a unit, which have no quartiles to speak of."""
         if self.statistics:
-            return inputs is not None and inputs < FEW
+            return inputs is not None and inputs * math.prod(self.pooled.values()) < FEW
         if over is not None:
             return over in self.units and self.rows[over].nunique() < FEW
         return bool(self.units) and bool((self.rows.groupby([*self.by]).size() < FEW).all())

@@ -21,6 +21,8 @@ ATTACKS = {
     "fgsm": "FGSM", "pgd": "PGD", "autoattack": "AutoAttack", "square": "Square", "spsa": "SPSA",
     "cw": "Carlini–Wagner", "sld": "SLD", "noise": "Noise",
 }  # fmt: skip
+_OF_PAIRS = {"pgd-random": "PGD, random starts", "transfer": "PGD on another model"}
+"""Attacks that were asked of one pair of models: is its robustness masked gradients?"""
 _NORMS = {**dict.fromkeys(ATTACKS, "Budget ε (L∞)"), "cw": "Budget ε (L2)", "sld": "Budget ε (L1)"}
 _LAST = "corruptions"
 # What a caption adds where a panel shows more than budgets of every pixel.
@@ -99,7 +101,8 @@ def condition_words(protocol: str, budget: float) -> str:
     """Return what a row or panel is called: "PGD, ε = 0.02", "Corruptions (mean of kinds)"."""
     if protocol == "clean":
         return "Clean"
-    return f"{ATTACKS[protocol]}, ε = {budget:g}" if protocol in ATTACKS else "Corruptions, mean of kinds"
+    name = (ATTACKS | _OF_PAIRS).get(protocol)
+    return f"{name}, ε = {budget:g}" if name else "Corruptions, mean of kinds"
 
 
 def robustness_models_figure(means: pd.DataFrame) -> go.Figure:
@@ -154,7 +157,7 @@ def robustness_differences_figure(means: pd.DataFrame, differences: pd.DataFrame
     less = less.assign(**{name: 100 * less[name] for name in ("value", "low", "high")}, panel=_LESS)
     kept = means[means["protocol"].isin(less["protocol"])]
     rows = pd.concat([kept.assign(panel=_ACCURACY), less])
-    order = [name for name in ("clean", *ATTACKS, _LAST) if (rows["protocol"] == name).any()]
+    order = [name for name in ("clean", *ATTACKS, *_OF_PAIRS, _LAST) if (rows["protocol"] == name).any()]
     rows = rows.sort_values("protocol", key=lambda names: names.map(order.index), kind="stable")
     seeds = less[less["training_seed"].isna()].groupby("protocol")["seeds"].max()
     rows["label"] = [condition_words(*one) for one in zip(rows["protocol"], rows["epsilon"], strict=True)]
