@@ -15,7 +15,7 @@ from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.paths import data_dir
 from workbench.data.pools import digits_split
-from workbench.models.checkpoints import read_checkpoint, restore
+from workbench.models.checkpoints import FORMAT, read_checkpoint, restore
 from workbench.papers.published import claim_options, stated_claims
 from workbench.studies import records
 from workbench.studies.evaluation.robustness import claimed, make_robustness_record
@@ -76,16 +76,25 @@ def test_loaded_by_name_on_the_bundled_digits_it_is_as_accurate(model):
     assert right == pytest.approx(model["checkpoints"][-1]["test_accuracy"], abs=1.5 / 445)
 
 
-def test_files_are_the_ones_recorded(model, record):
-    for name, digest in record["files"].items():
-        assert sha256_file(RECORD / name) == digest, name
-    assert {(RECORD / name).resolve() for name in record["files"]} == {
-        *(path.resolve() for path in MODEL.iterdir()),
-        (RECORD / "metrics.csv").resolve(),
+@pytest.mark.parametrize("name", MODELS)
+def test_files_are_the_ones_recorded(name):
+    folder, models = data_dir() / "records" / name, data_dir() / "models" / name
+    record, model = (json.loads(path.read_text()) for path in (folder / "record.json", models / "model.json"))
+    for file, digest in record["files"].items():
+        assert sha256_file(folder / file) == digest, file
+    assert {(folder / file).resolve() for file in record["files"]} == {
+        *(path.resolve() for path in models.iterdir()),
+        (folder / "metrics.csv").resolve(),
     }
-    assert [row["sha256"] for row in model["checkpoints"]] == [
-        sha256_file(MODEL / row["file"]) for row in model["checkpoints"]
-    ]
+    hashes = [row["sha256"] for row in model["checkpoints"]]
+    assert hashes == [sha256_file(models / row["file"]) for row in model["checkpoints"]]
+    assert record["runs"][0]["last_checkpoint_sha256"] == hashes[-1]
+    assert record["recipe"] == model["recipe"]
+    assert record["command"] == f"workbench study records training --model bundled:{name}"
+    for row in model["checkpoints"]:
+        _, meta = read_checkpoint(models / row["file"])
+        assert meta["format"] == model["format"] == FORMAT
+        assert meta["command"] == model["command"] == record["runs"][0]["command"]
 
 
 def test_model_and_record_are_of_the_recipe_and_data_that_the_package_has(model, record):
@@ -93,9 +102,6 @@ def test_model_and_record_are_of_the_recipe_and_data_that_the_package_has(model,
     assert recipe == model["recipe"] == record["recipe"]
     assert load_task("digits").data == model["data"] == record["data"]
     assert model["complete"]
-    for row in model["checkpoints"]:
-        _, meta = read_checkpoint(MODEL / row["file"])
-        assert meta["command"] == model["command"] == record["runs"][0]["command"]
 
 
 def test_the_bundled_files_stay_small():
