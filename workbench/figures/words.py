@@ -63,7 +63,10 @@ NO_DATA = "no data"
 _VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
              "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised", "primal-all": "Primal, all layers",
              "primal-e": "Primal, e alone", "primal-all-e": "Primal, all layers, e alone",
-             "primal-independent": "Primal, data-independent"}  # fmt: skip
+             "primal-independent": "Primal, data-independent", "rpc-sym-n5": "symmetric RPC, n = 5",
+             "rpc-sym-n6": "symmetric RPC, n = 6", "rpc-sym-all": "symmetric RPC, n = 2 in all layers",
+             "rpc-sym-implemented": "symmetric RPC, λμ",
+             "rpc-sym-iterated": "symmetric RPC, nothing sparse"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
 _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}
 _NAME = re.compile(

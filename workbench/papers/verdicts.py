@@ -375,7 +375,8 @@ def evidence(
 
     Those of the first stage decide where all of them are there of every model that the claim compares; those of the
     second stage join when all of them are. Until then the seeds that had been seen answer (the mapping is empty), and
-    nothing is read of those that are there: a look at some would choose when to stop.
+    nothing is read of those that are there: a look at some would choose when to stop. Where one model has fewer fixed
+    seeds than another, those that all of them have decide.
 
     Args:
         names: the models that are compared.
@@ -384,10 +385,11 @@ def evidence(
         what: what was done with them.
         continued: the seeds of the second stage, of every model that has one.
     """
-    there = {name: len(set(fixed.get(name, ())) & set(trained.get(name, ()))) for name in names}
-    stated = {name: len(fixed.get(name, ())) for name in names}
+    common = set.intersection(*(set(fixed.get(name, ())) for name in names))
+    there = {name: len(common & set(trained.get(name, ()))) for name in names}
+    stated = {name: len(common) for name in names}
     if all(0 < stated[name] == there[name] for name in names):
-        answering = {name: tuple(fixed[name]) for name in names}
+        answering = {name: tuple(seed for seed in fixed[name] if seed in common) for name in names}
         more = {name: tuple((continued or {}).get(name, ())) for name in names}
         if all(seeds and set(seeds) <= set(trained[name]) for name, seeds in more.items()):
             answering = {name: (*answering[name], *more[name]) for name in names}

@@ -29,3 +29,7 @@ CONTINUED: dict[str, tuple[int, ...]] = {
     if not name.startswith("photos-")
 }
 """Seeds of the second stage, fixed on 2026-11-27. A claim uses them when all are on record for all its models."""
+CONFIRMATORY |= {
+    f"digits-rpc-sym-{setting}": (1907, 1912, 1931)
+    for setting in ("n5", "n6", "all", "implemented", "iterated")
+}  # other settings of RPC-Attention, fixed on 2026-11-28, without a second stage

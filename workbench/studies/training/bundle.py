@@ -8,6 +8,7 @@ whatever the number of cores; as many runs at a time as ``--workers`` says. The 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -70,8 +71,22 @@ MODELS: dict[str, Bundled] = {
     },
     "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
-CONFIRMED_ONLY: dict[str, Bundled] = {"prose-softmax-sym": Bundled("prose", "softmax-sym")}
-"""Baselines that are trained with the confirmatory seeds alone: their records are committed, and no weights."""
+_RPC_SETTINGS: dict[str, dict[str, Any]] = {
+    "n5": {"num_iter": [5]},
+    "n6": {"num_iter": [6]},
+    "all": {"num_iter": 2, "lambd": 3.0},
+    "implemented": {"convention": "as_implemented"},
+    "iterated": {"lambd": math.inf},
+}
+"""teo2024, Tables 1 and 2: what differs from `digits-rpc-sym`; "iterated" has no sparse part, and is a control."""
+CONFIRMED_ONLY: dict[str, Bundled] = {
+    "prose-softmax-sym": Bundled("prose", "softmax-sym"),
+    **{
+        f"digits-rpc-sym-{name}": Bundled("digits", "rpc-sym", options=options)
+        for name, options in _RPC_SETTINGS.items()
+    },
+}
+"""Models that are trained with the confirmatory seeds alone: their records are committed, and no weights."""
 COMMAND = "workbench study records training"
 
 
