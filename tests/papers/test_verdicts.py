@@ -33,6 +33,7 @@ from workbench.papers.verdicts import (
     controlled,
     counted,
     decide,
+    evidence,
     families,
     least_favourable,
     mean_over,
@@ -475,3 +476,14 @@ def test_training_begins_where_the_learning_rate_falls():
         frame, parse_measure("LCKA"), "last / warm-up", {"early": 0, "warm": 3, "late": 30}
     )
     assert ratio.value == pytest.approx(0.25 ** (1 / 3))
+
+
+def test_models_with_different_numbers_of_seeds_are_compared_over_those_that_all_have():
+    fixed = {"many": (7, 8, 9, 10), "few": (9, 7)}
+    seeds, words = evidence(["many", "few"], fixed, {"many": [7, 8, 9, 10], "few": [7, 9]})
+    assert {name: set(own) for name, own in seeds.items()} == {"many": {7, 9}, "few": {7, 9}}
+    assert words.endswith(", 2 and 2")
+    assert evidence(["many"], fixed, {"many": [7, 8, 9, 10]})[0] == {"many": (7, 8, 9, 10)}
+    nothing, words = evidence(["many", "few"], fixed, {"many": [7, 8, 9, 10], "few": [7]})
+    assert nothing == {}
+    assert "2 of 2 of many, 1 of 2 of few" in words
