@@ -255,9 +255,6 @@ def test_values_made_of_right_singular_vectors_are_found_and_leave_out_what_the_
     assert overall.loc[("right_singular_share", "permutation"), "value"] == pytest.approx(1)
     null_mean = overall.loc[("right_singular_share", "gaussian"), "null_mean"]
     assert null_mean == pytest.approx(MODEL_DIM / MODEL_TOKENS, rel=0.2)
-    angles = overall.loc["right_singular_angle"]
-    assert angles["value"].max() < 1e-6
-    assert angles["null_mean"].min() > 0.3
     outside = overall.loc["r_score_share"].set_index("candidate")
     # the output A V is then a mixture of the e-scores
     assert outside.loc["head_out", "value"] == pytest.approx(outside.loc["e_scores", "value"])

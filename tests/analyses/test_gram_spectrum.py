@@ -353,6 +353,6 @@ def test_permuted_tokens_leave_a_spectrum_as_it_is():
 
 def test_spectra_of_equal_keys_are_counted_apart_from_those_too_small_for_a_number():
     traces = [-math.inf, 1.0, -800.0, -math.inf, 2.0]
-    frame = pd.DataFrame({"metric": "gram_log_trace", "value": traces})
+    frame = pd.DataFrame({"metric": "gram_log_trace", "input": "0", "value": traces})
     sentences = notes(frame, Options())
     assert sentences[0] == "2 of 5 spectra are zero: all keys of the head are equal"

@@ -41,8 +41,6 @@ def test_a_split_is_measured_as_a_loop_measures_it():
         zeros = sum(float(x) == 0 for row in s for x in row)
         assert found.zeros[place].item() == pytest.approx(zeros / (TOKENS * DIM))
         assert found.share[place].item() == pytest.approx(sum(energy) / k.square().sum().item())
-        spread = sum(energy) ** 2 / (TOKENS * sum(x**2 for x in energy))
-        assert found.evenness[place].item() == pytest.approx(spread)
         gap = math.sqrt((k - low - s).square().sum() / k.square().sum())
         assert found.gap[place].item() == pytest.approx(gap)
 
@@ -53,17 +51,8 @@ def test_a_split_that_adds_up_has_no_gap_and_one_without_s_is_all_zeros():
     nothing = split_of(keys, low_rank, torch.zeros_like(keys))
     assert (nothing.zeros == 1).all()
     assert (nothing.share == 0).all()
-    assert nothing.evenness.isnan().all()
     expected = (keys - low_rank).norm(dim=(-2, -1)) / keys.norm(dim=(-2, -1))
     torch.testing.assert_close(nothing.gap, expected)
-
-
-def test_evenness_goes_from_one_token_to_all():
-    keys = randn(TOKENS, DIM)
-    one, every = torch.zeros(TOKENS, DIM), torch.ones(TOKENS, DIM)
-    one[3] = randn(DIM).float()
-    assert split_of(keys, keys, one).evenness.item() == pytest.approx(1 / TOKENS)
-    assert split_of(keys, keys, every).evenness.item() == pytest.approx(1)
 
 
 def test_padding_counts_for_nothing():
@@ -136,4 +125,4 @@ def test_heads_without_s_are_counted():
     )
     list(split_of_layer(layer, {}))
     total = BATCH * HEADS
-    assert layer.counts.notes() == [f"1 of {total} heads have S = 0: its evenness is undefined"]
+    assert layer.counts.notes() == [f"1 of {total} heads have S = 0"]

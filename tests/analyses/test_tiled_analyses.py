@@ -292,6 +292,10 @@ def test_the_effective_rank_lies_between_its_bounds_and_within_its_error(small_t
     ).all()
     assert (numbers["effective_rank_error"] < 0.02 * rank).all()
     pd.testing.assert_series_equal(numbers["rank_90"], exact["rank_90"])
+    most = numbers["effective_rank_error"].max()
+    estimated = "effective_rank is estimated, with a standard error of at most"
+    assert any(note.startswith(f"{estimated} {most:.2g};") for note in tiled.attrs["notes"])
+    assert not any(note.startswith(estimated) for note in dense.attrs["notes"])
     with pytest.raises(InputError, match="max_rank='all' asks for all 61 eigenvalues"):
         workbench.analyze("gram-spectrum", qkv=given, method="tiled", max_rank="all")
     with pytest.raises(InputError, match="tiles are float64"):

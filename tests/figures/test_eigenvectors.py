@@ -32,10 +32,7 @@ def eigen_frame(model="bundled:digits-vit", layers=(None, 0, 1, 2)):
                     ]
                 rows.append({"metric": "eigen_residual", "value": 0.6, **own})
             true = {**at, "candidate": "true", "statistic": "mean"}
-            rows += [
-                {"metric": "gamma_floor", "value": 2e-18, **true},
-                {"metric": "gamma_size", "value": 1e-7, **true},
-            ]
+            rows.append({"metric": "gamma_size", "value": 1e-7, **true})
     frame = study(*rows, model=model)
     residuals = (frame["metric"] == "eigen_residual") & (frame["candidate"] == "values")
     null_level = {"null": "gaussian", "null_mean": 0.8, "null_low": 0.7, "null_high": 0.9}

@@ -35,11 +35,14 @@ def by_layer(model="bundled:digits-vit", values=True):
     ):
         rows += levels(2.0, layers=(3.0, 1.5), metric=metric, **more, null_mean=0.7, **NULL)
     for null, mean in (("gaussian", 0.25), ("permutation", 0.3)):
-        for metric, more in (("right_singular_share", {}), ("right_singular_angle", {"statistic": "mean"})):
-            if values:
-                rows += levels(
-                    0.5, layers=(0.4, 0.6), metric=metric, **more, **(NULL | {"null": null}), null_mean=mean
-                )
+        if values:
+            rows += levels(
+                0.5,
+                layers=(0.4, 0.6),
+                metric="right_singular_share",
+                **(NULL | {"null": null}),
+                null_mean=mean,
+            )
     return study(*rows, model=model)
 
 

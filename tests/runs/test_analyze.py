@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 import workbench
+from workbench.analyses import attention_map
 from workbench.analyses.gram_spectrum import gram_eigenvalues
 from workbench.analyses.token_similarity import token_cosine_similarity
 from workbench.attention import replace_attention
@@ -225,15 +226,15 @@ def test_attention_measures_of_a_vit_are_in_patches_and_of_a_text_in_tokens():
         assert rows["value"].between(0, most).all()
 
 
-def test_findings_follow_the_rules_and_change_no_number():
+def test_notes_follow_the_rules_and_change_no_number(monkeypatch):
     model = vit()
-    lenient = analyze(
-        "attention-map", model=model, inputs=images(), sink_share=1.0, dead_entropy=1.0, dead_norm=0.0
-    )
-    strict = analyze("attention-map", model=model, inputs=images(), sink_share=0.0, sink_over_uniform=0.0)
-    assert lenient.attrs["notes"] == []
+    plain = analyze("attention-map", model=model, inputs=images())
+    monkeypatch.setattr(attention_map, "SINK_SHARE", 0.0)
+    monkeypatch.setattr(attention_map, "SINK_OVER_UNIFORM", 0.0)
+    strict = analyze("attention-map", model=model, inputs=images())
+    assert plain.attrs["notes"] == []
     assert sum("sink" in note for note in strict.attrs["notes"]) == LAYERS * HEADS
-    same(lenient, strict)
+    same(plain, strict)
 
 
 def test_causal_attention_is_judged_by_what_a_query_may_see():
@@ -516,8 +517,8 @@ def test_unknown_names_offer_the_nearest():
         ("gram-spectrum", {"max_rank": "half"}, "got 'half'"),
         ("gram-spectrum", {"max_rank": True}, "got True"),
         ("gram-spectrum", {"normalize": 3}, "normalize must be 'none' or 'trace'; got 3"),
-        ("attention-map", {"sink_share": 2}, "sink_share must be a number from 0 to 1; got 2"),
-        ("attention-map", {"dead_norm": math.nan}, "got nan"),
+        ("eigenvector-test", {"noise": -1}, "noise must be a number from 0"),
+        ("eigenvector-test", {"noise": math.nan}, "got nan"),
         (
             "token-similarity",
             {"null_samples": 1},

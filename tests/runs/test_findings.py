@@ -80,8 +80,12 @@ def test_memberships_tell_the_place_and_the_masks():
         value=first.loc[[*maps[["layer", "head", "token"]].itertuples(index=False)]].to_numpy()
     )
     assert workbench.findings(same)[0].startswith("bundled:digits-vit: the place of a patch explains 100%")
-    even, agreed = workbench.findings(workbench.analyze("membership", **RUN, masks="ink", null_samples=4))
+    frame = workbench.analyze("membership", **RUN, masks="ink", null_samples=4)
+    even, agreed = workbench.findings(frame)
     assert "normalised entropy of membership" in even
+    shares = frame[(frame["metric"] == "membership_share") & frame["input"].notna()]
+    largest = mean_interval(shares.groupby("input")["value"].mean())
+    assert f"share of the largest head {largest.words()} (ours)" in even
     assert "95 % CI" in even
     assert "masks (ink)" in agreed
     assert "95 % band of permuted patches" in agreed
@@ -300,9 +304,13 @@ def test_a_grid_of_noises_is_told_once_per_model():
     gains, applies, raised, boosted = workbench.findings(frame)
     whole = frame[frame["layer"].isna() & frame["input"].notna()]
     by_input = whole.groupby(["metric", whole["candidate"].fillna(""), "input"])["value"].mean()
-    gamma, gain = (mean_interval(by_input[key]) for key in (("snr_gamma", ""), ("snr_gain", "attention")))
+    gamma, cosine, gain = (
+        mean_interval(by_input[key])
+        for key in (("snr_gamma", ""), ("snr_noise_cosine", ""), ("snr_gain", "attention"))
+    )
     assert gains.endswith(
-        f"γ = {gamma.words()}, mean over 4 inputs with its 95 % CI, over 2 noises and 2 severities."
+        f"γ = {gamma.words()}, cos(η, η̂) = {cosine.words()}, mean over 4 inputs with its 95 % CI, over 2 noises "
+        "and 2 severities."
     )
     assert "min(α, β) > γ in 0% [0%, 0%] of the blocks" in applies
     verdict = (
@@ -350,6 +358,9 @@ def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place
     entropy = single[(single["metric"] == "class_attention_entropy_share") & (single["layer"] == 3)]
     last = mean_interval(entropy.groupby("input")["value"].mean())
     assert f"{last.words()} in layer 3; relative spread" in rows
+    special = single[(single["metric"] == "class_attention_special") & (single["layer"] == 0)]
+    first = mean_interval(special.groupby("input")["value"].mean())
+    assert f"share on special tokens {first.words()} in layer 0" in rows
     assert f"{mean_interval(share).words('.0%')} of the attention to patches lies on the mask (ink)" in masked
     assert " the permutation null's 95 % band (" in masked
     alone = workbench.analyze("class-attention", **RUN, masks="ink", null_samples=4)
@@ -385,12 +396,20 @@ def test_subspaces_tell_how_parallel_heads_are_beside_random_directions():
 
 def test_filter_kernels_tell_shares_beside_permuted_tokens():
     frame = workbench.analyze("filter-kernels", **RUN | {"n": 2}, layers=[0], null_samples=2)
-    (sentence,) = workbench.findings(frame)
+    sentence, widths = workbench.findings(frame)
     rows = frame.query("metric == 'filter_share' and candidate == 'nlm' and convention == 'heads'")
     share = mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
     assert f"of queries and keys {share.words('.1%')}; bilateral filter" in sentence
     assert "above the permutation null's 95 % band: " in sentence
     assert "95 % band: 0 of 5" in workbench.findings(frame.assign(value=frame["null_mean"]))[0]
+    bilateral = frame.query("candidate == 'bilateral' and convention == 'heads' and input.notna()")
+    h_p, h_y = (
+        mean_interval(bilateral[bilateral["metric"] == metric].groupby("input")["value"].mean())
+        for metric in ("filter_position", "filter_content")
+    )
+    assert f"of queries and keys h_p = {h_p.words('.1f')} patches, h_y = {h_y.words()} (" in widths
+    none = frame.assign(value=frame["value"].where(frame["metric"] != "filter_position"))
+    assert len(workbench.findings(none)) == 1
 
 
 def test_projection_errors_of_checkpoints_are_told_together_from_first_to_last():

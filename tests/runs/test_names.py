@@ -100,7 +100,7 @@ def test_checkpoints_stay_checkpoints_of_one_model_and_name_rows_of_tokens():
 def test_a_grid_and_two_watches_keep_models_apart(tmp_path):
     models = vit(0), vit(1)
     grid = workbench.analyze_grid(
-        "attention-map", [(model, images()) for model in models], {"sink_share": [0.3]}, layers=0
+        "attention-map", [(model, images()) for model in models], {"null_samples": [0]}, layers=0
     )
     assert grid["model"].nunique() == 2
     watched = []

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from annotated_types import Ge, Le
+from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -42,19 +42,18 @@ from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
-_Share = Annotated[float, Ge(0), Le(1)]
+
+# When `attention_report` lists a head; each is compared with a mean over the inputs.
+DEAD_NORM = 0.01  # output norm as a share of the layer's: below it
+DEAD_ENTROPY = 0.999  # entropy as a share of its maximum: above it
+SINK_SHARE = 0.3  # attention that one key receives: above it, and
+SINK_OVER_UNIFORM = 2.0  # more than this many times its share under uniform attention
 
 
 @dataclass(frozen=True)
 class Options(OfMaps):
-    """When `attention_report` names a head; each value is compared with its mean over the inputs."""
+    """Options of `attention-map`."""
 
-    dead_norm: Annotated[_Share, "report a head whose output norm is below this share of its layer's"] = 0.01
-    dead_entropy: Annotated[_Share, "report a head whose entropy is above this share of its maximum"] = 0.999
-    sink_share: Annotated[_Share, "report a head in which one key receives more than this share"] = 0.3
-    sink_over_uniform: Annotated[
-        float, Ge(0), Le(1e6), "and more than this many times what even attention would give it"
-    ] = 2.0
     null_samples: Annotated[
         NullSamples,
         "samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out",
@@ -558,7 +557,7 @@ def _real_places(layer: Layer, input: int, count: int, keys: bool) -> list[int]:
 REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
 
 
-def attention_report(frame: pd.DataFrame, rules: Options | None = None) -> pd.DataFrame:
+def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
     """Dead heads, attention sinks and non-finite values in an ``attention-map`` result: one row per finding.
 
     Columns: model, checkpoint, layer, head; finding (``dead``, ``sink`` or ``non-finite``); value, the mean
@@ -566,7 +565,6 @@ def attention_report(frame: pd.DataFrame, rules: Options | None = None) -> pd.Da
     the index of the sink's key where all inputs agree, else its commonest; reason, the rule in words. No
     rows: nothing found. Raises `InputError` where the frame holds no attention map.
     """
-    rules = rules or Options()
     if not {"attention_sink", "nonfinite"} <= set(frame["metric"].dropna()):
         raise InputError(
             "this result holds no attention maps; compute them with the analysis 'attention-map'"
@@ -576,13 +574,13 @@ def attention_report(frame: pd.DataFrame, rules: Options | None = None) -> pd.Da
     heads = frame[frame["head"].notna()]  # what is measured of whole layers has no rule
     for _, rows in heads.groupby(places, dropna=False, sort=False):
         place = rows[places].iloc[0].to_dict()
-        found += [place | finding for finding in _findings(rows, rules)]
+        found += [place | finding for finding in _findings(rows)]
     kinds = {"layer": "Int64", "head": "Int64", "inputs": "Int64", "key": "Int64", "value": "float64"}
     report = pd.DataFrame(found, columns=list(REPORT_COLUMNS))
     return report.astype({name: kinds.get(name, "string") for name in REPORT_COLUMNS})
 
 
-def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
+def _findings(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """What the rules say about the rows of one head."""
     values = {str(metric): part["value"].dropna() for metric, part in rows.groupby("metric", sort=False)}
     mean = {metric: float(part.mean()) for metric, part in values.items() if len(part)}
@@ -595,15 +593,15 @@ def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
             "reason": reason,
         } | more
 
-    if mean.get("head_output_norm", math.inf) < rules.dead_norm:
-        yield finding("dead", "head_output_norm", f"output norm below {rules.dead_norm:g} of the layer's")
-    if mean.get("attention_entropy_share", 0.0) > rules.dead_entropy:
-        reason = f"attention is even: entropy above {rules.dead_entropy:g} of its maximum"
+    if mean.get("head_output_norm", math.inf) < DEAD_NORM:
+        yield finding("dead", "head_output_norm", f"output norm below {DEAD_NORM:g} of the layer's")
+    if mean.get("attention_entropy_share", 0.0) > DEAD_ENTROPY:
+        reason = f"attention is uniform: entropy above {DEAD_ENTROPY:g} of its maximum"
         yield finding("dead", "attention_entropy_share", reason)
     even = float(rows.loc[rows["metric"] == "attention_sink", "null_mean"].mean())
     sink = mean.get("attention_sink", 0.0)
-    if sink > rules.sink_share and not sink <= rules.sink_over_uniform * even:
-        reason = f"one key receives over {rules.sink_share:g} of the attention (if it were even: {even:.3g})"
+    if sink > SINK_SHARE and not sink <= SINK_OVER_UNIFORM * even:
+        reason = f"one key receives over {SINK_SHARE:g} of the attention (uniform attention: {even:.3g})"
         keys = values.get("attention_sink_key")
         key = int(keys.mode().iloc[0]) if keys is not None and len(keys) else None
         yield finding("sink", "attention_sink", reason, key=key)
@@ -613,7 +611,7 @@ def _findings(rows: pd.DataFrame, rules: Options) -> Iterator[dict[str, Any]]:
 
 def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     """The first lines of the report."""
-    report = attention_report(frame, options)
+    report = attention_report(frame)
     said = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
@@ -640,7 +638,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         )
     means = frame[frame["statistic"].isna() | (frame["statistic"] == "mean")]
     if {"attention_sink", "nonfinite"} <= set(means["metric"]):
-        named = attention_report(means, options)["finding"].value_counts()
+        named = attention_report(means)["finding"].value_counts()
         heads = len(means[means["head"].notna()].drop_duplicates(["layer", "head"]))
         kinds = {"dead": "dead", "sink": "with an attention sink", "non-finite": "with non-finite attention"}
         counts = ", ".join(f"{named.get(kind, 0)} {words}" for kind, words in kinds.items())

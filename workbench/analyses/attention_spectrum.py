@@ -7,7 +7,6 @@ were H_r; the r-scores Kᵀ H_e = H_r Σ it never computes. Everything in float6
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -31,7 +30,7 @@ from workbench.analyses.attention_matrix import (
 )
 from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention
-from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
+from workbench.analyses.linalg import head_bases, inside_share, left_out
 from workbench.analyses.null_values import null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues, Single
@@ -113,16 +112,6 @@ R_SCORE_SHARE = Metric(
     "chen2023 Remark 3.4; workbench",
     low=0,
     high=1,
-)
-RIGHT_SINGULAR_ANGLE = Metric(
-    "right_singular_angle",
-    "Principal angle between V and the right singular vectors",
-    "angles between the column space of V and the first head_dim right singular vectors H_r of attention, "
-    "minimum or mean",
-    "chen2023 Remark 3.3; workbench",
-    unit="radians",
-    low=0,
-    high=math.pi / 2,
 )
 RIGHT_SINGULAR_SHARE = Metric(
     "right_singular_share",
@@ -341,7 +330,7 @@ def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Grou
     output = own if output is None else output
     random = noise_like(output, options.null_samples if "gaussian" in options.nulls else 0, group, "output")
     found += _left_out(svd, output, random)
-    return found + ([] if v is None else _beside_values(svd, v, random, layer, group, options))
+    return found + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
 
 
 def _attention_of(layer: Layer) -> AttentionMatrix:
@@ -391,7 +380,7 @@ def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group:
         torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),
     )
     found += _left_out(svd, output, random)
-    return found + ([] if v is None else _beside_values(svd, v, random, layer, group, options))
+    return found + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
 
 
 def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
@@ -428,13 +417,13 @@ def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
     ]
 
 
-def _beside_values(
+def _values_in_span(
     svd: KernelSVD, v: Tensor, random: Tensor, layer: Layer, group: Group, options: Options
-) -> list[Found]:
-    """How far V is from the right singular vectors: share of its squared norm in their span, principal angles."""
-    basis, drawn = head_bases(v), {}
+) -> Found:
+    """The share of the squared norm of V in the span of the right singular vectors."""
+    drawn = {}
     if len(random):
-        drawn["gaussian"] = (random, torch.linalg.qr(random).Q)
+        drawn["gaussian"] = random
     if options.null_samples and "permutation" in options.nulls:
         places = torch.arange(v.shape[-2], device=v.device, dtype=torch.float64)[:, None]
         orders = [
@@ -442,10 +431,7 @@ def _beside_values(
             for seed in group.seeds.flatten().tolist()
         ]
         order = torch.stack(orders, 1).unflatten(1, v.shape[:2]).long()
-        drawn["permutation"] = (
-            torch.take_along_dim(v[None], order, -2),
-            torch.take_along_dim(basis[None], order, -2),
-        )
+        drawn["permutation"] = torch.take_along_dim(v[None], order, -2)
     shared = options.shared_values(layer, group.inputs)
     beside = [None] * len(v) if shared is None else [*shared[:, 0, group.tokens]]
     seeds = group.seeds.tolist()
@@ -458,28 +444,9 @@ def _beside_values(
             ]
             for *part, whole in zip(v, seeds, beside, strict=True)
         ]
-        values = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
-        drawn[null] = (values, torch.stack([head_bases(one) for one in values]))
-
-    def compare(values: Tensor, basis: Tensor) -> dict[str, Tensor]:
-        angles = span_angles(basis, svd.right)
-        return {
-            "share": inside_share(values, svd.right),
-            "min": angles[..., 0],
-            "mean": angles.nanmean(-1),
-        }
-
-    observed = compare(v, basis)
-    null = {name: compare(*parts) for name, parts in drawn.items()}
-    return [
-        Found(
-            RIGHT_SINGULAR_SHARE if name == "share" else RIGHT_SINGULAR_ANGLE,
-            values,
-            {kind: found[name].movedim(0, -1) for kind, found in null.items()},
-            {} if name == "share" else {"statistic": name},
-        )
-        for name, values in observed.items()
-    ]
+        drawn[null] = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
+    null_samples = {name: inside_share(values, svd.right).movedim(0, -1) for name, values in drawn.items()}
+    return Found(RIGHT_SINGULAR_SHARE, inside_share(v, svd.right), null_samples)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -524,7 +491,6 @@ ANALYSIS = Analysis(
         RANK_90,
         RANK_90_SHARE,
         R_SCORE_SHARE,
-        RIGHT_SINGULAR_ANGLE,
         RIGHT_SINGULAR_SHARE,
     ),
     Options,

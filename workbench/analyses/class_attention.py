@@ -538,6 +538,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How even and wide a head's row is and how different heads are, at both ends of depth; what lies on masks."""
     layered = frame[frame["layer"].notna() & (frame["candidate"].isna() | (frame["candidate"] == HEAD))]
     parts = {
+        "share on special tokens": CLASS_ATTENTION_SPECIAL,
         "normalised entropy": CLASS_ATTENTION_ENTROPY_SHARE,
         "relative spread": CLASS_ATTENTION_SPREAD,
         "head diversity": CLASS_ATTENTION_DIVERSITY,

@@ -68,12 +68,6 @@ GAMMA_REL = Metric(
     "saritas2025 Fig. 3",
     low=0,
 )
-GAMMA_FLOOR = Metric(
-    "gamma_floor",
-    "Difference of γ from rounding alone",
-    "what gamma_abs of a true eigenvector comes to at the precision of the run",
-    low=0,
-)
 GAMMA_SIZE = Metric(
     "gamma_size",
     "Mean size of γ",
@@ -114,7 +108,6 @@ class EigenvectorTest(NamedTuple):
 
     gamma_abs: Float[Tensor, "*batch candidate axis statistic"]
     gamma_rel: dict[str, Float[Tensor, "*batch candidate axis statistic"]]
-    gamma_floor: Float[Tensor, "*batch axis"]
     gamma_size: Float[Tensor, "*batch candidate axis"]
     inconsistency: Float[Tensor, "*batch"]
     eigen_residual: Float[Tensor, "*batch candidate axis"]
@@ -151,8 +144,6 @@ def eigenvector_test(
         small number beside many a γ; "as_published" nothing. Tokens where a candidate is exactly 0 have no γ and are
         left out.
     gamma_size: mean |γ|, for true eigenvectors μ_d/N: what the differences are to be read against.
-    gamma_floor: the mean difference that true eigenvectors show through rounding alone: an error of one unit
-        of rounding (ε/2 · μ_1) in every entry of K̃ â, mean over pairs of the sum of both tokens' errors.
     eigen_residual: ‖K̃â − ρâ‖ / ‖K̃â‖, ρ = âᵀK̃â / âᵀâ: 0 for an eigenvector, at most 1.
 
     For the head: inconsistency ‖1_N G⁻¹V‖ / ‖G⁻¹V‖, 0 where V = G C Â can hold and 1 where it cannot; span_share,
@@ -293,7 +284,6 @@ def _test(
     return EigenvectorTest(
         gamma_abs=torch.stack(absolute_differences(gamma), -1) * factor,
         gamma_rel=dict(zip(("as_published", "as_implemented"), relative, strict=True)),
-        gamma_floor=_padded(_rounding(axes, gram, vectors) * factor, v.shape[-1]),
         gamma_size=gamma.abs().nanmean(-1) * factor,
         inconsistency=inconsistency,
         eigen_residual=torch.stack([_padded(residuals(part), v.shape[-1]) for part in candidates]),
@@ -324,13 +314,6 @@ def _perturbed(vectors: Tensor, noise: float, seed: int) -> Tensor:
 def _unit(candidate: Tensor) -> Tensor:
     """Columns of norm 1: no test depends on their size, but float32 would not hold it."""
     return candidate / torch.linalg.vector_norm(candidate, dim=-2, keepdim=True)
-
-
-def _rounding(axes: PrincipalAxes, gram: Tensor | GramTiles, vectors: Tensor) -> Tensor:
-    size = 1 / vectors.double().abs()
-    size = torch.where(size.isfinite(), size, torch.nan).nanmean(0)
-    floor = torch.finfo(gram.dtype).eps * axes.eigenvalues[0] / len(gram) * size
-    return floor.masked_fill(axes.resolved == 0, torch.nan)
 
 
 def _padded(values: Tensor, axes: int) -> Tensor:
@@ -383,7 +366,6 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield ranked(EIGEN_RESIDUAL, found.eigen_residual[..., number, :], columns, **null_samples)
         if candidate == "true":  # all of its norm lies in the span
             columns = {"candidate": candidate, "statistic": "mean"}
-            yield ranked(GAMMA_FLOOR, found.gamma_floor, columns)
             yield ranked(GAMMA_SIZE, found.gamma_size[..., number, :], columns)
             continue
         null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in found.null_samples.items()}
@@ -435,7 +417,7 @@ ANALYSIS = Analysis(
     "Are the values made of eigenvectors of the centred Gram matrix",
     ("k", "v", "scale"),
     measure,
-    (GAMMA_ABS, GAMMA_REL, GAMMA_FLOOR, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
+    (GAMMA_ABS, GAMMA_REL, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
     Options,
     cross="keys",
     findings=findings,

@@ -537,7 +537,7 @@ _FILTERS = {
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How much of the attention each fitted filter explains, beside the same filter with its tokens permuted."""
+    """Say how much of the attention each filter explains, with the null of permuted tokens, and the bandwidths."""
     shares = frame[frame["metric"] == FILTER_SHARE.name]
     by_filter = dict(iter(shares.groupby([shares["candidate"], shares["convention"].fillna("")])))
     fits = {name: over_everything(by_filter[name]) for name in _FILTERS if name in by_filter}
@@ -552,7 +552,26 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         else ""
     )
     over = unit_of(next(iter(fits.values()))).removeprefix("mean over ")
-    return [f"attention explained by a {explained}; mean over layers, heads and {over}{beside}"]
+    sentences = [f"attention explained by a {explained}; mean over layers, heads and {over}{beside}"]
+    widths = []
+    for (kernel, convention), words in {
+        name: _FILTERS[name] for name in fits if name[0] == "bilateral"
+    }.items():
+        rows = frame[(frame["candidate"] == kernel) & (frame["convention"] == convention)]
+        positions = rows[rows["metric"] == FILTER_POSITION.name]
+        h_p, h_y = (
+            over_everything(part) for part in (positions, rows[rows["metric"] == FILTER_CONTENT.name])
+        )
+        if math.isfinite(h_p.value) and math.isfinite(h_y.value):
+            widths.append(
+                f"{words} h_p = {h_p.words('.1f')} {positions['unit'].iloc[0]}, h_y = {h_y.words()}"
+            )
+    if widths:
+        sentences.append(
+            f"bandwidths of the {'; '.join(widths)} (h_y over the root mean square distance); mean over the fits that "
+            "have both"
+        )
+    return sentences
 
 
 ANALYSIS = Analysis(

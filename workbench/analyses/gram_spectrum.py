@@ -630,7 +630,7 @@ def _null_spectra(layer: Layer, k: Tensor, scale: float | Tensor, null_samples: 
 
 
 def notes(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How many spectra are zero, and how many too small for a number."""
+    """Say how many spectra are zero or too small for a number, and how good an estimated effective rank is."""
     trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
     equal = int((trace == -math.inf).sum())
     tiny = int((trace < SMALLEST).sum()) - equal
@@ -640,6 +640,12 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     if tiny and options.normalize == "none":
         found.append(
             f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize=trace keeps them"
+        )
+    errors = frame.loc[(frame["metric"] == EFFECTIVE_RANK_ERROR.name) & frame["input"].notna(), "value"]
+    if len(errors):
+        found.append(
+            f"effective_rank is estimated, with a standard error of at most {errors.max():.2g}; effective_rank_low and "
+            "effective_rank_high bound it"
         )
     return found
 

@@ -331,14 +331,16 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How even memberships are, and in how many layers the heads agree with a segmentation beyond the null."""
+    """Say how uniform memberships are, how large the largest head is, and in how many layers heads agree with masks."""
     sentences = []
     for convention, rows in frame.groupby("convention", sort=False):
         known = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
         even = over_inputs(known).within(0, 1)
+        shares = rows[(rows["metric"] == "membership_share") & rows["input"].notna() & rows["head"].isna()]
+        largest = over_inputs(shares).within(0, 1)
         sentences.append(
-            f"normalised entropy of membership {even.words()} ({convention}), {even.over('inputs')}; 1 where "
-            "every token belongs to all heads alike"
+            f"normalised entropy of membership {even.words()} and share of the largest head {largest.words()} "
+            f"({convention}), {even.over('inputs')}; 1 and 1/heads where every token belongs to all heads alike"
         )
         agreement = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna()]
         agreed = agreement[agreement["input"].isna()]

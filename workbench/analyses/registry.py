@@ -252,7 +252,7 @@ _OURS = {
     "class_attention_diversity class_attention_mask",
     "token-similarity": "token_cosine token_cosine_rate effective_rank",
     "value-similarity": "MDC MOC abs_cos LCKA KCKA allclose principal_angle span_share",
-    "eigenvector-test": "gamma_abs gamma_rel gamma_floor gamma_size inconsistency eigen_residual span_share",
+    "eigenvector-test": "gamma_abs gamma_rel gamma_size inconsistency eigen_residual span_share",
     "projection-error": "projection_error projection_floor projection_zero_predictor phi_norm2 h_norm2 "
     "projection_error_over_phi projection_error_over_h",
     "membership": "membership_entropy_share membership_share membership_ari membership_iou",
@@ -260,9 +260,9 @@ _OURS = {
     "subspaces": "coherence_inside coherence_between subspace_angle",
     "position-logits": "logit_share logit_correlation",
     "attention-spectrum": "singular_value singular_value_relative explained_variance effective_rank rank_90 "
-    "rank_90_share r_score_share right_singular_angle right_singular_share",
+    "rank_90_share r_score_share right_singular_share",
     "softmax-sensitivity": "softmax_lipschitz softmax_perturbation logit_spread",
-    "robust-components": "sparse_zeros sparse_share sparse_evenness pursuit_gap",
+    "robust-components": "sparse_zeros sparse_share pursuit_gap",
     "filter-kernels": "filter_share filter_position filter_content",
     "snr": "snr snr_alpha snr_beta snr_gamma snr_noise_cosine snr_bound snr_gain snr_assumed snr_sufficient snr_raised",
 }

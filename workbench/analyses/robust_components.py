@@ -45,14 +45,6 @@ SPARSE_SHARE = Metric(
     "teo2024 §3; workbench",
     low=0,
 )
-SPARSE_EVENNESS = Metric(
-    "sparse_evenness",
-    "Normalised participation ratio of the sparse part",
-    "(Σ_j e_j)² / (N Σ_j e_j²) with e_j = ‖S_j‖²: 1/N where one token holds all of S, 1 where all hold "
-    "alike; undefined for S = 0",
-    low=0,
-    high=1,
-)
 PURSUIT_GAP = Metric(
     "pursuit_gap",
     "Gap of the pursuit",
@@ -65,14 +57,12 @@ PURSUIT_GAP = Metric(
 class Split(NamedTuple):
     """A split of keys, each (*batch), float64.
 
-    zeros: share of entries of S that are exactly zero. share: ‖S‖² / ‖K‖². evenness: over how many tokens ‖S_j‖² is
-    spread, (Σ_j e_j)² / (N Σ_j e_j²), from 1/N (one token) to 1 (all alike); NaN for S = 0. gap: ‖K − L − S‖ / ‖K‖,
-    what the constraint L + S = K is missed by. share and gap are NaN for keys of zero.
+    zeros: share of entries of S that are exactly zero. share: ‖S‖² / ‖K‖². gap: ‖K − L − S‖ / ‖K‖, by which the
+    constraint L + S = K is missed. share and gap are NaN for keys of zero.
     """
 
     zeros: Tensor
     share: Tensor
-    evenness: Tensor
     gap: Tensor
 
 
@@ -101,13 +91,11 @@ def split_of(
         real = operands.check_mask(mask, keys.shape[:-1]).to(keys.device)
     k, low, s = (torch.where(real[..., None], part.double(), 0.0) for part in parts.values())
     count = real.sum(-1)
-    energy = s.square().sum(-1)
     whole = k.square().sum((-2, -1))
     nonzero = (s != 0).sum((-2, -1))
     return Split(
         zeros=1 - nonzero / (count * keys.shape[-1]),
-        share=energy.sum(-1) / whole,
-        evenness=energy.sum(-1).square() / (count * energy.square().sum(-1)),
+        share=s.square().sum(-1).sum(-1) / whole,
         gap=((k - low - s).square().sum((-2, -1)) / whole).sqrt(),
     )
 
@@ -145,7 +133,7 @@ def marked_share(
 
 
 def measure(layer: Layer, options: OfHeads) -> Iterator[Measurement]:
-    """Sparsity, size and participation ratio of S, and the gap between K and L + S, of every head."""
+    """Sparsity and size of S, and the gap between K and L + S, of every head."""
     return split_of_layer(layer, {})
 
 
@@ -157,10 +145,9 @@ def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measuremen
         layer.choose_heads(part) for part in (record.projected_k, record.low_rank, record.sparse)
     )
     found = split_of(keys, low_rank, sparse, layer.head_mask(keys))
-    layer.counts.add("heads have S = 0: its evenness is undefined", found.zeros == 1)
+    layer.counts.add("heads have S = 0", found.zeros == 1)
     yield Measurement(SPARSE_ZEROS, found.zeros, columns=columns)
     yield Measurement(SPARSE_SHARE, found.share, columns=columns)
-    yield Measurement(SPARSE_EVENNESS, found.evenness, columns=columns)
     yield Measurement(PURSUIT_GAP, found.gap, columns=columns)
 
 
@@ -236,7 +223,7 @@ ANALYSIS = Analysis(
     "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
     ("k",),
     measure,
-    (SPARSE_ZEROS, SPARSE_SHARE, SPARSE_EVENNESS, PURSUIT_GAP),
+    (SPARSE_ZEROS, SPARSE_SHARE, PURSUIT_GAP),
     OfHeads,
     findings=findings,
 )
