@@ -141,13 +141,13 @@ def test_other_frames_are_refused():
 
 def test_findings_name_what_has_not_learned_and_what_is_significant():
     (sentence,) = embedded_findings(record(), "accuracy")
-    assert "softmax has a test accuracy of 70.0 [45.2, 94.8] %" in sentence
+    assert "mean over 3 seeds with 95 % CI: softmax 70.0 [45.2, 94.8] %" in sentence
     assert "primal −45.0" in sentence
     assert "(significant)" in sentence
     assert "Not learned: primal." in sentence
     assert "Not significantly better than shuffled: softmax, primal." in sentence
     (sentence,) = embedded_findings(record("loss"), "loss")  # smaller is better
-    assert "trivial predictor 0.300 nats" in sentence
+    assert "of the trivial predictor 0.300 nats" in sentence
     assert "Not significantly better than shuffled: softmax." in sentence
 
 

@@ -60,8 +60,8 @@ def test_figure_and_sentences_of_scores_take_it_as_they_take_the_record():
     ]
     assert sorted(np.round(seeds[1].x, 9)) == [25, 30, 32.5, 35, 35, 37.5, 40]
     clean, attacked = embedded_findings(found, "accuracy")
-    assert "On made, clean softmax has a test accuracy of 70.0" in clean
-    assert "On made, FGSM softmax has a test accuracy of 35.0" in attacked
+    assert "On made, clean the test accuracy is, mean over 3 seeds with 95 % CI: softmax 70.0" in clean
+    assert "On made, FGSM the test accuracy is, mean over 3 seeds with 95 % CI: softmax 35.0" in attacked
 
 
 def test_curves_against_the_budget_hold_means_over_seeds_and_leave_the_rest_out():
@@ -95,6 +95,40 @@ def test_a_panel_shows_only_budgets_that_both_have():
     }  # fmt: skip
     assert 0.02 in budgets
     assert 0.01 not in budgets
+
+
+def test_a_panel_has_the_baseline_of_its_mechanism_and_a_baseline_has_none():
+    frame = record()
+    more = frame[frame["variant"] == "softmax"].assign(variant="softmax-sym")
+    more["value"] *= 0.9
+    frame = pd.concat([frame, more], ignore_index=True)
+    figure = embedded_budgets_figure(frame, baselines={"rpc-sym": "softmax-sym"})
+    lines = {
+        name: [[*map(float, trace.y)] for trace in figure.data if trace.name == name and trace.mode == "lines"
+               and trace.fill is None and trace.y is not None and None not in trace.y]
+        for name in ("the mechanism of the panel", "its baseline")
+    }  # fmt: skip
+    assert pytest.approx([63, 31.5]) in lines["its baseline"]  # 0.9 times softmax
+    assert pytest.approx([63, 31.5]) not in lines["the mechanism of the panel"]
+    titles = [note.text.replace("<br>", " ") for note in figure.layout.annotations]
+    assert [title for title in titles if " against " in title] == [
+        "softmax + boost (one seed) against softmax",
+        "symmetric RPC against symmetric softmax",
+    ]
+
+
+def test_sentences_compare_a_mechanism_with_its_baseline():
+    frame = record()
+    more = frame[frame["variant"] == "softmax"].assign(variant="softmax-sym")
+    more["value"] -= 0.1
+    frame = pd.concat([frame, more], ignore_index=True)
+    (sentence,) = embedded_findings(frame, "accuracy", {"rpc-sym": "softmax-sym"})
+    assert "Less softmax-sym's, in points, Welch's 95 % CI over seeds: rpc-sym +10.0" in sentence
+    assert "softmax's" not in sentence  # no other mechanism of several seeds
+    assert (
+        "Less softmax's, in points, Welch's 95 % CI over seeds: rpc-sym +0.0"
+        in embedded_findings(frame, "accuracy")[0]
+    )
 
 
 def test_other_frames_are_refused():

@@ -8,12 +8,20 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import crossed_interval, crossed_mean_interval, mean_interval, welch_interval
+from workbench.figures import embedded_scores_figure
+from workbench.figures.embedded import NAMES
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import CONFIRMED, parse_measure
 from workbench.studies import claims_from_records, over_seeds
-from workbench.studies.baselines import stated_baselines, stated_budgets
+from workbench.studies.baselines import (
+    at_stated_budgets,
+    beside_baselines,
+    embedded_baselines,
+    stated_baselines,
+    stated_budgets,
+)
 from workbench.studies.over_seeds import answering, answering_each, conditions, seed_differences, seed_means
-from workbench.studies.records import recorded
+from workbench.studies.records import embedded_record, recorded
 
 NEW, OLD = {7: "1100", 8: "1110", 9: "1000"}, {0: "0001"}
 
@@ -149,3 +157,47 @@ def test_robust_principal_components_lose_under_pgd_and_noise_though_seed_0_wins
         assert mean["value"] < 0
         assert mean["seeds"] >= 5
         assert seed["value"] > 0.1  # what figures once drew, with an interval over its images
+
+
+ATTACKS = {"fgsm": "FGSM", "pgd": "PGD"}
+
+
+def test_figures_of_fan_compare_what_the_claims_compare_by_every_seed():
+    record = embedded_record("cuts")
+    rows = at_stated_budgets(record[record["metric"] == "accuracy"], ATTACKS)
+    stated = claims_from_records("teo2024")
+    stated = stated[stated["options"].str.startswith("data=cuts")]
+    assert len(stated) == 6
+    for claim in stated.to_dict("records"):
+        options = claim_options(claim["options"])
+        (term,) = parse_measure(claim["measure"])
+        protocol, _, budget = term.where["split"].partition(" ")
+        own = rows[(rows["mechanism"] == options["model"]) & (rows["baseline"] == options["baseline"])]
+        own = own[own["data"] == f"cuts, {ATTACKS.get(protocol, 'clean')}"]
+        assert not budget or f"{ATTACKS[protocol]} {budget}" in own["budgets"].iloc[0]
+        sides = [own.loc[own["variant"] == options[name], "value"] for name in ("model", "baseline")]
+        drawn = embedded_scores_figure(own, same=True).data
+        means = {
+            words: float(x) / 100
+            for trace in drawn if trace.name and "mean over 3 seeds" in trace.name and trace.x is not None
+            for words, x in zip(trace.text or (), trace.x, strict=False) if x is not None
+        }  # fmt: skip
+        names = [NAMES[options[name]] for name in ("model", "baseline")]
+        assert means[names[0]] - means[names[1]] == pytest.approx(claim["measured"], abs=1e-12)
+        assert {len(side) for side in sides} == {claim["n"]}
+
+
+def test_mechanisms_on_embedded_data_have_the_baseline_of_their_primary_claim():
+    assert embedded_baselines(["cuts"]) == {"rpc-sym": "softmax-sym", "rpc-asym": "softmax"}
+    arena = embedded_baselines(
+        ["listops"]
+    )  # primal-e and primal-independent are baselines of secondary claims
+    assert arena["primal"] == "softmax"
+    curves = beside_baselines(embedded_record("cuts"))
+    assert set(curves.loc[curves["mechanism"] == "rpc-sym", "variant"]) == {
+        "majority",
+        "rpc-sym",
+        "softmax-sym",
+    }
+    with pytest.raises(InputError, match="no claim compares mechanisms on made"):
+        beside_baselines(embedded_record("cuts").assign(data="made"))

@@ -66,7 +66,8 @@ def embedded_scores_figure(
     no interval, and "(1 seed)" beside its name. The line is the trivial predictor.
 
     Args:
-        frame: the result of `workbench.studies.records.embedded_record`.
+        frame: the result of `workbench.studies.records.embedded_record`. Rows of
+            `workbench.studies.baselines.at_stated_budgets` stand below a heading with the budgets of each mechanism.
         metric: of its test rows: accuracy, mean_iou, loss or normalised_return.
         columns: panels in a row.
         same: whether all panels have one axis.
@@ -76,10 +77,12 @@ def embedded_scores_figure(
     """
     words, factor, (least, most) = axis_of(metric)
     rows = _scores(frame, metric)
-    seeds = rows[rows["variant"] != MAJORITY]
+    headings = "budgets" in rows
+    rows = rows.assign(budgets=rows["budgets"] if headings else "")
+    seeds = rows[rows["variant"] != MAJORITY].drop_duplicates(["budgets", "data", "variant", "seed"])
     drawn, cut = [], False
-    for (data, variant), own in seeds.groupby(["data", "variant"], sort=False):
-        about = {"data": data, "variant": variant}
+    for (budgets, data, variant), own in seeds.groupby(["budgets", "data", "variant"], sort=False):
+        about = {"budgets": budgets, "data": data, "variant": variant}
         values = own["value"] * factor
         drawn += [{**about, "kind": _SEED, "value": value} for value in values]
         if len(own) > 1:
@@ -87,12 +90,13 @@ def embedded_scores_figure(
             ends = {"low": max(found.low, least), "high": min(found.high, most)}
             cut |= ends != {"low": found.low, "high": found.high}
             drawn.append({**about, "kind": _MEAN, "value": found.value, **ends})
-    table = pd.DataFrame(drawn, columns=["data", "variant", "kind", "value", "low", "high"])
-    table = _in_order(table)
-    count = seeds.groupby(["data", "variant"]).size()
+    table = pd.DataFrame(drawn, columns=["budgets", "data", "variant", "kind", "value", "low", "high"])
+    order = [*table["budgets"].unique()]
+    table = _in_order(table).sort_values("budgets", key=lambda own: own.map(order.index), kind="stable")
+    count = seeds.groupby(["data", "budgets", "variant"]).size()
     many = " or ".join(map(str, sorted(count[count > 1].unique())))
     titles = {data: f"{data}:<br>{words}" for data in table["data"].unique()}
-    levels = rows[rows["variant"] == MAJORITY].set_index("data")["value"] * factor
+    levels = rows[rows["variant"] == MAJORITY].groupby("data")["value"].first() * factor
     most_seeds = count.groupby("variant").max()
     single = (
         {name: f"{NAMES.get(name, name)} (1 seed)" for name in most_seeds.index[most_seeds == 1]}
@@ -103,6 +107,7 @@ def embedded_scores_figure(
         table,
         "variant",
         titles,
+        "budgets" if headings else None,
         panel="data",
         color="kind",
         names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
@@ -127,13 +132,17 @@ def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.
     (`learned_data` has the others).
 
     Args:
-        frame: the result of `workbench.studies.records.embedded_record`.
+        frame: the result of `workbench.studies.records.embedded_record`. Rows of
+            `workbench.studies.baselines.beside_baselines` have a panel for each mechanism and its baseline.
         metric: of its test rows, as in `embedded_scores_figure`.
 
     Raises:
         InputError: no such rows, or a metric that is none of these.
     """
     words, factor, _ = axis_of(metric)
+    if "mechanism" in frame:
+        against = frame["mechanism"].map(NAMES) + " against " + frame["baseline"].map(NAMES)
+        frame = frame.assign(data=frame["data"] + ": " + against)
     rows, drawn = _curves(frame, metric), learned_data(frame, metric)
     level = sorted({*rows["data"]} - {*drawn})
     rows = _in_order(rows[rows["data"].isin(drawn)]).drop(columns="attention")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -13,11 +16,14 @@ from workbench.figures.robustness import ATTACKS
 
 _BUDGET = r"(?P<protocol>[a-z-]+) (?P<epsilon>[\d.e-]+)"
 _BASELINE, _MECHANISM = "softmax", "the mechanism of the panel"
+_SEVERAL = "its baseline"
 _CALLED = {**ATTACKS, "word-swap": "words swapped"}
 
 
-def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """The test score against the budget: a panel per mechanism, data set and attack, with softmax attention behind it.
+def embedded_budgets_figure(
+    frame: pd.DataFrame, metric: str = "accuracy", baselines: Mapping[str, str] = MappingProxyType({})
+) -> go.Figure:
+    """Draw the test score against the budget: a panel per mechanism, data set and attack, its baseline behind it.
 
     Lines are means over seeds, bands go from the least to the largest; one seed has no band. A panel shows the budgets
     that both have on record. The budget of swapped words is their share.
@@ -25,6 +31,7 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
         metric: accuracy or mean_iou.
+        baselines: mechanism → the variant behind it; softmax by default. A baseline has no panel.
 
     Raises:
         InputError: no rows of a budget, or a metric without an axis.
@@ -41,18 +48,22 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
         trivial=rows["data"].map(trivial.groupby("data")["value"].first() * factor),
         attack=rows["data"] + ", " + rows["protocol"].map(_CALLED),
     ).drop(columns="attention")
-    mechanisms = [name for name in NAMES if name in set(rows["variant"]) and name != _BASELINE]
-    mechanisms = mechanisms or [_BASELINE]
+    behind = {_BASELINE, *baselines.values()}
+    mechanisms = [name for name in NAMES if name in set(rows["variant"]) - behind] or [_BASELINE]
+    pairs = {name: baselines.get(name, _BASELINE) for name in mechanisms}
+    several = len({*pairs.values()}) > 1
     seeds = rows.groupby(["data", "variant"])["seed"].nunique()
     panels = [
         own.assign(
             metric=attack,
-            panel=NAMES[name] + " (one seed)" * int(seeds[held["data"].iloc[0], name] == 1),
-            whose=own["variant"].where(own["variant"] == _BASELINE, _MECHANISM),
+            panel=NAMES[name]
+            + " (one seed)" * int(seeds[held["data"].iloc[0], name] == 1)
+            + f"<br>against {NAMES[baseline]}" * several,
+            whose=own["variant"].map({name: _MECHANISM, baseline: _SEVERAL if several else NAMES[baseline]}),
         )
         for attack, held in rows.groupby("attack", sort=False)
-        for name in mechanisms
-        if len(own := _at_shared_budgets(held[held["variant"].isin([_BASELINE, name])]))
+        for name, baseline in pairs.items()
+        if len(own := _at_shared_budgets(held, [*dict.fromkeys((name, baseline))]))
     ]
     rows = pd.concat(panels, ignore_index=True)
     swapped = rows["protocol"].eq("word-swap").unique()
@@ -61,7 +72,8 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     many = " or ".join(map(str, sorted(seeds[seeds > 1].unique()))) or "1"
     plot = Plot(rows, "epsilon", "whose", "panel").metric(*attacks)
     ends = {attack: f"{attack}:<br>{words}" for attack in attacks}
-    plot = plot.scale(y_title=ends, x_title=title[0].upper() + title[1:], y_log=False)
+    apart = rows.groupby("panel")["epsilon"].max().nunique() > 1
+    plot = plot.scale(y_title=ends, x_title=title[0].upper() + title[1:], y_log=False, x_free=apart)
     plot = plot.add(
         Band(quantiles=(0, 100), alpha=0.13, words=f"range over {many} seeds"),
         Line("mean", markers=False, words=f"mean over {many} seeds"),
@@ -70,7 +82,8 @@ def embedded_budgets_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go
     return plot.figure("page", labels="key")
 
 
-def _at_shared_budgets(rows: pd.DataFrame) -> pd.DataFrame:
+def _at_shared_budgets(rows: pd.DataFrame, variants: list[str]) -> pd.DataFrame:
     """Keep the budgets of every variant: a line between two of them says nothing about those between."""
-    variants = rows.groupby("epsilon")["variant"].transform("nunique")
-    return rows[variants == rows["variant"].nunique()]
+    rows = pd.concat([rows[rows["variant"] == name] for name in variants])
+    shared = rows.groupby("epsilon")["variant"].transform("nunique")
+    return rows[shared == rows["variant"].nunique()]

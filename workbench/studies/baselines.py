@@ -24,7 +24,7 @@ from workbench.frames.results import shared
 from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
 from workbench.papers.verdicts import parse_measure
 from workbench.studies.over_seeds import answering_each
-from workbench.studies.records import recorded, trained_alike, training_record
+from workbench.studies.records import beside_perturbed, recorded, trained_alike, training_record
 
 COLUMNS = (
     "model", "task", "attention", "quantity", "unit", "value", "low", "high", "n", "over", "difference",
@@ -44,6 +44,69 @@ def stated_baselines() -> dict[str, str]:
     bundled = stated["analysis"].isin(RECORDED) & (stated["analysis"] != "embedded")
     options = [claim_options(text) for text in stated.loc[bundled, "options"]]
     return {pair["model"]: pair["baseline"] for pair in options if {"model", "baseline"} <= set(pair)}
+
+
+def beside_baselines(record: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of an `embedded_record` once for each mechanism that the papers' claims compare with a baseline.
+
+    Columns as there, and ``mechanism`` and ``baseline``, whose rows these are, with those of the trivial predictor.
+
+    Raises `InputError` where no claim is about these data.
+    """
+    parts = [
+        record[record["variant"].isin([mechanism, baseline, "majority"])].assign(
+            mechanism=mechanism, baseline=baseline
+        )
+        for mechanism, baseline in embedded_baselines(record["data"].unique()).items()
+    ]
+    if not parts:
+        raise InputError(f"no claim compares mechanisms on {', '.join(record['data'].unique()) or 'no data'}")
+    table = pd.concat(parts, ignore_index=True)
+    table.attrs = record.attrs
+    return table
+
+
+def at_stated_budgets(record: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
+    """Return final scores of an `embedded_record`, clean and at the budgets of the papers' claims about each mechanism.
+
+    Columns as those of `beside_baselines`; ``data`` as `beside_perturbed` names it; and ``budgets``, "PGD 0.005".
+
+    Args:
+        record: of one data set or several.
+        words: protocol of an attack → what it is called ("pgd" → "PGD"), in this order.
+    """
+    stated = _embedded_claims(record["data"].unique())
+    parts = []
+    for mechanism, own in beside_baselines(record).groupby("mechanism", sort=False):
+        measures = stated.loc[stated["model"] == mechanism, "measure"]
+        splits = [str(parse_measure(measure)[0].where["split"]).partition(" ") for measure in measures]
+        budgets = {protocol: budget for protocol, _, budget in splits if budget}
+        named = {protocol: name for protocol, name in words.items() if protocol in budgets}
+        perturbed = {name: f"{protocol} {budgets[protocol]}" for protocol, name in named.items()}
+        listed = ", ".join(f"{name} {budgets[protocol]}" for protocol, name in named.items())
+        parts.append(beside_perturbed(own, {"clean": "test", **perturbed}).assign(budgets=listed))
+    table = pd.concat(parts, ignore_index=True)
+    table.attrs = record.attrs
+    return table
+
+
+def embedded_baselines(data: Iterable[str]) -> dict[str, str]:
+    """Return the mechanisms that the papers' claims compare on embedded data, each with its baseline.
+
+    Those of primary claims come first; of several baselines of a mechanism the first counts.
+    """
+    stated = _embedded_claims(data).sort_values("primary", ascending=False, kind="stable")
+    stated = stated.drop_duplicates("model")
+    return dict(zip(stated["model"], stated["baseline"], strict=True))
+
+
+def _embedded_claims(data: Iterable[str]) -> pd.DataFrame:
+    """The claims about mechanisms trained on any of these embedded data, with ``model`` and ``baseline``."""
+    stated, names = stated_claims(), set(data)
+    stated = stated[stated["analysis"] == "embedded"]
+    options = [claim_options(text) for text in stated["options"]]
+    stated = stated.assign(**{name: [pair[name] for pair in options] for name in ("model", "baseline")})
+    return stated[[not names.isdisjoint(pair["data"].split("+")) for pair in options]]
 
 
 def stated_budgets() -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -243,43 +244,56 @@ def _not_evaluated(model: str, reason: MissingResource) -> str:
     return f"{model} is not evaluated now: {str(reason).splitlines()[0]}"
 
 
-def embedded_findings(frame: pd.DataFrame, metric: str) -> list[str]:
-    """By embedded data set: the final test score of softmax, what differs from it, and what has not learned.
+def embedded_findings(
+    frame: pd.DataFrame, metric: str, baselines: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """By embedded data set: final test scores of baselines, what differs from them, and what has not learned.
 
-    Of `embedded_record`. Differences are of means over seeds with Welch's 95 % CI; a mechanism of one seed is named
-    with its score and not tested. Not learned is what has a seed that is no better than the trivial predictor; without
-    use of the order what has not, over its seeds, significantly more than softmax on shuffled tokens.
+    Differences are of means over seeds with Welch's 95 % CI; a mechanism of one seed is named with its score and not
+    tested. A mechanism has not learned if one of its seeds is no better than the trivial predictor. It does not use the
+    order if it is not significantly better, over its seeds, than softmax on shuffled tokens.
+
+    Args:
+        frame: the result of `workbench.studies.records.embedded_record`.
+        metric: of its test rows.
+        baselines: mechanism → its baseline, of `workbench.studies.baselines.embedded_baselines`; the others have
+            softmax.
     """
     factor, unit, points, digits = _units(metric)
     sentences = []
     for data, own in _ends(frame, metric).groupby("data", sort=False):
-        scores = {name: part["value"] * factor for name, part in own.groupby("variant", sort=False)}
+        scores = {str(name): part["value"] * factor for name, part in own.groupby("variant", sort=False)}
         trivial = scores.pop("majority").iloc[0]
-        apart_by, single, failed, unordered = [], [], [], []
-        baseline, shuffled = scores["softmax"], scores.get("softmax-shuffled", pd.Series(dtype=float))
-        for name, found in scores.items():
-            worse = -found if metric == "loss" else found
+        differences: dict[str, list[str]] = {
+            name: [] for name in scores if name in {"softmax", *baselines.values()}
+        }
+        single, failed, unordered = [], [], []
+        shuffled = scores.get("softmax-shuffled", pd.Series(dtype=float))
+        for name, values in scores.items():
+            worse = -values if metric == "loss" else values
             if worse.min() <= (-trivial if metric == "loss" else trivial):
                 failed.append(name)
-            if len(found) > 1 and len(shuffled):
-                ends, level = mean_interval(found), shuffled.iloc[0]
+            if len(values) > 1 and len(shuffled):
+                ends, level = mean_interval(values), shuffled.iloc[0]
                 unordered += [name] if (ends.high >= level if metric == "loss" else ends.low <= level) else []
-            if len(found) < 2:
-                single += [f"{name} {found.iloc[0]:{digits}}"] if "η" not in str(name) else []
-            elif name != "softmax":
-                apart = welch_interval(found, baseline)
+            if len(values) < 2:
+                single += [f"{name} {values.iloc[0]:{digits}}"] if "η" not in name else []
+            elif name not in differences:
+                baseline = baselines.get(name, "softmax")
+                apart = welch_interval(values, scores[baseline])
                 clear = apart.low > 0 or apart.high < 0
-                apart_by.append(
+                differences[baseline].append(
                     f"{name} {apart.words('+' + digits)} ({'significant' if clear else 'not significant'})"
                 )
-        of_softmax = mean_interval(baseline).words(digits)
+        levels = [f"{name} {mean_interval(scores[name]).words(digits)}{unit}" for name in differences]
+        seeds = " or ".join(str(number) for number in sorted({len(scores[name]) for name in differences}))
         sentences.append(
-            f"On {data} softmax has a test {_called(metric)} of {of_softmax}{unit} (mean over {len(baseline)} "
-            f"seeds, 95 % CI), the trivial predictor {trivial:{digits}}{unit}."
-            + (
-                f" Less softmax's, in{points}, Welch's 95 % CI over seeds: {'; '.join(apart_by)}."
-                if apart_by
-                else ""
+            f"On {data} the test {_called(metric)} is, mean over {seeds} seeds with 95 % CI: {', '.join(levels)}; of "
+            f"the trivial predictor {trivial:{digits}}{unit}."
+            + "".join(
+                f" Less {baseline}'s, in{points}, Welch's 95 % CI over seeds: {'; '.join(listed)}."
+                for baseline, listed in differences.items()
+                if listed
             )
             + (f" One seed each, not tested: {', '.join(single)}." if single else "")
             + f" Not learned: {', '.join(failed) or 'none'}."
