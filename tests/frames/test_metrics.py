@@ -1,6 +1,7 @@
 import pytest
 
-from workbench.frames.metrics import METRICS, Metric
+from workbench.analyses.registry import METRICS
+from workbench.frames.metrics import Metric
 
 
 def test_the_table_is_keyed_by_name_without_duplicates():

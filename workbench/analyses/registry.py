@@ -11,7 +11,8 @@ from annotated_types import Predicate
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Accepted, NullSamples, Option, check_options, options_of
 from workbench.core.plugins import Registry, instance_of
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metrics import METRICS as METRICS  # for whoever needs the analyses' metrics as well
+from workbench.frames.metrics import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,59 +242,34 @@ class Analysis:
         return self.sites if self.sites_of is None else self.sites_of(options)
 
 
-_OURS = {
-    "gram-spectrum": "eigenvalue eigenvalue_profile eigenvalue_share gram_log_trace effective_rank rank_90 "
-    "eigenvalue_residual effective_rank_low effective_rank_high effective_rank_error",
-    "attention-map": "attention_entropy attention_entropy_share attention_distance attention_sink attention_sink_key "
-    "attention_diversity head_output_norm nonfinite",
-    "attention-patterns": "pattern_previous pattern_first pattern_induction pattern_local pattern_class "
-    "pattern_segment pattern_uniform pattern_diagonal",
-    "class-attention": "class_attention class_attention_special class_attention_entropy_share class_attention_spread "
-    "class_attention_diversity class_attention_mask",
-    "token-similarity": "token_cosine token_cosine_rate effective_rank",
-    "value-similarity": "MDC MOC abs_cos LCKA KCKA allclose principal_angle span_share",
-    "eigenvector-test": "gamma_abs gamma_rel gamma_size inconsistency eigen_residual span_share",
-    "projection-error": "projection_error projection_floor projection_zero_predictor phi_norm2 h_norm2 "
-    "projection_error_over_phi projection_error_over_h",
-    "membership": "membership_entropy_share membership_share membership_ari membership_iou",
-    "coding-rate": "coding_rate coding_rate_compression coding_rate_reduction coding_rate_variational",
-    "subspaces": "coherence_inside coherence_between subspace_angle",
-    "position-logits": "logit_share logit_correlation",
-    "attention-spectrum": "singular_value singular_value_relative explained_variance effective_rank rank_90 "
-    "rank_90_share r_score_share right_singular_share",
-    "softmax-sensitivity": "softmax_lipschitz softmax_perturbation logit_spread",
-    "robust-components": "sparse_zeros sparse_share pursuit_gap",
-    "filter-kernels": "filter_share filter_position filter_content",
-    "snr": "snr snr_alpha snr_beta snr_gamma snr_noise_cosine snr_bound snr_gain snr_assumed snr_sufficient snr_raised",
-}
-"""Our analyses, and the names of their metrics: known before any of them is imported, since that takes torch."""
-
-
-def _module(analysis: str) -> str:
-    return f"workbench.analyses.{analysis.replace('-', '_')}"
-
-
-METRIC_PLACES = {
-    metric: f"{_module(analysis)}:{metric.upper()}"
-    for analysis, metrics in _OURS.items()
-    for metric in metrics.split()
-}
-"""Where the metrics of our analyses are defined, as `workbench.core.plugins.Registry` looks them up."""
+_OURS = (
+    "gram-spectrum", "attention-map", "attention-patterns", "class-attention", "token-similarity", "value-similarity",
+    "eigenvector-test", "projection-error", "membership", "coding-rate", "subspaces", "position-logits",
+    "attention-spectrum", "softmax-sensitivity", "robust-components", "filter-kernels", "snr",
+)  # fmt: skip
+"""Our analyses, each in the file of its name. Their names are known before any is imported, which takes torch."""
 
 
 class Analyses(Registry[Analysis]):
-    """Analyses by name; one that joins brings its metrics."""
+    """Analyses by name; one that is loaded or joins registers its metrics."""
 
     def __setitem__(self, name: str, entry: Analysis) -> None:
         for metric in entry.metrics:
-            if METRICS.setdefault(metric.name, metric) != metric:
-                raise InputError(f"its metric {metric.name!r} is the name of another; call it otherwise")
+            METRICS.register(metric)
         super().__setitem__(name, entry)
+
+    def load(self) -> None:
+        """Load every analysis, so that all metrics are registered."""
+        for name in [*self]:
+            self[name]
 
 
 ANALYSES = Analyses(
-    {name: f"{_module(name)}:ANALYSIS" for name in _OURS}, "workbench.analyses", instance_of(Analysis)
+    {name: f"workbench.analyses.{name.replace('-', '_')}:ANALYSIS" for name in _OURS},
+    "workbench.analyses",
+    instance_of(Analysis),
 )
+METRICS.sources.append(ANALYSES.load)
 
 
 def find_analysis(name: str, options: Mapping[str, Any], per: str | None = None) -> tuple[Analysis, Any]:

@@ -94,7 +94,7 @@ def _problem(
     return ""
 
 
-_LOCK = threading.RLock()  # one for all tables: to complete one may mean to look into another
+LOCK = threading.RLock()  # one for all tables: to complete one may mean to look into another
 
 
 class Registry(MutableMapping[str, Entry]):
@@ -114,7 +114,7 @@ class Registry(MutableMapping[str, Entry]):
 
     def complete(self) -> None:
         """Let the plug-ins join, once."""
-        with _LOCK:
+        with LOCK:
             if not self._complete:
                 self._complete = (
                     True  # a plug-in that reads the table while it is loaded sees what is there so far
@@ -136,7 +136,7 @@ class Registry(MutableMapping[str, Entry]):
             return entry
         module, _, attribute = entry.partition(":")
         found = getattr(importlib.import_module(module), attribute)
-        self._own[name] = self._entries[name] = found
+        self._own[name] = self[name] = found
         return found
 
     def __contains__(self, name: object) -> bool:

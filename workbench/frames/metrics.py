@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from workbench.core.plugins import Registry, instance_of
+from workbench.core.errors import InputError
+from workbench.core.plugins import LOCK, Registry, instance_of
 
 INF = math.inf
 
@@ -228,31 +229,25 @@ _OF_NO_ANALYSIS = (
 
 
 class Metrics(Registry[Metric]):
-    """Metrics of no analysis, and those of the analyses: by name, until one is asked for."""
+    """Metrics by name; what measures a metric registers it."""
 
-    _extended = False
+    def __init__(self, own: Mapping[str, Metric]) -> None:
+        super().__init__(own, "workbench.metrics", instance_of(Metric))
+        self.sources: list[Callable[[], None]] = []
+        """Functions that register further metrics. Each is called once, when a metric is missing or all are listed."""
 
-    def _extend(self) -> Any:
-        """The analyses, after their metrics have joined by name; found by name, since they lie above the frames."""
-        analyses = importlib.import_module("workbench.analyses.registry")
-        if not self._extended:
-            self._extended = True
-            self._own |= analyses.METRIC_PLACES
-            self._entries = {**self._own, **self._entries}
-        return analyses.ANALYSES
+    def register(self, metric: Metric) -> None:
+        """Add a metric. Raises `InputError` where another metric has its name."""
+        if self._entries.setdefault(metric.name, metric) != metric:
+            raise InputError(f"its metric {metric.name!r} is the name of another; call it otherwise")
 
     def complete(self) -> None:
-        """Let the analyses bring theirs, and the plug-ins join, once."""
-        analyses = self._extend()
-        super().complete()
-        analyses.complete()
-
-    def __getitem__(self, name: str) -> Metric:
-        if name not in self._entries:
-            self._extend()
-        return super().__getitem__(name)
+        """Call the sources and load the plug-ins, once."""
+        with LOCK:
+            while self.sources:
+                self.sources.pop()()
+            super().complete()
 
 
-METRICS = Metrics(
-    {metric.name: metric for metric in _OF_NO_ANALYSIS}, "workbench.metrics", instance_of(Metric)
-)
+METRICS = Metrics({metric.name: metric for metric in _OF_NO_ANALYSIS})
+"""The metrics that are registered: those above, and those of `workbench.analyses.registry` once it is imported."""

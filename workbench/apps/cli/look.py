@@ -93,7 +93,7 @@ def metrics(as_json: bool) -> None:
     \b
     workbench metrics
     """
-    from workbench.frames.metrics import METRICS
+    from workbench.analyses.registry import METRICS
 
     rows = [
         {
