@@ -20,6 +20,8 @@ NAMES = {
     "softmax-sym": "symmetric softmax",
     "rpc-sym": "symmetric RPC",
     "rpc-asym": "asymmetric RPC",
+    "rpc-sym-tuned": "symmetric RPC in fine-tuning",
+    "rpc-asym-tuned": "asymmetric RPC in fine-tuning",
     "primal": "Primal, last layer",
     "primal-all": "Primal, all layers",
     "primal-independent": "Primal, data-independent",

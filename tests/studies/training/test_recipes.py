@@ -229,7 +229,7 @@ def test_every_claim_about_a_trained_rpc_attention_says_which_threshold_it_uses(
     )
     about = stated[stated["options"].str.contains("rpc")]
     assert len(about) > 15
-    assert about["setting"].str.contains("threshold is λ/μ").all()
+    assert about["setting"].str.contains("threshold is λ/?μ").all()
     for task in ("digits", "photos", "prose", "images", "passages", "segmentation"):
         name = usual_recipe(task, {"images": "embedded:cuts", "passages": "embedded:genres",
                                    "segmentation": "embedded:mosaics"}.get(task))  # fmt: skip
