@@ -4,7 +4,7 @@
 
     model = workbench.load("bundled:digits-vit")
     capture = workbench.capture(model, workbench.inputs("bundled:digits", model, n=4))
-    frame = workbench.analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits")
+    frame = workbench.analyze("gram-spectrum", "bundled:digits-vit", "bundled:digits")
 
 Names are resolved on first use, so that importing the package loads nothing heavy.
 """

@@ -25,7 +25,6 @@ from .runs.analyze import analyze as analyze
 from .runs.findings import findings as findings
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
-from .runs.settings import RunSettings as RunSettings
 from .runs.steps import analyze_steps as analyze_steps
 from .runs.sweep import read_sweep as read_sweep
 from .runs.sweep import sweep as sweep

@@ -365,7 +365,7 @@ def test_random_weights_are_at_chance_and_planted_ones_are_not():
 
 def test_subspaces_take_a_model_and_nothing_else():
     for wrong in ({"model": vit(), "inputs": images()}, {"qkv": "a.npz"}, {}):
-        with pytest.raises(InputError, match="subspaces reads the weights of a model; give model alone"):
+        with pytest.raises(InputError, match="subspaces reads the weights of a model; give the model only"):
             analyze("subspaces", **wrong)
     with pytest.raises(InputError, match="layer 7"):
         analyze("subspaces", model=vit(), layers=[7])

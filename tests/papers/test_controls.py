@@ -99,7 +99,7 @@ def test_a_planted_model_holds_and_its_random_weights_and_noise_do_not(tmp_path)
     for case, planted in {"planted": True, "noise": False}.items():
         path = tmp_path / case / "epoch-000.safetensors"
         write_membership_model(path, planted)
-        frame = workbench.claims("wu2025", f"file:{path}", "bundled:digits", 16, null_samples=5)
+        frame = workbench.claims("wu2025", f"file:{path}", "bundled:digits", n=16, null_samples=5)
         rows = frame.set_index("label")
         verdicts[case] = rows.loc["Foreground patches share a head: adjusted Rand index, memberships"]
     assert verdicts["planted"]["verdict"] == HOLDS

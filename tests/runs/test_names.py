@@ -120,8 +120,8 @@ def test_names_are_given_by_load_and_by_settings(tmp_path):
     named = single(vit(1), name="theirs")
     assert list(named["model"].unique()) == ["theirs"]
     assert list(join_frames([frame, named])["model"].unique()) == ["ours", "theirs"]
-    settings = workbench.RunSettings(model=vit(0), inputs=images(), name="mine")
-    assert list(workbench.analyze("attention-map", settings)["model"].unique()) == ["mine"]
+    frame = workbench.analyze("attention-map", vit(0), images(), name="mine")
+    assert list(frame["model"].unique()) == ["mine"]
     captured = workbench.capture(vit(0), images())
     assert set(workbench.analyze("gram-spectrum", qkv=captured, name="kept")["model"]) == {"kept"}
 

@@ -131,7 +131,7 @@ def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFr
     renamed = [_renamed(frame, shared_names) for frame in frames]
     notes = [
         f"{len(held)} models of different weights are called {key[0]}: they are numbered in the order of the frames; "
-        "name=… of RunSettings or load gives a model a name"
+        "name=… of analyze or load gives a model a name"
         for key, held in shared_names.items()
     ]
     return renamed, notes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Container, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -24,7 +25,7 @@ from workbench.core.intervals import (
     sign_p,
     smallest_detectable,
 )
-from workbench.data.batches import PREPROCESSING, NoImages
+from workbench.data.batches import DEFAULT_N, PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
 from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
 from workbench.models import catalog
@@ -35,6 +36,7 @@ from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.loop import keeping_the_model
 from workbench.runs.many import analyze_many
+from workbench.runs.settings import Device, DType, Preprocessing
 
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
@@ -70,13 +72,18 @@ def claims(
     paper: str | None = None,
     model: str = "bundled:digits-vit",
     inputs: str = "bundled:digits",
-    n: int = 25,
-    seed: int = 0,
     *,
+    n: int = DEFAULT_N,
+    seed: int = 0,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing | None = None,
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
     null_samples: int = 20,
     untrained: int = UNTRAINED,
     progress: bool = False,
-    **arguments: Any,
+    cache: bool | None = None,
 ) -> pd.DataFrame:
     """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
 
@@ -96,11 +103,11 @@ def claims(
     training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
     so. ``p_adjusted`` is Holm's p over a paper's counted claims of one date. Thresholds that the paper does not give
     are ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
-    rules. ``arguments`` go to `analyze` (``batch_size``, ``device``, …). With a ``checkpoint``, claims about training
-    and about two models are not tested.
+    rules. Settings are those of `analyze`. With a ``checkpoint``, claims about training and about two models are not
+    tested.
 
     Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
-    ``arguments`` say otherwise. Claims about training are measured on a bundled model's checkpoints, on the images it
+    ``preprocessing`` is given. Claims about training are measured on a bundled model's checkpoints, on the images it
     was trained with.
     ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
 
@@ -110,8 +117,17 @@ def claims(
     stated = stated[~stated["analysis"].isin(RECORDED)]
     between = stated["over"].str.endswith(("every checkpoint", "warm-up"))
     followed = set(stated.loc[between, "analysis"])
-    settings = {"n": n, "seed": seed, "progress": progress, **arguments}
-    tokens = cache(partial(_tokens, model, inputs, settings))
+    settings = {
+        "n": n,
+        "seed": seed,
+        "checkpoint": checkpoint,
+        "batch_size": batch_size,
+        "device": device,
+        "dtype": dtype,
+        "progress": progress,
+        "cache": cache,
+    } | ({} if preprocessing is None else {"preprocessing": preprocessing})
+    tokens = functools.cache(partial(_tokens, model, inputs, settings))
     frames: dict[_Run, pd.DataFrame] = {}
     controls = _Untrained(model, inputs, settings, untrained, tokens)
     claims = stated.to_dict("records")
@@ -125,10 +141,8 @@ def claims(
                 continue
             if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
-            if arguments.get("checkpoint") is not None and _of_several_weights(claim):
-                raise _NotTested(
-                    f"it is about several weights; checkpoint={arguments['checkpoint']!r} names one"
-                )
+            if checkpoint is not None and _of_several_weights(claim):
+                raise _NotTested(f"it is about several weights; checkpoint={checkpoint!r} names one")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
@@ -208,7 +222,7 @@ def _tokens(model: str, inputs: str, settings: Mapping[str, Any]) -> int:
     return int(analyze("gram-spectrum", model=model, inputs=inputs, **arguments)["rank"].max())
 
 
-@cache
+@functools.cache
 def _of_images(spec: str) -> bool:
     return open_pool(spec).modality == "image"
 
@@ -289,7 +303,7 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
         arguments["layers"] = run.layers
     model = run.model or model
     if not ANALYSES[run.analysis].sites:  # it reads weights
-        loading = {key: settings[key] for key in ("checkpoint", "device", "dtype") if key in settings}
+        loading = {key: settings[key] for key in ("checkpoint", "device", "dtype")}
         return analyze(run.analysis, model=model, seed=settings["seed"], **loading, **dict(run.options))
     if run.checkpoints == "last":
         try:

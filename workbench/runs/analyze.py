@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from workbench.analyses.null_values import SOURCES
 from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.errors import InputError
-from workbench.core.options import parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
@@ -29,80 +29,115 @@ from workbench.runs.loop import (
     file_source,
     weights_source,
 )
-from workbench.runs.settings import SETTINGS, RunSettings
+from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
 
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 
 
 def analyze(
+    analysis: str,
+    model: AnyModel | None = None,
+    inputs: AnyInputs | None = None,
+    *,
+    n: Count | None = None,
+    seed: int = 0,
+    layers: Numbers = None,
+    heads: Numbers = None,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model",
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
+    name: str | None = None,
+    per: Per | None = None,
+    qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Run one analysis and return its tidy frame, one row per number (columns: `workbench.frames.results.COLUMNS`).
+
+        analyze("gram-spectrum", "bundled:digits-vit", "bundled:digits", n=5, max_rank=8)
+
+    Give a model with inputs; or ``qkv``, a file or capture of queries, keys and values; or the model only, for an
+    analysis of weights (its ``sites`` are empty).
+
+    analysis: One of `ANALYSES`.
+    model: The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name that
+        `workbench models` lists. Also a loaded model (`load`), or any torch module.
+    inputs: The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103. Also the result of
+        `workbench.inputs`, or a batch of tensors.
+    n: How many inputs, or all. [default: 25, or all where there are fewer] Only for inputs given by name.
+    seed: Random seed of the choice of inputs and of null distributions.
+    layers: Layers, from 0: 0,3-5 or -1. [default: all] Text such as "0,3-5", a number, or several.
+    heads: Heads, from 0: 0,2. [default: all] As layers.
+    checkpoint: A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.
+    preprocessing: The model's own preprocessing of images, or that of saritas2025 for every model.
+    batch_size: Inputs per forward pass; does not change the numbers.
+    device: The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]
+    dtype: The type of the weights: float32, bfloat16, float16. [default: as stored]
+    name: Name of the model in the result. [default: its spec or class]
+    per: Return finer rows, where the analysis has them (``ANALYSES[analysis].finer``): one per "token" or "pair" (query
+        and key). They have columns and options of their own.
+    progress: Show a bar if the work takes longer than two seconds. A function is called with the fraction done after
+        every layer of every batch, and with 1.0 at the end; any exception it raises stops the work and is raised here,
+        with the model as it was.
+    cache: Keep the result on disk under everything it depends on, and read it the next time (docs/cache.md); an
+        interrupted run resumes after the layers that took longer than five seconds. [default:
+        WORKBENCH_CACHE_RESULTS, 1 or 0, else not]
+    options: Options of the analysis, which ``ANALYSES[analysis].options`` lists.
+
+    Heads of grouped queries are those of the keys in analyses that read no queries. Only the sites the analysis reads
+    are captured, ``batch_size`` inputs at a time. A layer is measured and released before the model runs the next,
+    unless the analysis compares layers. Rows come by layer, metric and input. Analyses with the option ``per_head``
+    return means unless it is set: rows per layer (``input`` and ``head`` null), per input (``layer`` and ``head`` null)
+    and overall (all three null).
+
+    ``frame.attrs["provenance"]`` records what the numbers depend on; ``frame.attrs["notes"]`` lists what a reader
+    should know (skipped layers, dead heads); `workbench.findings` summarises the result in sentences.
+
+    Raises `UnknownName` for an unknown analysis, option, model or layer; `InputError` for values that do not fit,
+    missing model or inputs, and rows that the analysis does not have; and what `load`, `inputs` and `capture` raise.
+    """
+    settings = RunSettings(
+        model, inputs, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+    )
+    return run_analysis(analysis, settings, options, per=per, qkv=qkv, progress=progress, cache=cache)
+
+
+def run_analysis(
     name: str,
-    /,
-    settings: RunSettings | None = None,
+    settings: RunSettings,
+    options: Mapping[str, Any],
     *,
     per: Per | None = None,
     qkv: str | Path | Capture | None = None,
     progress: bool | Callable[[float], None] = False,
     cache: bool | None = None,
-    **asked: Any,
 ) -> pd.DataFrame:
-    """Run one analysis and return its tidy frame, one row per number (columns: `workbench.frames.results.COLUMNS`).
-
-        analyze("gram-spectrum", model="bundled:digits-vit", inputs="bundled:digits", n=5, max_rank=8)
-
-    Every field of `RunSettings` (model, inputs, n, seed, layers, …) is an argument, and so is every option of the
-    analysis, which ``ANALYSES[name].options`` lists. ``settings`` says the former at once; arguments take its place one
-    by one.
-
-    ``per`` asks for what is finer than a metric of a head, where an analysis has it (``ANALYSES[name].finer``): a row
-    per "token" or per "pair", in columns and with options of their own.
-
-        analyze("attention-map", model="bundled:digits-vit", inputs="bundled:digits", n=1, per="pair", query=0)
-
-    Give a model with inputs, or ``qkv``, a file or capture holding q, k, v, or for an analysis of weights (its
-    ``sites`` are empty) the model alone. Heads of grouped queries are those of the keys in analyses that read no
-    queries. Only the sites the analysis reads are captured, ``batch_size`` inputs at a time, and a layer is measured
-    and let go before the model runs the next, unless the analysis compares layers; rows come by layer, metric and input
-    and do not depend on it. Analyses with the option ``per_head`` give means instead, unless it is set: rows per layer
-    (``input`` and ``head`` null), per input (``layer`` and ``head`` null) and overall (all three null).
-
-    ``progress`` shows a bar where the work takes longer than two seconds; a function in its place is called with the
-    fraction that is done after every layer of every batch, lastly with 1.0. It stops the work by raising what it
-    likes, which comes out here with the model as it was.
-
-    ``cache`` keeps the result on disk by all that it depends on, and finds it there the next time (docs/cache.md); None
-    does what the environment variable ``WORKBENCH_CACHE_RESULTS`` says (1 or 0), nothing unless it is set. With it a
-    run that is interrupted and asked for again goes on after the layers that took longer than five seconds.
-
-    ``frame.attrs["provenance"]`` holds what the numbers come from; ``frame.attrs["notes"]`` what a reader
-    should know (layers left out, dead heads); `workbench.findings` puts the result in sentences.
-
-    Raises `UnknownName` for an unknown analysis, option, model or layer, `InputError` for values that do not
-    fit and rows that the analysis does not have, and what `load`, `inputs` and `capture` raise.
-    """
-    given = {key: asked.pop(key) for key in SETTINGS if key in asked}
-    settings = replace(settings or RunSettings(), **given)
-    analysis, options = find_analysis(name, asked, per)
-    source = _source(analysis, options, settings, qkv)
+    """Run one analysis as `analyze` does, with its settings in one object."""
+    analysis, chosen = find_analysis(name, options, per)
+    source = _source(analysis, chosen, settings, qkv)
     question = {
         "analysis": name,
         "per": per,
-        "options": asdict(options),
+        "options": asdict(chosen),
         "seed": settings.seed,
         "settings": settings.recorded(),
     }
-    entry = CacheEntry(source, _is_ours(name, options), question) if is_kept(cache) else None
-    if entry is not None and (found := entry.find()) is not None:
+    entry = CacheEntry(source, _is_ours(name, chosen), question) if is_kept(cache) else None
+    if entry is not None and (kept := entry.find()) is not None:
         if callable(progress):
             progress(1.0)
-        return found
+        return kept
     shown = (
         bar_of_fraction(analysis.title, source.size) if progress is True else nullcontext(progress or None)
     )
     with shown as tell:
         # rows finer than a metric are no measurements, and quickly made
         unfinished = None if entry is None or analysis.per is not None else entry.unfinished
-        accumulated = accumulate(analysis, options, source, settings, tell, unfinished)
-    frame = result_frame(analysis, options, source, settings, accumulated)
+        accumulated = accumulate(analysis, chosen, source, settings, tell, unfinished)
+    frame = result_frame(analysis, chosen, source, settings, accumulated)
     return frame if entry is None else entry.keep(frame)
 
 
@@ -134,22 +169,31 @@ def _source(
     if not analysis.sites:
         if model is None or inputs is not None or qkv is not None:
             raise InputError(
-                f"{analysis.name} reads the weights of a model; give model alone, without inputs or qkv"
+                f"{analysis.name} reads the weights of a model; give the model only, without inputs or qkv"
             )
         return weights_source(settings)
-    if qkv is not None and model is None and inputs is None:
-        if analysis.perturb is not None:
+    missing = [name for name, value in (("model", model), ("inputs", inputs)) if value is None]
+    if qkv is None:
+        if missing:
             raise InputError(
-                f"{analysis.name} runs a model on perturbed inputs; give model and inputs, not a file"
+                f"{analysis.name} runs a model over inputs; got no {' and no '.join(missing)}: give both, as in "
+                f'analyze("{analysis.name}", "bundled:digits-vit", "bundled:digits"), or qkv=FILE (queries, keys and '
+                "values)"
             )
-        if settings.n is not None:
-            raise InputError(
-                "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
-            )
-        return file_source(qkv, analysis.reads(options), settings, analysis.of_steps)
-    if qkv is not None or model is None or inputs is None:
-        raise InputError("give model and inputs, or qkv (a file of queries, keys and values), and not both")
-    return analysis_source(analysis, options, settings)
+        return analysis_source(analysis, options, settings)
+    if len(missing) < 2:
+        raise InputError(
+            "qkv takes the place of a model and its inputs; give model and inputs, or qkv, not both"
+        )
+    if analysis.perturb is not None:
+        raise InputError(
+            f"{analysis.name} runs a model on perturbed inputs; give model and inputs, not a file"
+        )
+    if settings.n is not None:
+        raise InputError(
+            "n chooses among inputs, and a file of queries, keys and values is read whole; leave n out"
+        )
+    return file_source(qkv, analysis.reads(options), settings, analysis.of_steps)
 
 
 def result_frame(

@@ -15,7 +15,7 @@ from workbench.frames.results import COLUMNS, name_of_model, provenance_of, shar
 def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> list[str]:
     """What a result says: sentences with estimate, 95 % confidence interval, unit of sampling, and null distribution.
 
-        workbench.findings(workbench.analyze("token-similarity", model="bundled:digits-vit", inputs="bundled:digits"))
+        workbench.findings(workbench.analyze("token-similarity", "bundled:digits-vit", "bundled:digits"))
 
     A frame of several runs, as of `workbench.analyze_many`, is described run by run; rows that were taken out of it are
     left out. Runs that differ only in what the analysis pools, as those of a `workbench.analyze_grid` over kinds of

@@ -34,10 +34,10 @@ from workbench.captures.capturing import is_plain, module_of
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
-from workbench.core.options import parse_numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
-from workbench.runs.settings import RunSettings
+from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
 from workbench.runs.unfinished import LayerResult, Unfinished
 
 Progress = Callable[[float], None]
@@ -573,19 +573,28 @@ def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) ->
 
 
 def capture_inputs(
-    model: Any,
-    inputs: Any,
+    model: AnyModel,
+    inputs: AnyInputs,
     *,
+    n: Count | None = None,
+    seed: int = 0,
+    layers: Numbers = None,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model",
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
     sites: Sequence[str] = ("q", "k", "v"),
     generate: int | None = None,
-    **settings: Any,
 ) -> Capture:
     """Capture all inputs, a batch at a time, as one capture (what ``workbench capture`` writes).
 
-    ``settings`` are those of `workbench.RunSettings`. Sites are held in memory for all inputs at once. With
-    ``generate`` the model continues all inputs, in one batch, by so many tokens, and each of these is captured.
+    Settings are those of `analyze`. Sites are held in memory for all inputs at once. With ``generate`` the model
+    continues all inputs, in one batch, by that many tokens, and each of these is captured.
     """
-    chosen = RunSettings(model=model, inputs=inputs, **settings)
+    chosen = RunSettings(
+        model, inputs, n, seed, layers, None, checkpoint, preprocessing, batch_size, device, dtype
+    )
     loaded, _, given = _loaded_inputs(chosen, room=generate)
     if generate is not None:
         whole = next(given.batches(max(1, len(given))))

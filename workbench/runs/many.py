@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from workbench.analyses.registry import Per
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.options import Numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load
-from workbench.runs.analyze import analyze
-from workbench.runs.settings import SETTINGS, RunSettings
+from workbench.runs.analyze import run_analysis
+from workbench.runs.settings import Count, Device, DType, Preprocessing, RunSettings
 from workbench.runs.sweep.reading import SWEEP, sweep_frame, sweep_inputs
 
 if TYPE_CHECKING:
@@ -26,33 +28,42 @@ Pairs = Iterable[tuple[Any, Any]]
 
 
 def analyze_many(
-    name: str,
+    analysis: str,
     runs: Pairs,
-    settings: RunSettings | None = None,
-    /,
     *,
+    n: Count | None = None,
+    seed: int = 0,
+    layers: Numbers = None,
+    heads: Numbers = None,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model",
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
+    name: str | None = None,
+    per: Per | None = None,
     checkpoints: Iterable[str | int] | str | None = None,
-    progress: Any = False,
+    progress: bool | Callable[[float], None] = False,
     cache: bool | None = None,
-    **asked: Any,
+    **options: Any,
 ) -> pd.DataFrame:
-    """Run `analyze` for several (model, inputs) pairs and put the frames under one another.
+    """Run `analyze` for several (model, inputs) pairs and concatenate the frames.
 
         analyze_many("token-similarity", [("bundled:digits-vit", "bundled:digits"), (…, …)], n=25, seed=0)
 
-    A model is a spec, what `load` returned or a torch module, and inputs are what `analyze` takes. Models of one name
-    and other weights are numbered ("ViT 1", "ViT 2"), unless ``load(…, name=…)`` gave them names.
+    Models, inputs, settings and options are those of `analyze`. Models with the same name and different weights are
+    numbered ("ViT 1", "ViT 2"), unless ``load(…, name=…)`` gave them names; ``name`` is for a single model.
 
-    A pair whose model is None is left out. Inputs "sweep:FOLDER" are those of a finished sweep, whose numbers are read
-    in the place of a run; its options and settings must be those given here. ``checkpoints`` are names or epochs
-    (``"epoch-003"``, 3) of bundled models, "all" for all of them; ``frame.attrs["epochs"]`` says which epoch each is.
+    A pair whose model is None is skipped. For inputs "sweep:FOLDER" the numbers of a finished sweep are read instead of
+    a run; its options and settings must be those given here. ``checkpoints`` are names or epochs (``"epoch-003"``, 3)
+    of bundled models, "all" for all of them; ``frame.attrs["epochs"]`` maps each to its epoch.
 
     A model, or an input, that this machine cannot have (no network, an optional package not installed) is listed in
-    ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure can say so in its place. ``frame.attrs["notes"]``
+    ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure can show the reason. ``frame.attrs["notes"]``
     holds the notes of all runs, each beginning with its model.
 
-    Raises `InputError` without any pair or for what is none, `MissingResource` if no model is here, and what `analyze`
-    raises.
+    Raises `InputError` without any pair or for a malformed one, `MissingResource` if no model is here, and what
+    `analyze` raises.
     """
     listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
     wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
@@ -60,21 +71,25 @@ def analyze_many(
         raise InputError(
             f"analyze_many runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
         )
-    settings, options = _split(settings, asked)
+    settings = RunSettings(
+        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+    )
     _check_name(settings, [model for model, _ in listed if model is not None])
     wanted = checkpoints if checkpoints is None or isinstance(checkpoints, str) else [*checkpoints]
     frames = _Frames()
     for model, inputs in listed:
         if model is None:
             continue
-        one = replace(settings, model=model, inputs=inputs)
+        pair = replace(settings, model=model, inputs=inputs)
         for checkpoint in [settings.checkpoint] if wanted is None else _chosen(model, wanted, frames.epochs):
             with frames.unless_absent(model):
                 if isinstance(inputs, str) and inputs.startswith(SWEEP):
-                    frame = sweep_frame(inputs.removeprefix(SWEEP), name, one, options)
+                    if per is not None:
+                        raise InputError(f"a sweep holds metrics, and no rows per {per}: leave per out")
+                    frame = sweep_frame(inputs.removeprefix(SWEEP), analysis, pair, options)
                 else:
-                    run = replace(one, checkpoint=checkpoint)
-                    frame = analyze(name, run, progress=progress, cache=cache, **options)
+                    run = replace(pair, checkpoint=checkpoint)
+                    frame = run_analysis(analysis, run, options, per=per, progress=progress, cache=cache)
                 frames.add(frame, model, () if wanted is None else (checkpoint,))
     return frames.joined()
 
@@ -103,23 +118,40 @@ def example(
 
 
 def analyze_grid(
-    name: str,
+    analysis: str,
     runs: Pairs,
     grid: Mapping[str, Sequence[Any]],
-    settings: RunSettings | None = None,
-    /,
-    **asked: Any,
+    *,
+    n: Count | None = None,
+    seed: int = 0,
+    layers: Numbers = None,
+    heads: Numbers = None,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model",
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
+    name: str | None = None,
+    per: Per | None = None,
+    progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None,
+    **options: Any,
 ) -> pd.DataFrame:
-    """`analyze_many` under every combination of some options' values: ``{"noise": […], "severity": […]}``.
+    """Run `analyze_many` for every combination of some options' values, such as ``{"noise": […], "severity": […]}``.
 
-    The frame has a column for each of these options. A model is loaded once for all combinations; one that is not on
-    this machine is listed in ``frame.attrs["absent"]`` as `analyze_many` has it. Raises what `analyze_many` raises, and
-    `InputError` for an option without values.
+    The frame has a column for each of these options. Settings and the other options are those of `analyze`. A model is
+    loaded once for all combinations; one that is not on this machine is listed in ``frame.attrs["absent"]`` as in
+    `analyze_many`. Raises what `analyze_many` raises, and `InputError` for an option without values.
     """
+    twice = [option for option in grid if option in options]
+    if twice:
+        raise InputError(f"{twice[0]} is in the grid and given as an option; give it once")
     empty = [option for option, values in grid.items() if not values]
     if empty:
         raise InputError(f"give at least one value of {empty[0]}")
-    settings, options = _split(settings, asked)
+    settings = RunSettings(
+        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+    )
     listed = [*runs]
     _check_name(settings, [model for model, _ in listed if model is not None])
     frames = _Frames()
@@ -132,18 +164,18 @@ def analyze_grid(
                 loaded = load(
                     model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype
                 )
-            given = inputs
+            chosen_inputs = inputs
             if isinstance(inputs, str):
-                given = choose_inputs(
+                chosen_inputs = choose_inputs(
                     inputs, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing
                 )
-            one = replace(
-                settings, model=loaded, inputs=given, n=None, checkpoint=None, device=None, dtype=None
+            run = replace(
+                settings, model=loaded, inputs=chosen_inputs, n=None, checkpoint=None, device=None, dtype=None
             )
             for values in itertools.product(*grid.values()):
-                chosen = dict(zip(grid, values, strict=True))
-                frame = analyze(name, one, **chosen, **options)
-                frames.add(frame.assign(**chosen), model, values)
+                varied = dict(zip(grid, values, strict=True))
+                frame = run_analysis(analysis, run, options | varied, per=per, progress=progress, cache=cache)
+                frames.add(frame.assign(**varied), model, values)
     return frames.joined()
 
 
@@ -155,12 +187,6 @@ def _check_name(settings: RunSettings, models: Sequence[Any]) -> None:
             f"name={settings.name!r} names one model, and there are {len(several)}; give each its name, as "
             "load(…, name=…)"
         )
-
-
-def _split(settings: RunSettings | None, asked: dict[str, Any]) -> tuple[RunSettings, dict[str, Any]]:
-    """Settings of the run, and the rest: options of the analysis."""
-    given = {key: asked.pop(key) for key in SETTINGS if key in asked}
-    return replace(settings or RunSettings(), **given), asked
 
 
 class _Frames:

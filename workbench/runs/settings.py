@@ -1,43 +1,94 @@
-"""What a run is of, said once: model, inputs, which of them, and how the model runs."""
-
-from __future__ import annotations
+"""The settings of a run: each declared once, with its default and meaning, for Python and the command line."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge
 
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, parse_numbers
+from workbench.core.options import Numbers, options_of, parse_numbers
 from workbench.models.loading import DEVICE
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from workbench.data.batches import Inputs
+    from workbench.models.loading import LoadedModel
+
+    AnyModel: TypeAlias = str | LoadedModel | nn.Module
+    AnyInputs: TypeAlias = str | Inputs | Tensor | Mapping[str, Any] | Sequence[Any]
+    Device: TypeAlias = str | torch.device
+    DType: TypeAlias = str | torch.dtype
+else:
+    AnyModel = AnyInputs = Device = DType = Any  # torch takes seconds to import
+
+Count: TypeAlias = int | Literal["all"]
+Preprocessing: TypeAlias = Literal["model", "saritas2025"]
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The placeholder of a setting's value in the help of the command line."""
+
+    metavar: str
 
 
 @dataclass(frozen=True, eq=False)
 class RunSettings:
-    """Model and inputs of a run, and all its settings beside the options of the analysis itself.
+    """Model, inputs and settings of a run: what `analyze` takes beside the options of the analysis.
 
-    ``model`` is a spec, what `load` returned, or any torch module; ``inputs`` a spec, what `inputs` returned, or the
-    batch itself. ``n``, ``seed`` and ``preprocessing`` choose and prepare inputs given by spec; ``checkpoint``,
-    ``device`` and ``dtype`` load a model given by spec. ``layers`` and ``heads`` are numbers or "0,3-5"; None for all.
-    ``batch_size`` inputs run at a time, which no number depends on. ``name`` is what the frame calls the model, in
-    place of its spec or class.
-
-    Settings are equal where all of them are, models and inputs that are not specs being the same objects. Raises
+    Settings are equal if all of them are; models and inputs that are not specs must be the same objects. Raises
     `InputError` for a value that does not fit.
     """
 
-    model: Any = None
-    inputs: Any = None
-    n: int | str | None = None
-    seed: int = 0
-    layers: Numbers = None
-    heads: Numbers = None
-    checkpoint: str | int | None = None
-    preprocessing: str = "model"
-    batch_size: int = 8
-    device: Any = None
-    dtype: Any = None
-    name: str | None = None
+    model: Annotated[
+        AnyModel | None,
+        Typed("SPEC"),
+        "The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name that "
+        "`workbench models` lists.",
+    ] = None
+    inputs: Annotated[
+        AnyInputs | None,
+        Typed("SPEC"),
+        "The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103.",
+    ] = None
+    n: Annotated[
+        Count | None,
+        Typed("N|all"),
+        "How many inputs, or all. [default: 25, or all where there are fewer]",
+    ] = None
+    seed: Annotated[
+        int, Ge(0), Typed("NUMBER"), "Random seed of the choice of inputs and of null distributions."
+    ] = 0
+    layers: Annotated[Numbers, Typed("LIST"), "Layers, from 0: 0,3-5 or -1. [default: all]"] = None
+    heads: Annotated[Numbers, Typed("LIST"), "Heads, from 0: 0,2. [default: all]"] = None
+    checkpoint: Annotated[
+        str | int | None,
+        Typed("NAME-OR-FILE"),
+        "A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
+    ] = None
+    preprocessing: Annotated[
+        Preprocessing, "The model's own preprocessing of images, or that of saritas2025 for every model."
+    ] = "model"
+    batch_size: Annotated[
+        int, Ge(1), Typed("NUMBER"), "Inputs per forward pass; does not change the numbers."
+    ] = 8
+    device: Annotated[
+        Device | None,
+        Typed("NAME"),
+        "The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]",
+    ] = None
+    dtype: Annotated[
+        DType | None,
+        Typed("NAME"),
+        "The type of the weights: float32, bfloat16, float16. [default: as stored]",
+    ] = None
+    name: Annotated[
+        str | None, Typed("NAME"), "Name of the model in the result. [default: its spec or class]"
+    ] = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
@@ -65,7 +116,7 @@ class RunSettings:
     def _values(self) -> tuple[Any, ...]:
         """The settings, of a loaded model and a batch only which they are."""
         given = (part if isinstance(part, str | None) else id(part) for part in (self.model, self.inputs))
-        return (*given, *(getattr(self, name) for name in SETTINGS[2:]))
+        return (*given, *(getattr(self, name) for name in [*SETTINGS][2:]))
 
     def recorded(self) -> dict[str, str | None]:
         """How the model ran, as a result's provenance says it."""
@@ -76,8 +127,8 @@ class RunSettings:
         return held
 
 
-SETTINGS = tuple(field.name for field in fields(RunSettings))
-"""Names of all settings."""
+SETTINGS = options_of(RunSettings)
+"""Default, meaning and type of every setting, in the order of `RunSettings`."""
 
 
 def model_pairs(

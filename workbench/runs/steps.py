@@ -13,11 +13,12 @@ from workbench.captures import Capture, capture_steps
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
 from workbench.frames.results import STEP, conform, join_frames
-from workbench.runs.analyze import analyze
+from workbench.runs.analyze import run_analysis
+from workbench.runs.settings import RunSettings
 
 
 def analyze_steps(
-    name: str,
+    analysis: str,
     model: nn.Module,
     run: Callable[[], Any],
     *,
@@ -25,29 +26,32 @@ def analyze_steps(
     layers: Numbers = None,
     heads: Numbers = None,
     seed: int = 0,
-    **asked: Any,
+    **options: Any,
 ) -> pd.DataFrame:
     """Call ``run``, and analyse ``model`` each time it runs meanwhile: a tidy frame with the column ``step``.
 
         analyze_steps("attention-map", pipeline.transformer, lambda: pipeline("a cat", num_inference_steps=8))
 
-    Steps are those of `workbench.captures.capture_steps`; those of one step are held at a time. ``asked`` are options
-    of the analysis. ``frame.attrs["times"]`` has the time that the model was given, by step.
+    ``steps`` are those of `workbench.captures.capture_steps`; those of one step are held at a time. Settings and
+    options are those of `analyze`. ``frame.attrs["times"]`` maps each step to the time that the model received.
 
     Raises `InputError` for analyses of weights or of perturbed inputs, and what `capture_steps` and `analyze` raise.
     """
-    analysis, options = find_analysis(name, asked, None)
-    if not analysis.sites or analysis.perturb is not None:
-        raise InputError(f"{name} reads weights or perturbs inputs, which is nothing of a step; use analyze")
+    entry, chosen = find_analysis(analysis, options, None)
+    if not entry.sites or entry.perturb is not None:
+        raise InputError(
+            f"{analysis} reads weights or perturbs inputs, which is nothing of a step; use analyze"
+        )
     frames: list[pd.DataFrame] = []
 
     def measure(step: int, captured: Capture) -> None:
-        frame = analyze(name, qkv=captured, heads=heads, seed=seed, **asked)
+        settings = RunSettings(heads=heads, seed=seed)
+        frame = run_analysis(analysis, settings, options, qkv=captured)
         named = conform(frame.assign(**{STEP: step}))
         named.attrs = frame.attrs
         frames.append(named)
 
-    sites = tuple(dict.fromkeys((*analysis.reads(options), *analysis.also)))
+    sites = tuple(dict.fromkeys((*entry.reads(chosen), *entry.also)))
     taken = capture_steps(model, run, steps=steps, layers=layers, sites=sites, each=measure)
     if not frames:
         raise InputError(f"none of the steps asked for was run; the model ran {taken.count} times")

@@ -78,12 +78,12 @@ def measured_claims(
     from workbench.papers.claims import claims
 
     frames, absent = [], {}
-    settings = {"seed": seed, "null_samples": null_samples, "untrained": untrained}
+    settings: dict[str, Any] = {"seed": seed, "null_samples": null_samples, "untrained": untrained}
     for question in (Question(*one) for one in questions):
         found = None if again else _on_record(question, settings)
         if found is None:
             try:
-                found = claims(*question, **settings, progress=progress)
+                found = claims(*question[:3], n=question.n, **settings, progress=progress)
             except MissingResource as reason:
                 absent[question.model] = str(reason).splitlines()[0]
                 continue
@@ -211,7 +211,7 @@ def _answer(question: Question, work: Path) -> tuple[Path, Path]:
     if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:
         return path, about
     started = time.monotonic()
-    frame = claims(*question, **settings, device="cpu")
+    frame = claims(*question[:3], n=question.n, **settings, device="cpu")
     seconds = round(time.monotonic() - started)
     runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import workbench
 from tests.figure_notebooks import write_notebook
 from workbench.apps.rendering import find_notebooks, needs, read_notebook, render
 from workbench.apps.rendering.needs import Pass, analyses_of, null_samples_of, passes_of, render_needs, roles
@@ -14,6 +13,7 @@ from workbench.models import catalog
 from workbench.models.loading import find_device, load
 from workbench.models.source import Unfilled
 from workbench.models.weights import find_weights, size_of
+from workbench.runs.settings import RunSettings
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_load_honours_the_one_setting_of_the_device(monkeypatch):
     with pytest.raises(InputError, match="'nowhere' is not one torch knows"):
         load("bundled:digits-vit")
     assert str(load("bundled:digits-vit", device="cpu").device) == "cpu"
-    settings = workbench.RunSettings("bundled:digits-vit", "bundled:digits")
+    settings = RunSettings("bundled:digits-vit", "bundled:digits")
     assert settings.recorded()["device"] == "nowhere"
     monkeypatch.delenv("WORKBENCH_DEVICE")
     assert str(find_device()) == "cpu"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
+from workbench.core.options import Numbers
 from workbench.core.progress import progress_bars
-from workbench.runs.settings import RunSettings, model_pairs
+from workbench.runs.settings import Count, Device, DType, Preprocessing, RunSettings, model_pairs
 from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import Plan, Task, make_plan
 from workbench.runs.sweep.pools import Pool, open_pool
@@ -32,6 +33,15 @@ def sweep(
     analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
     out: str | Path,
     *,
+    n: Count | None = None,
+    seed: int = 0,
+    layers: Numbers = None,
+    heads: Numbers = None,
+    checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model",
+    batch_size: int = 8,
+    device: Device | None = None,
+    dtype: DType | None = None,
     shards: int | None = None,
     workers: int = 1,
     backend: str = "loky",
@@ -40,17 +50,15 @@ def sweep(
     max_time: float | None = None,
     per_input: bool = False,
     progress: bool = False,
-    **settings: Any,
 ) -> SweepStatus:
-    """Run analyses of models over inputs in shards, and keep what they come to in the folder ``out``.
+    """Run analyses of models over inputs in shards, and keep the results in the folder ``out``.
 
-    ``inputs`` is one spec for all models, or one for each; ``settings`` are those of `workbench.RunSettings` (``n``,
-    ``seed``, ``layers``, …); ``n`` inputs are taken, 25 unless given, or "all". Analyses are names, or (name, options).
-    Memory does not grow with the inputs: results are means, moments and quantiles over them, unless ``per_input`` asks
-    for rows of every one. Tasks are one analysis of one model on one of ``shards`` parts of its inputs (about 256
-    each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those of a Dask or Ray cluster at the
-    address ``scheduler``, which must see the folder under the same path. The numbers do not depend on workers, shards,
-    or interruptions; `read_sweep` reads them.
+    ``inputs`` is one spec for all models, or one for each. Analyses are names, or (name, options). Settings are those
+    of `analyze`. Memory does not grow with the inputs: results are means, moments and quantiles over them, unless
+    ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards`` parts of its
+    inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those of a Dask or Ray
+    cluster at the address ``scheduler``, which must see the folder under the same path. The numbers do not depend on
+    workers, shards, or interruptions; `read_sweep` reads them.
 
     A sweep goes on where it stopped, computing what is missing or damaged; another plan in the folder is refused, and
     ``restart`` begins anew and moves the old folder aside. A shard that fails is tried again, twice at most, then
@@ -68,8 +76,10 @@ def sweep(
     ):
         raise InputError(f"max_time must be a number of seconds above 0; got {max_time!r}")
     listed = [analyses] if isinstance(analyses, str) else analyses
-    asked = RunSettings(**settings)
-    plan = make_plan(model_pairs(models, inputs), listed, asked, shards=shards, per_input=per_input)
+    settings = RunSettings(
+        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype
+    )
+    plan = make_plan(model_pairs(models, inputs), listed, settings, shards=shards, per_input=per_input)
     deadline = None if max_time is None else time.time() + max_time
     folder = SweepFolder(out)
     with folder.store.locked():

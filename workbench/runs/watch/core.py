@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from workbench.analyses.registry import check_request
 from workbench.captures.capturing import is_plain
 from workbench.core.errors import InputError
+from workbench.core.options import Numbers
 from workbench.frames.results import conform, provenance_of, shared
-from workbench.runs.analyze import analyze
+from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
 from workbench.runs.watch.folder import WatchFolder, checkpoint_name
@@ -53,7 +54,7 @@ def watch(
     out: str | os.PathLike[str],
     every: int = EVERY,
     analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
-    layers: Any = None,
+    layers: Numbers = None,
     seed: int = 0,
     max_cost: float | None = MAX_COST,
     name: str | None = None,
@@ -126,7 +127,7 @@ class Watch:
         max_cost: float | None,
     ) -> None:
         self.settings, self.folder, self.identity = settings, folder, identity
-        self.module: nn.Module = settings.model
+        self.module = bare(settings.model)
         self.every, self.max_cost = every, max_cost
         self.cadence = every
         """Steps between two loggings now: ``every``, or a multiple where that would cost too much."""
@@ -234,7 +235,7 @@ class Watch:
 
     def _analyse(self, folder: WatchFolder, name: str, options: Mapping[str, Any], number: int) -> None:
         try:
-            frame = analyze(name, self.settings, **options)
+            frame = run_analysis(name, self.settings, options)
             folder.write(name, number, self._named(frame, number))
         except Exception as error:
             self._failures[name] += 1

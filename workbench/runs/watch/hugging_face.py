@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from workbench.runs.watch.core import Watch, bare, watch
+from workbench.core.options import Numbers
+from workbench.runs.watch.core import EVERY, MAX_COST, Watch, bare, watch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.data.batches import Inputs
 
 
 class HuggingFaceCallback(TrainerCallback):
@@ -19,9 +26,29 @@ class HuggingFaceCallback(TrainerCallback):
     """
 
     def __init__(
-        self, batch: Any, *, out: str | os.PathLike[str] | None = None, submodule: str = "", **settings: Any
+        self,
+        batch: Tensor | Mapping[str, Tensor] | Inputs,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        submodule: str = "",
+        every: int = EVERY,
+        analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+        layers: Numbers = None,
+        seed: int = 0,
+        max_cost: float | None = MAX_COST,
+        name: str | None = None,
+        restart: bool = False,
     ) -> None:
-        self.batch, self.out, self.submodule, self.settings = batch, out, submodule, settings
+        self.batch, self.out, self.submodule = batch, out, submodule
+        self.settings: dict[str, Any] = {
+            "every": every,
+            "analyses": analyses,
+            "layers": layers,
+            "seed": seed,
+            "max_cost": max_cost,
+            "name": name,
+            "restart": restart,
+        }
         self.watch: Watch | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

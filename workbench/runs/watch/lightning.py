@@ -5,16 +5,21 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import MissingResource
-from workbench.runs.watch.core import Watch, bare, watch
+from workbench.core.options import Numbers
+from workbench.runs.watch.core import EVERY, MAX_COST, Watch, bare, watch
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
+    from torch import Tensor
+
+    from workbench.data.batches import Inputs
 else:
     # Two packages with the same classes; the one that the user's own code has imported, else one that is there.
     for _name in sorted(NAMES, key=lambda name: name not in sys.modules):
@@ -36,10 +41,30 @@ class LightningCallback(Callback):
     """
 
     def __init__(
-        self, batch: Any, *, out: str | os.PathLike[str] | None = None, submodule: str = "", **settings: Any
+        self,
+        batch: Tensor | Mapping[str, Tensor] | Inputs,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        submodule: str = "",
+        every: int = EVERY,
+        analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+        layers: Numbers = None,
+        seed: int = 0,
+        max_cost: float | None = MAX_COST,
+        name: str | None = None,
+        restart: bool = False,
     ) -> None:
         super().__init__()
-        self.batch, self.out, self.submodule, self.settings = batch, out, submodule, settings
+        self.batch, self.out, self.submodule = batch, out, submodule
+        self.settings: dict[str, Any] = {
+            "every": every,
+            "analyses": analyses,
+            "layers": layers,
+            "seed": seed,
+            "max_cost": max_cost,
+            "name": name,
+            "restart": restart,
+        }
         self.watch: Watch | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
