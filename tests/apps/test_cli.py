@@ -15,12 +15,14 @@ import click
 import pandas as pd
 import pytest
 
+import workbench
 from workbench._version import __version__
 from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
 from workbench.apps.cli import completion, options
 from workbench.apps.cli.printing import print_table
 from workbench.papers.verdicts import FAILS, HOLDS, NOT_DIAGNOSTIC, NOT_TESTED, RANDOM_TOO, UNDECIDED
+from workbench.runs.settings import SETTINGS
 
 
 @pytest.fixture
@@ -131,13 +133,23 @@ def test_an_option_has_one_default_wherever_it_stands():
 
 
 def test_defaults_are_those_of_the_library():
-    from workbench.runs.settings import RunSettings
-
-    library = inspect.signature(RunSettings).parameters
+    library = inspect.signature(workbench.analyze).parameters
     given = COMMANDS["analyze",].make_context("analyze", ["gram-spectrum", "-o", "x.csv"]).params
     assert {name: given[name] for name in options.RUN_SETTINGS} == {
         name: library[name].default for name in options.RUN_SETTINGS
     }
+
+
+@pytest.mark.parametrize("path", [("analyze",), ("capture",), ("sweep", "run")], ids=" ".join)
+def test_the_options_of_a_run_are_the_fields_of_the_settings(path):
+    typed = {option.name: option for option in options_of(COMMANDS[path]) if option.name in SETTINGS}
+    assert list(typed) == [name for name in SETTINGS if name in typed]
+    assert SETTINGS.keys() - typed.keys() == {"name"} | ({"heads"} if path == ("capture",) else set())
+    for name, option in typed.items():
+        assert option.help.removesuffix(" May be repeated.") == SETTINGS[name].help
+    for name, text in {"seed": "-1", "batch_size": "0", "preprocessing": "none", "n": "0"}.items():
+        with pytest.raises(click.BadParameter):
+            typed[name].type.convert(text, typed[name], None)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

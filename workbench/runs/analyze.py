@@ -68,7 +68,7 @@ def analyze(
     inputs: The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103. Also the result of
         `workbench.inputs`, or a batch of tensors.
     n: How many inputs, or all. [default: 25, or all where there are fewer] Only for inputs given by name.
-    seed: Random seed of the choice of inputs and of null distributions.
+    seed: Random seed; also chooses the inputs.
     layers: Layers, from 0: 0,3-5 or -1. [default: all] Text such as "0,3-5", a number, or several.
     heads: Heads, from 0: 0,2. [default: all] As layers.
     checkpoint: A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.

@@ -60,9 +60,7 @@ class RunSettings:
         Typed("N|all"),
         "How many inputs, or all. [default: 25, or all where there are fewer]",
     ] = None
-    seed: Annotated[
-        int, Ge(0), Typed("NUMBER"), "Random seed of the choice of inputs and of null distributions."
-    ] = 0
+    seed: Annotated[int, Ge(0), Typed("NUMBER"), "Random seed; also chooses the inputs."] = 0
     layers: Annotated[Numbers, Typed("LIST"), "Layers, from 0: 0,3-5 or -1. [default: all]"] = None
     heads: Annotated[Numbers, Typed("LIST"), "Heads, from 0: 0,2. [default: all]"] = None
     checkpoint: Annotated[

@@ -10,21 +10,22 @@ import difflib
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
+from annotated_types import Ge
 from click.shell_completion import CompletionItem
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.runs.settings import SETTINGS, Typed
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Settings = Sequence[tuple[str, str]]
 """Keys and texts, as --set takes them."""
-RUN_SETTINGS = (
-    "model", "inputs", "n", "seed", "layers", "heads", "checkpoint", "preprocessing", "batch_size", "device", "dtype",
-)  # fmt: skip
-"""What a run of a model over inputs depends on; `run_settings` hands them over as one mapping."""
+RUN_SETTINGS = tuple(name for name in SETTINGS if name != "name")
+"""Settings of a run that a command takes; `run_settings` hands them over as one mapping."""
 
 
 # Kinds of value ---------------------------------------------------------------------------------------------
@@ -203,30 +204,40 @@ def _single(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...])
 
 
 def _repeatable(text: str, several: bool) -> dict[str, Any]:
-    return {"multiple": True, "metavar": "SPEC"} | (
+    return {"multiple": True} | (
         {"help": f"{text} May be repeated."} if several else {"help": text, "callback": _single}
     )
 
 
-def model_option(
-    text: str = "The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a "
-    "name that `workbench models` lists.",
-    *,
-    several: bool = False,
-    **more: Any,
-) -> Decorator:
-    """``--model``, repeatable where a command takes ``several``."""
-    return click.option("-m", "--model", type=MODEL, **_repeatable(text, several), **more)
+_TYPES = {"model": MODEL, "inputs": INPUTS, "n": _Count()}
+"""Settings whose values complete or have words of their own; for the others the annotation says enough."""
+_SHORT = {"model": ("-m",), "inputs": ("-i",)}
 
 
-def inputs_option(
-    text: str = "The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103.",
-    *,
-    several: bool = False,
-    **more: Any,
+def setting_option(
+    name: str, text: str | None = None, *, several: bool = False, required: bool = False
 ) -> Decorator:
-    """``--inputs``, repeatable where a command takes ``several``."""
-    return click.option("-i", "--inputs", type=INPUTS, **_repeatable(text, several), **more)
+    """The option of one field of `RunSettings`: its default, values and meaning, unless another ``text`` is given.
+
+    A model and inputs may be repeated where a command takes ``several``.
+    """
+    setting = SETTINGS[name]
+    kind, *marks = get_args(setting.kind)
+    given: dict[str, Any] = {"help": text or setting.help, "type": _TYPES.get(name), "required": required}
+    given["metavar"] = next((mark.metavar for mark in marks if isinstance(mark, Typed)), None)
+    if name in _SHORT:
+        given |= _repeatable(given["help"], several)
+    elif setting.default is not None:
+        given |= {"default": setting.default, "show_default": True}
+    if get_origin(kind) is Literal:
+        given["type"] = click.Choice(get_args(kind))
+    elif kind is int:
+        given["type"] = click.IntRange(min=next(mark.ge for mark in marks if isinstance(mark, Ge)))
+    flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+    return click.option(*_SHORT.get(name, ()), flag, **given)
+
+
+model_option, inputs_option = partial(setting_option, "model"), partial(setting_option, "inputs")
 
 
 def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> Decorator:
@@ -261,13 +272,9 @@ def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any
     return click.option(*short, name, help=text, **shown, **more)
 
 
-count_option = click.option(
-    "-n",
-    type=_Count(),
-    metavar="N|all",
-    help="How many inputs, or all. [default: 25, or all where there are fewer]",
-)
-seed_option = number_option("--seed", "Chooses the inputs, and all that is random.", least=0, default=0)
+count_option, seed_option, layers_option = map(setting_option, ("n", "seed", "layers"))
+checkpoint_option, batch_size_option = map(setting_option, ("checkpoint", "batch_size"))
+device_option, dtype_option = map(setting_option, ("device", "dtype"))
 workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
 epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
 limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
@@ -283,46 +290,12 @@ theme_option = click.option(
     "--theme", type=click.Choice(["paper", "talk"]),
     help="Letters for reading or for a lecture hall. [default: WORKBENCH_THEME, or paper]",
 )  # fmt: skip
-layers_option = click.option("--layers", metavar="LIST", help="Layers, from 0: 0,3-5 or -1. [default: all]")
-device_option = click.option(
-    "--device",
-    metavar="NAME",
-    help="The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]",
-)
-checkpoint_option = click.option(
-    "--checkpoint", metavar="NAME-OR-FILE",
-    help="A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
-)  # fmt: skip
-batch_size_option = number_option("--batch-size", "Inputs per forward pass; changes no number.", default=8)
-dtype_option = click.option(
-    "--dtype",
-    metavar="NAME",
-    help="The type of the weights: float32, bfloat16, float16. [default: as stored]",
-)
-_OF_A_RUN: dict[str, Decorator] = {
-    "n": count_option,
-    "seed": seed_option,
-    "layers": layers_option,
-    "heads": click.option("--heads", metavar="LIST", help="Heads, from 0: 0,2. [default: all]"),
-    "checkpoint": checkpoint_option,
-    "preprocessing": click.option(
-        "--preprocessing", type=click.Choice(["model", "saritas2025"]), default="model", show_default=True,
-        help="The model's own preprocessing of images, or that of saritas2025 for all alike.",
-    ),
-    "batch_size": batch_size_option,
-    "device": device_option,
-    "dtype": dtype_option,
-}  # fmt: skip
 
 
 def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
     """The options of `RUN_SETTINGS`, handed to the command as one mapping ``settings``."""
     names = [name for name in RUN_SETTINGS if name not in without]
-    of_a_run = {
-        "model": model_option(several=several, required=required),
-        "inputs": inputs_option(several=several, required=required),
-        **_OF_A_RUN,
-    }
+    repeated: dict[str, Any] = {"several": several, "required": required}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -330,6 +303,7 @@ def run_settings(*, several: bool = False, required: bool = False, without: Sequ
             settings = {name: given.pop(name) for name in names}
             return command(settings=settings, **given)
 
-        return functools.reduce(lambda wrapped, name: of_a_run[name](wrapped), reversed(names), call)
+        options = (setting_option(name, **repeated if name in _SHORT else {}) for name in reversed(names))
+        return functools.reduce(lambda wrapped, option: option(wrapped), options, call)
 
     return decorate
