@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import workbench
+from tests.apps.explorer.test_page import bundle_of
 from workbench._version import __version__
 from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
@@ -555,6 +556,10 @@ WRONG = {
     "comparison in another format": (("compare", "a.safetensors", "b.safetensors", "-o", "c.json"), ".csv"),
     "no checkpoint": (("study", "evaluate", "-m", "runs/x.safetensors"), "no checkpoint at runs/x.safetensors"),
     "no such port": (("explore", "--port", "99999"), "65535"),
+    "checkpoint without a page": (("explore", "--checkpoint", "epoch-000"), "--checkpoint"),
+    "device without a page": (("explore", "--device", "cpu"), "add --save FILE.html"),
+    "no such checkpoint": (("explore", "--save", "x.html", "--checkpoint", "epoch-999"), "epoch-030"),
+    "no such device": (("explore", "--save", "x.html", "--device", "nowhere"), "nowhere"),
     "claims in another format": (("claims", "-o", "claims.parquet"), ".csv"),
     "unknown command": (("analyse",), "analyse"),
     "unknown task": (("study", "train", "digit"), "digits"),
@@ -665,3 +670,20 @@ def test_a_table_prints_square_brackets_as_they_are(capsys):
     printed = capsys.readouterr().out
     assert 'pip install "FOLDER[figures]"' in printed
     assert "Doctor [of this machine]" in printed
+
+
+def test_a_saved_page_shows_the_checkpoint_asked_for_on_its_device(run, tmp_path, monkeypatch):
+    from workbench.models import loading
+
+    devices, load = [], loading.load
+    monkeypatch.setattr(
+        loading, "load", lambda *names, **asked: devices.append(asked["device"]) or load(*names, **asked)
+    )
+    status, _, err = run(
+        "explore", "--save", tmp_path / "x.html", "--checkpoint", "epoch-000", "--device", "cpu"
+    )
+    assert status == 0, err
+    assert devices == ["cpu"]
+    page = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert bundle_of(page).header.model.checkpoint == "epoch-000"
+    assert bundle_of(page).header.inputs[0].address["checkpoint"] == "epoch-000"

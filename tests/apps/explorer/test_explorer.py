@@ -6,10 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 import torch
 
+import workbench
 from workbench.apps.explorer import VIEWS, Explorer
+from workbench.apps.explorer.address import address_of_figure
 from workbench.apps.explorer.views import attention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
@@ -343,3 +346,26 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)
+
+
+def test_a_checkpoint_is_loaded_named_in_code_and_left_behind_with_its_model():
+    explorer = Explorer("bundled:digits-vit", n=1, checkpoint="epoch-000")
+    assert explorer.material.model(explorer.place).checkpoint == "epoch-000"
+    last = Explorer("bundled:digits-vit", n=1)
+    attention = [look.material.look(look.place).record.q for look in (explorer, last)]
+    assert not torch.equal(*attention)
+    assert 'checkpoint="epoch-000"' in explorer.code()
+    assert "-p checkpoint epoch-000" in explorer.command()
+    assert Explorer.at(explorer.address).place == explorer.place
+    assert explorer.move(model="bundled:digits-tost").place.checkpoint is None
+
+
+def test_a_saved_figure_of_a_checkpoint_opens_at_it(tmp_path):
+    frame = workbench.analyze(
+        "attention-map", model="bundled:digits-vit", inputs="bundled:digits", n=1, checkpoint="epoch-000"
+    )
+    figure = go.Figure(go.Scatter(x=[0, 1], y=[0, 1]))
+    workbench.save_figure(
+        figure, "early", data=frame, out=tmp_path, caption="Entropy.", alt="A line.", formats=["png"]
+    )
+    assert address_of_figure(tmp_path / "early.png")["checkpoint"] == "epoch-000"

@@ -14,6 +14,7 @@ from workbench.apps.cli.options import (
     MODEL,
     NOTEBOOK,
     analysis_option,
+    checkpoint_option,
     device_option,
     json_option,
     out_file,
@@ -181,6 +182,8 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 @click.option(
     "--index", type=click.IntRange(0), metavar="NUMBER", help="With --save: which of the inputs. [default: 0]"
 )
+@checkpoint_option
+@device_option
 @click.option(
     "--max-size",
     type=click.FloatRange(0.1),
@@ -208,6 +211,7 @@ def explore(
     max_size: float | None,
     analyses: tuple[str, ...],
     generate: int | None,
+    device: str | None,
     **place: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
@@ -221,12 +225,12 @@ def explore(
     """
     given = {name: value for name, value in place.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, given, max_size, analyses, generate or 0)
+        _save_explorer(save, figure, given, max_size, analyses, generate or 0, device)
         return
-    if given or analyses or max_size is not None or generate is not None:
+    if given or analyses or device or max_size is not None or generate is not None:
         raise click.UsageError(
-            "--model, --inputs, --index, --analysis, --generate and --max-size say what --save writes; give --save "
-            "FILE.html"
+            "--model, --inputs, --index, --checkpoint, --device, --analysis, --generate and --max-size need --save: "
+            "add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
@@ -240,15 +244,18 @@ def _save_explorer(
     megabytes: float | None,
     analyses: Sequence[str],
     generate: int,
+    device: str | None,
 ) -> None:
     """Write the page of an address: of a saved figure, changed by what was given."""
     from workbench.apps.explorer import Explorer
     from workbench.apps.explorer.address import address_of_figure
+    from workbench.apps.explorer.explorer import with_weights
     from workbench.apps.explorer.page import LIMIT_MB
 
     if "index" in given:
         given["n"] = given["index"] + 1
-    explorer = Explorer.at({**({} if figure is None else address_of_figure(figure)), **given})
+    shown = {} if figure is None else address_of_figure(figure)
+    explorer = Explorer.at({**shown, **with_weights(given)}, device=device)
     limit = LIMIT_MB if megabytes is None else megabytes
     written = explorer.save_html(path, limit_mb=limit, analyses=analyses, generate=generate)
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

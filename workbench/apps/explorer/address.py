@@ -48,6 +48,8 @@ class Address:
     against: Address | None = field(default=None)
     pretrained: bool = True
     """False: the model's architecture with random weights, as `workbench.load` draws them."""
+    checkpoint: str | None = None
+    """Checkpoint of a bundled model, or file of weights, as `workbench.load` takes it; None: the last one."""
 
     def __post_init__(self) -> None:
         """Raises InputError for a value of the wrong kind."""
@@ -57,6 +59,8 @@ class Address:
                 raise InputError(f"{name} of an address is a name, got {value!r}")
         if self.inputs is not None and not isinstance(self.inputs, str):
             raise InputError(f"inputs of an address are named by a text or None, got {self.inputs!r}")
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str):
+            raise InputError(f"checkpoint of an address is a name, a file or None, got {self.checkpoint!r}")
         for name in (*_NUMBERS, "token"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -115,7 +119,7 @@ class Address:
                 f"{words.get(name, '')}{getattr(self.against, name)}",
                 f"{words.get(name, '')}{getattr(self, name)}",
             )
-            for name in ("model", "pretrained", "inputs", "index", "layer", "head")
+            for name in ("model", "pretrained", "checkpoint", "inputs", "index", "layer", "head")
             if getattr(self.against, name) != getattr(self, name)
         ]
         if not parts:
@@ -146,7 +150,7 @@ def address_of_url(query: str) -> dict[str, Any]:
     """
     said = dict(parse_qsl(query))
     parts: dict[str, Any] = {
-        name: said[name] for name in ("model", "inputs", "view", "metric") if name in said
+        name: said[name] for name in ("model", "checkpoint", "inputs", "view", "metric") if name in said
     }
     numbers = {name: said[name] for name in _NUMBERS if name in said} | (
         {"token": said["query"]} if "query" in said else {}
@@ -169,6 +173,7 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     committed records.
     """
     from workbench.frames.provenance import read_provenance
+    from workbench.frames.results import is_random
 
     provenance = read_provenance(path)
     parameters = new_values(
@@ -181,7 +186,12 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path} shows no layer of a model that could be opened; give a figure of a notebook that loads a model, "
             "or one that the explorer saved"
         )
-    address: dict[str, Any] = {"model": provenance["models"][0]["spec"]}
+    measured_model = provenance["models"][0]
+    address: dict[str, Any] = {"model": measured_model["spec"]}
+    if is_random(measured_model.get("checkpoint")):
+        address["pretrained"] = False
+    elif measured_model["spec"].startswith("bundled:"):
+        address["checkpoint"] = measured_model.get("checkpoint")
     if provenance["inputs"]:
         measured = provenance["inputs"][0]
         address |= {"inputs": measured["spec"]} if measured.get("spec") else {}

@@ -46,8 +46,10 @@ def _quoted(text: str | None) -> str:
 def _load(address: Address, material: Material, model: str = "model", inputs: str = "inputs") -> list[str]:
     n = len(material.inputs(address))
     cut = f"[{address.index}:{address.index + 1}]"
+    weights = "" if address.checkpoint is None else f", checkpoint={_quoted(address.checkpoint)}"
+    weights += "" if address.pretrained else ", pretrained=False"
     return [
-        f"{model} = workbench.load({_quoted(address.model)}{'' if address.pretrained else ', pretrained=False'})",
+        f"{model} = workbench.load({_quoted(address.model)}{weights})",
         f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, seed={address.seed}){cut}",
     ]
 

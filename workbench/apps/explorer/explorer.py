@@ -50,6 +50,8 @@ class Explorer:
         metric: str = "attention_entropy",
         against: Mapping[str, Any] | str | None = None,
         pretrained: bool = True,
+        checkpoint: str | None = None,
+        device: str | None = None,
     ) -> None:
         """Nothing is loaded before it is looked at; what does not exist is said then.
 
@@ -67,6 +69,8 @@ class Explorer:
             metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
             pretrained: False looks at the model's architecture with random weights.
+            checkpoint: a checkpoint of a bundled model, or a file of weights; the last one by default.
+            device: where the model runs, as `workbench.load` takes it; no part of the address.
 
         Raises:
             InputError: a value of the wrong kind, or an unknown view or metric.
@@ -74,22 +78,23 @@ class Explorer:
         self.asked = Address(
             model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
+            checkpoint=checkpoint,
         )  # fmt: skip
         _check_names(self.asked)
         self._choose_token = token is None
-        self.material = Material()
+        self.material = Material(device=device)
         self._resolved: Address | None = None
         self._pages: WeakSet[PageWidget] = WeakSet()
         self._shown: PageWidget | None = None
 
     @classmethod
-    def at(cls, address: Mapping[str, Any] | str) -> Explorer:
-        """Open a saved address, a dict or its JSON; raises as `Address.from_dict` does."""
+    def at(cls, address: Mapping[str, Any] | str, device: str | None = None) -> Explorer:
+        """Open a saved address, a dict or its JSON, on a device; raises as `Address.from_dict` does."""
         plain = plain_address(address)
         parts = Address.from_dict(plain).to_dict()
         if "token" in plain and plain["token"] is None:
             parts["token"] = ALL
-        return cls(**parts)
+        return cls(**parts, device=device)
 
     @property
     def place(self) -> Address:
@@ -148,7 +153,7 @@ class Explorer:
         if place is not None:
             return moved(place, self.material, changes)
         if self._resolved is None:
-            asked = Address.from_dict({**self.asked.to_dict(), **_with_weights(changes)})
+            asked = Address.from_dict({**self.asked.to_dict(), **with_weights(changes)})
             return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
@@ -331,14 +336,14 @@ def _check_names(address: Address) -> None:
     measure(address.metric)
 
 
-def _with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
+def with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes of an address: another model is looked at with its trained weights, unless they say otherwise."""
-    return {**({"pretrained": True} if "model" in changes else {}), **changes}
+    return {**({"pretrained": True, "checkpoint": None} if "model" in changes else {}), **changes}
 
 
 def moved(place: Address, material: Material, changes: Mapping[str, Any]) -> Address:
     """`place` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
-    asked = Address.from_dict({**place.to_dict(), **_with_weights(changes)})
+    asked = Address.from_dict({**place.to_dict(), **with_weights(changes)})
     if asked.model != place.model:
         if "inputs" not in changes and material.model(asked).modality != material.model(place).modality:
             asked = asked.moved(inputs=None)

@@ -61,6 +61,11 @@ class Look:
     """How many tokens the input has in the stream that has most, where the layers are not all of the same tokens."""
 
 
+def _weights(address: Address) -> tuple[Hashable, ...]:
+    """What of an address chooses the weights."""
+    return address.model, address.checkpoint, address.pretrained
+
+
 class Material:
     """Loads, captures and analyses what an address asks for, once.
 
@@ -68,7 +73,8 @@ class Material:
     are kept. Safe to be used from several threads: models run one at a time.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT, device: str | None = None) -> None:
+        self.device = device
         self._models: LRUCache = LRUCache(MODELS)
         self._cached: LRUCache = LRUCache(limit, getsizeof=_bytes)
         self._guard = threading.Lock()
@@ -85,9 +91,9 @@ class Material:
             from workbench.models.loading import load
 
             self.report(f"loading {address.model}")
-            return load(address.model, pretrained=address.pretrained)
+            return load(address.model, address.checkpoint, pretrained=address.pretrained, device=self.device)
 
-        return self._once(self._models, (address.model, address.pretrained), make)
+        return self._once(self._models, _weights(address), make)
 
     def inputs(self, address: Address) -> Inputs:
         """All n inputs, or as many as there are.
@@ -104,9 +110,7 @@ class Material:
             self.report(f"reading {spec}")
             return inputs(spec, loaded, n=min(address.n, len(open_pool(spec))), seed=address.seed)
 
-        return self._once(
-            self._cached, ("inputs", address.model, address.pretrained, spec, address.n, address.seed), make
-        )
+        return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
 
     def default_inputs(self, address: Address) -> str:
         """What is bundled for the model's kind."""
@@ -269,7 +273,7 @@ class Material:
 
     def _input_key(self, address: Address) -> tuple[Hashable, ...]:
         spec = address.inputs or self.default_inputs(address)
-        return (address.model, address.pretrained, spec, address.n, address.seed, address.index)
+        return (*_weights(address), spec, address.n, address.seed, address.index)
 
     @contextmanager
     def alone(self, text: str) -> Generator[None]:

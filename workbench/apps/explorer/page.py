@@ -321,10 +321,13 @@ def _whole(model: LoadedModel, one: Inputs) -> int:
 
 
 def _address(place: Address, index: int) -> dict[str, str | int]:
-    """What chooses an input again. A path is nobody's business but of the machine that it is on."""
+    """What chooses model and input again. A path is nobody's business but of the machine that it is on."""
     spec = str(place.inputs)
     travels = not spec.startswith(("images:", "imagenet:", "text:"))
-    return {**({"inputs": spec} if travels else {}), "n": place.n, "seed": place.seed, "index": index}
+    address: dict[str, str | int] = {"inputs": spec} if travels else {}
+    if place.checkpoint is not None and place.model.startswith("bundled:"):
+        address["checkpoint"] = place.checkpoint
+    return {**address, "n": place.n, "seed": place.seed, "index": index}
 
 
 def _number(layer: int, known: list[int], model: str) -> int:

@@ -524,7 +524,7 @@ def embedding_of(bundle: Bundle, layer: int, head: int, seed: int = 0) -> dict[s
 
 def _captured(place: Address) -> tuple[Any, ...]:
     """What of an address a bundle depends on."""
-    return place.model, place.pretrained, place.inputs, place.n, place.seed, place.index
+    return place.model, place.pretrained, place.checkpoint, place.inputs, place.n, place.seed, place.index
 
 
 def _key(place: Address) -> str:
