@@ -57,7 +57,6 @@ TIERS = {
     "test_core_install.py": "e2e",
     "test_fuzz.py": "integration",
     "test_notebooks.py": "e2e",
-    "test_old_files.py": "integration",
     "test_pages.py": "e2e",
     "test_site.py": "e2e",
     "test_wheel.py": "e2e",

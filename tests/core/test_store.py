@@ -86,16 +86,19 @@ def test_a_file_of_another_kind_is_refused(store, content):
         store.open(SETTINGS)
 
 
-def test_a_newer_format_is_refused_and_an_older_one_upgraded(store):
-    def upgrade(held):
-        return {**held, "model": held["name"]} if held["format"] == 1 else held
-
-    store.file.write_text(json.dumps({**SETTINGS, "format": 3}))
-    with pytest.raises(InputError, match="has format 3; this workbench reads up to 2"):
+@pytest.mark.parametrize(("number", "advice"), [(3, "update the workbench"), (1, "write the file again")])
+def test_another_format_is_refused(store, number, advice):
+    store.file.write_text(json.dumps({**SETTINGS, "format": number}))
+    with pytest.raises(InputError, match=f"has format {number}; this workbench reads format 2: {advice}"):
         store.open(SETTINGS)
-    older = {"name": "a", **{key: value for key, value in SETTINGS.items() if key != "model"}, "format": 1}
-    store.file.write_text(json.dumps(older))
-    assert store_at(store.path, upgrade=upgrade).open(SETTINGS)["model"] == "a"
+
+
+def test_a_file_that_fails_the_check_is_refused(store):
+    def check(content):
+        raise ValueError("model: Input should be a number")
+
+    with pytest.raises(InputError, match=r"does not describe a trial \(model: Input should be a number\)"):
+        store_at(store.path, check=check).open(SETTINGS)
 
 
 def test_a_place_that_is_no_folder_is_named(tmp_path):

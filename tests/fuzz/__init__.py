@@ -1,6 +1,6 @@
 """Damaged and hostile files for every reader: whatever they hold, an error is one of the workbench's own.
 
-`READERS` are functions that change one sound file of an old version, in bytes or in what its JSON says, and read it.
+`READERS` are functions that change one sound file (`files.py`), in bytes or in its JSON, and read it.
 `make test` runs a few examples of each, the same ones always; `make fuzz` as many as there is time for.
 """
 
@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from tests.fuzz.files import sound_files
 from workbench.core.errors import WorkbenchError
 
-OLD = Path(__file__).parents[1] / "old_files"
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([10**7, 2**63, 10**30, -(10**12)]),
     st.floats(), st.text(max_size=6), st.sampled_from(["../../x", "\ud800", "cuda", "auto", "0-999999999", "1e999"]),
@@ -146,9 +146,11 @@ def captures(data: Any, folder: Path) -> None:
     from workbench.captures.storage import read_capture
 
     if data.draw(st.booleans()):
-        read_capture(put(folder, "c.npz", data.draw(changed_bytes((OLD / "capture.npz").read_bytes()))))
+        read_capture(
+            put(folder, "c.npz", data.draw(changed_bytes((sound_files() / "capture.npz").read_bytes())))
+        )
     else:
-        read_capture(put(folder, "c.safetensors", _safetensors(data, OLD / "capture.safetensors")))
+        read_capture(put(folder, "c.safetensors", _safetensors(data, sound_files() / "capture.safetensors")))
 
 
 @reader
@@ -193,7 +195,7 @@ def frames(data: Any, folder: Path) -> None:
     from workbench.frames.results import read_frame
 
     suffix = data.draw(st.sampled_from([".json", ".csv", ".parquet"]))
-    read_frame(put(folder, f"r{suffix}", _changed(data, OLD / f"result{suffix}")))
+    read_frame(put(folder, f"r{suffix}", _changed(data, sound_files() / f"result{suffix}")))
 
 
 @reader
@@ -202,7 +204,7 @@ def provenance(data: Any, folder: Path) -> None:
     from workbench.frames.provenance import read_provenance
 
     suffix = data.draw(st.sampled_from([".json", ".json", ".png", ".svg", ".pdf"]))
-    path = put(folder, f"f{suffix}", _changed(data, OLD / "figure" / f"figure{suffix}"))
+    path = put(folder, f"f{suffix}", _changed(data, sound_files() / f"figure{suffix}"))
     read_provenance(path)
     address_of_figure(path)
 
@@ -212,8 +214,8 @@ def galleries(data: Any, folder: Path) -> None:
     from workbench.apps.rendering.gallery import write_gallery
     from workbench.apps.rendering.state import read_report
 
-    put(folder, "report.json", _changed(data, OLD / "render" / "report.json"))
-    put(folder, "figure.json", _changed(data, OLD / "figure" / "figure.json"))
+    put(folder, "report.json", _changed(data, sound_files() / "report.json"))
+    put(folder, "figure.json", _changed(data, sound_files() / "figure.json"))
     read_report(folder)
     write_gallery(folder)
 
@@ -222,9 +224,9 @@ def galleries(data: Any, folder: Path) -> None:
 def manifests(data: Any, folder: Path) -> None:
     from workbench.runs.sweep import read_sweep, sweep_status
 
-    whole = shutil.copytree(OLD / "sweep", folder / "sweep")
+    whole = shutil.copytree(sound_files() / "sweep", folder / "sweep")
     if data.draw(st.booleans()):
-        put(whole, "manifest.json", _changed(data, OLD / "sweep" / "manifest.json"))
+        put(whole, "manifest.json", _changed(data, sound_files() / "sweep" / "manifest.json"))
     else:
         part = data.draw(st.sampled_from(sorted(whole.rglob("*.parquet"))))
         part.write_bytes(data.draw(changed_bytes(part.read_bytes())))
@@ -236,8 +238,8 @@ def manifests(data: Any, folder: Path) -> None:
 def watches(data: Any, folder: Path) -> None:
     from workbench.runs.watch import read_watch
 
-    whole = shutil.copytree(OLD / "watch", folder / "watch")
-    put(whole, "watch.json", _changed(data, OLD / "watch" / "watch.json"))
+    whole = shutil.copytree(sound_files() / "watch", folder / "watch")
+    put(whole, "watch.json", _changed(data, sound_files() / "watch" / "watch.json"))
     put(whole, "log.jsonl", b'{"step": 1, "note": "x"}\n{"step": []}\n[]\n\xff\n' + b"[" * 5000)
     read_watch(whole)
 
@@ -246,31 +248,31 @@ def watches(data: Any, folder: Path) -> None:
 def checkpoints(data: Any, folder: Path) -> None:
     from workbench import load
 
-    content = _safetensors(data, OLD / "training" / "epoch-001.safetensors")
+    content = _safetensors(data, sound_files() / "training" / "epoch-001.safetensors")
     load(f"file:{put(folder, 'm.safetensors', content)}")
 
 
 @reader
 def trainings(data: Any, folder: Path) -> None:
     from workbench.core.store import RunStore
-    from workbench.models.checkpoints import FORMAT, upgraded
+    from workbench.models.checkpoints import FORMAT, check_description
 
-    put(folder, "model.json", _changed(data, OLD / "training" / "model.json"))
-    RunStore(folder, "training run", "model.json", format=FORMAT, upgrade=upgraded).content()
+    put(folder, "model.json", _changed(data, sound_files() / "training" / "model.json"))
+    RunStore(folder, "training run", "model.json", format=FORMAT, check=check_description).content()
 
 
 @reader
 def bundles(data: Any, folder: Path) -> None:
     from workbench.apps.explorer.bundle import read_bundle
 
-    read_bundle(_safetensors(data, OLD / "bundle.safetensors"))
+    read_bundle(_safetensors(data, sound_files() / "bundle.safetensors"))
 
 
 @reader
 def addresses(data: Any, folder: Path) -> None:
     from workbench.apps.explorer.address import Address, plain_address
 
-    saved = json.loads((OLD / "address.json").read_text())
+    saved = json.loads((sound_files() / "address.json").read_text())
     text = data.draw(
         st.one_of(st.text(max_size=20), changed_json(saved).map(json.dumps), st.just("[" * 9999))
     )
@@ -315,7 +317,7 @@ def parameters(data: Any, folder: Path) -> None:
 def recipes(data: Any, folder: Path) -> None:
     from workbench.studies.training.recipes import load_recipe
 
-    load_recipe(put(folder, "r.toml", data.draw(changed_bytes((OLD / "recipe.toml").read_bytes()))))
+    load_recipe(put(folder, "r.toml", data.draw(changed_bytes((sound_files() / "recipe.toml").read_bytes()))))
 
 
 @reader

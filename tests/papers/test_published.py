@@ -17,7 +17,6 @@ from workbench.papers import verdicts
 from workbench.papers.published import (
     PAPERS,
     PRINTED_ONLY,
-    claim_options,
     published,
     published_pairs,
     stated_claims,
@@ -357,20 +356,3 @@ def test_claims_of_trained_mechanisms_print_what_the_pairs_print():
         assert (values.abs() - abs(float(claim["published"]))).abs().min() < 1e-9, claim["interpretation"]
         checked += 1
     assert checked > 20
-
-
-def test_claims_in_older_words_are_read(tmp_path, monkeypatch):
-    older = (
-        "paper,place,claim,reading,setting,analysis,options,measure,over,comparison,threshold,published,needs\r\n"
-        'wu2025,Table 2,it is as good,by seeds,here,training,"model=a, twin=b",loss,model - twin,<,0,,\r\n'
-        'wu2025,Table 2,it is as good,by inputs,here,evaluation,"model=a, twin=b",loss,model / twin,> chance,,,\r\n'
-    )
-    (tmp_path / "published").mkdir()
-    (tmp_path / "published" / "claims.csv").write_text(older, newline="")
-    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
-    found = stated_claims()
-    assert found["interpretation"].tolist() == ["by seeds", "by inputs"]
-    assert found["primary"].tolist() == [True, False]
-    assert found["comparison"].tolist() == ["<", "> null"]
-    assert found["over"].tolist() == ["model - baseline", "model / baseline"]
-    assert [claim_options(text) for text in found["options"]] == [{"model": "a", "baseline": "b"}] * 2

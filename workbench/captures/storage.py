@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -24,14 +23,13 @@ from workbench.captures.qkv import check_values, layers_of
 from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
 from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
-from workbench.core.files import atomic_write
+from workbench.core.files import atomic_write, check_format
 from workbench.core.options import parsed
-from workbench.core.renamed import new_keys, new_name
 
 if TYPE_CHECKING:
     from workbench.captures.capturing import Capture
 
-FORMAT_VERSION = 2  # 2 has new names of sites; files of format 1 are read
+FORMAT_VERSION = 2
 _KEY = "workbench"
 _MOST_UNPACKED, _MOST_PACKED = (
     2**26,
@@ -53,14 +51,8 @@ def read_capture(path: str | Path) -> dict[str, Any]:
         known = others_layers(source, tensors) or (*layers_of(source, tensors), [])
         return dict(zip(("layers", "sites", "tokens", "notes"), known, strict=True))
     version = metadata.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise InputError(
-            f"{path}: written in capture format {version} by version {metadata.get('version')}; this version reads "
-            f"formats up to {FORMAT_VERSION}: update it"
-        )
+    check_format(path, "capture format", version, FORMAT_VERSION)
     try:
-        if version < FORMAT_VERSION:
-            tensors, metadata = _with_new_names(tensors, metadata)
         return _own_fields(source, tensors, metadata)
     except InputError:
         raise
@@ -179,30 +171,13 @@ def _tokens_from(said: dict[str, Any], tensors: dict[str, Tensor], prefix: str =
     )
 
 
-def _with_new_names(
-    tensors: dict[str, Tensor], metadata: dict[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What a file of format 1 holds, by today's names: "layers.0.hidden" is "layers.0.resid_post"."""
-    renamed = {}
-    for name, value in tensors.items():
-        place, dot, site = name.rpartition(".")
-        own = re.fullmatch(
-            r"(layers\.\d+)?", place
-        )  # a family's own sites, "layers.0.extra.…", keep their names
-        renamed[place + dot + new_name("site", site) if own else name] = value
-    return renamed, metadata | {
-        "sites": [new_name("site", site) for site in metadata["sites"]],
-        "layers": [new_keys("capture entry", layer) for layer in metadata["layers"]],
-    }
-
-
 def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> dict[str, Any]:
     layers = []
     for place, entry in enumerate(metadata["layers"]):
         record = LayerRecord(
             entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"],
-            entry.get("source", "self"), tuple(entry["counts"]) if entry.get("counts") else None,
-            mixer=entry.get("mixer", ""),
+            entry["source"], tuple(entry["counts"]) if entry["counts"] else None,
+            mixer=entry["mixer"],
         )  # fmt: skip
         prefix = f"layers.{record.index}."
         for site in SITES:
@@ -224,9 +199,9 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         for site in ("q", "k", "v"):
             check_values(path, site, getattr(record, site), record.index)
         layers.append(record)
-    tokens = metadata.get("tokens")
+    tokens = metadata["tokens"]
     identity = dict(metadata["model"])
-    generated = metadata.get("generated")
+    generated = metadata["generated"]
     if generated:
         generated = Generated(
             tensors["generated.sequences"], generated["prompt_tokens"], tensors["generated.real"],
@@ -238,7 +213,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         "tokens": tokens and _tokens_from(tokens, tensors),
         "inputs": metadata["inputs"],
         "not_run": metadata["not_run"],
-        "notes": metadata.get("notes", []),
+        "notes": metadata["notes"],
         "generated": generated,
         "identity": lambda whole=True: dict(identity),
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from workbench.core.errors import MissingResource
+from workbench.core.errors import InputError, MissingResource
 
 
 def atomic_write(path: str | os.PathLike[str], write: bytes | Callable[[IO[bytes]], object]) -> Path:
@@ -65,6 +65,15 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def check_format(path: str | os.PathLike[str], name: str, version: Any, current: int) -> None:
+    """Raise `InputError` for a file of another format than the current one; ``name`` is what the format is called."""
+    if version == current:
+        return
+    newer = isinstance(version, int) and version > current
+    advice = "update the workbench" if newer else "write the file again"
+    raise InputError(f"{path} has {name} {version!r:.40}; this workbench reads {name} {current}: {advice}")
 
 
 def jsonable(value: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.core.files import jsonable, write_json
+from workbench.core.files import check_format, jsonable, write_json
 from workbench.core.options import parsed
 
 LOCK = ".lock"
@@ -36,11 +36,10 @@ class RunStore:
         path: the folder.
         what: what it holds, in words: "sweep", "training run".
         file: name of the JSON file.
-        format: the newest format that is read; a file of a newer one is refused.
+        format: the format of the file; a file of another one is refused.
         under: the entry that holds the identity; its entries stand at the top of the file where None.
-        unversioned: the format of a file that says none; without it such a file is none of ours.
         unknown: a pattern of files that without the JSON file are not ours: a folder that has some is refused.
-        upgrade: makes today's entries of those that an older version wrote.
+        check: raises an error for a file that does not describe a run.
     """
 
     def __init__(
@@ -51,13 +50,12 @@ class RunStore:
         *,
         format: int,
         under: str | None = None,
-        unversioned: int | None = None,
         unknown: str | None = None,
-        upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        check: Callable[[dict[str, Any]], object] = dict,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
         self.what, self.file, self.format, self.under = what, self.path / file, format, under
-        self.unversioned, self.unknown, self.upgrade = unversioned, unknown, upgrade
+        self.unknown, self.check = unknown, check
 
     def open(
         self, identity: Mapping[str, Any], restart: bool = False, *, ignored: Iterable[str] = ()
@@ -94,29 +92,23 @@ class RunStore:
     def content(self) -> dict[str, Any] | None:
         """What the folder's file holds; None where there is none.
 
-        Raises `InputError` for a file that is none of ours, or of a newer format.
+        Raises `InputError` for a file that is none of ours, or of another format.
         """
         if not self.file.is_file():
             return None
         try:
             content = parsed(self.file.read_text(encoding="utf-8"))
-            if isinstance(content, dict) and self.unversioned is not None:
-                content = {"format": self.unversioned, **content}
             if not isinstance(content, dict) or not isinstance(content.get("format"), int):
                 raise ValueError("it has no format")
-            if content["format"] <= self.format:
-                content = self.upgrade(content)
-            if self.under is not None and not isinstance(content[self.under], dict):
-                raise ValueError(f"its {self.under} is no table")
+            if content["format"] == self.format:
+                self.check(content)
+                if self.under is not None and not isinstance(content[self.under], dict):
+                    raise ValueError(f"its {self.under} is no table")
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{self.file} does not describe a {self.what} ({error}); give another folder"
             ) from error
-        if content["format"] > self.format:
-            raise InputError(
-                f"{self.file} has format {content['format']}; this workbench reads up to {self.format}: update it, or "
-                "give another folder"
-            )
+        check_format(self.file, "format", content["format"], self.format)
         return content
 
     def write(self, content: Mapping[str, Any]) -> None:

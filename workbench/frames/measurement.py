@@ -14,7 +14,6 @@ from torch import Tensor
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import ranges
-from workbench.core.renamed import new_keys
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.moments import Moments
 from workbench.frames.results import STEP, conform
@@ -235,14 +234,13 @@ class Accumulator:
     def from_state(cls, table: pd.DataFrame, rest: Mapping[str, Any]) -> Accumulator:
         """What `state` gave; to be merged with its like, and not to be added to."""
         made = cls()
-        rest = new_keys("accumulator entry", rest)
         made.counts = Counts(rest["counts"])
         made.left_out = {reason: list(indices) for reason, indices in rest["left_out"].items()}
         made.heads, made.most_heads = set(rest["heads"]), rest["most"]
-        made.sources = {layer: source for source in ("self", "cross") for layer in rest.get(source, ())}
+        made.sources = {layer: source for source in ("self", "cross") for layer in rest[source]}
         sketches = {key: rows for key, _, rows in _by_label(table[table["form"] == "sketch"])}
         for form, rows in table.groupby("form", sort=False):
-            if form in ("row", "profile"):  # profiles were a form of their own in parts of format 1
+            if form == "row":
                 for key, labels, part in _by_label(rows):
                     made._quantities[key] = Values(labels, [_columns(part)])
             elif form == "moments":

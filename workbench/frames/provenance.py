@@ -24,12 +24,10 @@ from typing_extensions import TypedDict
 from workbench._version import __version__
 from workbench.core import paths
 from workbench.core.errors import InputError
-from workbench.core.files import jsonable, sha256_file
+from workbench.core.files import check_format, jsonable, sha256_file
 from workbench.core.options import conforming, parsed
-from workbench.core.renamed import new_settings, new_values
 
 SCHEMA_VERSION = 3
-"""2 has new names of options and parameters; 3 says what the parameters were read from."""
 PARAMETERS = "WORKBENCH_PARAMETERS"
 """The variable by which a render tells a kernel the parameters that its notebook runs with."""
 FIGURE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
@@ -92,7 +90,7 @@ class _Run(TypedDict):
 
 
 class _Provenance(TypedDict):
-    """What is relied on of a provenance, of any schema."""
+    """What is relied on of a provenance."""
 
     schema: int
     name: str
@@ -401,8 +399,6 @@ def html_element(provenance: Mapping[str, Any]) -> str:
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The provenance of a figure, from any of its files (a CSV or LaTeX table: from the JSON beside it).
 
-    Settings that an older version wrote have the names that are used now.
-
     Raises:
         InputError: no such file, another kind of file, or a file without provenance.
     """
@@ -430,35 +426,14 @@ def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int) or "figure" not in content:
         raise InputError(f"{path} carries no workbench provenance; was it written by save_figure?")
-    if content["schema"] > SCHEMA_VERSION:
-        raise InputError(
-            f"{path} has provenance schema {content['schema']}; this workbench reads up to {SCHEMA_VERSION}: update it"
-        )
+    check_format(path, "provenance schema", content["schema"], SCHEMA_VERSION)
     try:
         conforming(_Provenance, content)
-        return upgraded(content)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(
             f"{path} carries a provenance that does not hold ({error}); save the figure again"
         ) from error
-
-
-def upgraded(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Provenance of any known schema in today's names; its ``schema`` stays the one that was written."""
-    if provenance["schema"] == SCHEMA_VERSION:
-        return dict(provenance)
-    renamed: dict[str, Any] = {**provenance, "parameters_from": "call"}  # there was no other way
-    if provenance["schema"] == 2:
-        return renamed
-    renamed |= {
-        name: new_settings(renamed[name]) for name in ("parameters", "inputs", "runs") if name in renamed
-    }
-    notebook = renamed.get("notebook")
-    if (
-        notebook and "parameters" in notebook
-    ):  # which names a notebook's parameters have is known where it is run
-        renamed["notebook"] = {**notebook, "parameters": new_values(notebook["parameters"])}
-    return renamed
+    return content
 
 
 def _read_json(path: Path) -> str:

@@ -15,15 +15,12 @@ import pandas as pd
 
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.files import atomic_write
+from workbench.core.files import atomic_write, check_format
 from workbench.core.options import conforming, parsed
-from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.metrics import METRICS
 from workbench.frames.tables import csv_bytes, is_overall, latex_table, without_apostrophes
 
-SCHEMA_VERSION = (
-    3  # 2 added candidate and null, 3 has new names; older files are read, with both empty or renamed
-)
+SCHEMA_VERSION = 3
 COLUMNS = (
     "model", "checkpoint", "input", "layer", "source", "head", "metric", "axis", "statistic", "convention",
     "standardize", "candidate", "rank", "value", "unit", "null", "null_mean", "null_low", "null_high", "z",
@@ -256,9 +253,9 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
 
-    Rows of single tokens or pairs are read from Parquet. Older files give the same rows by the names that are used now.
+    Rows of single tokens or pairs are read from Parquet.
 
-    Raises `InputError` where the file is missing, of another kind, or of a newer schema.
+    Raises `InputError` where the file is missing, of another kind, or of another schema.
     """
     path = Path(path)
     if not path.is_file():
@@ -276,29 +273,16 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise InputError(f"{path} is not a whole Parquet file: {error}") from error
     metadata = table.schema.metadata or {}
     try:
-        schema = int(metadata.get(b"workbench_schema", b"0"))
+        schema = int(metadata.get(b"workbench_schema", SCHEMA_VERSION))
         runs = conforming(list[dict[str, Any]], parsed(metadata.get(b"workbench_provenance", b"[]")))
         frame = table.to_pandas()
         if "metric" in frame:  # rows of single tokens or pairs have columns of their own
             frame = conform(frame)
     except Exception as error:  # pandas believes what the metadata says of the columns
         raise InputError(f"{path} holds no result: {error}") from error
-    if schema > SCHEMA_VERSION:
-        raise InputError(
-            f"{path} has result schema {schema}; this workbench reads up to {SCHEMA_VERSION}: update it"
-        )
-    if schema < SCHEMA_VERSION:
-        frame, runs = with_new_names(frame), [new_settings(run) for run in runs]
+    check_format(path, "result schema", schema, SCHEMA_VERSION)
     frame.attrs["provenance"] = shared(runs)
     return frame
-
-
-def with_new_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a result that an older version wrote, by today's names of metrics, axes, candidates, conventions."""
-    columns = [
-        name for name in ("metric", "axis", "candidate", "convention") if name in frame and name in RENAMED
-    ]
-    return frame.assign(**{name: frame[name].replace(dict(RENAMED[name])) for name in columns})
 
 
 def _read_text(path: Path) -> pd.DataFrame:
@@ -317,6 +301,6 @@ def _read_text(path: Path) -> pd.DataFrame:
             raise ValueError(
                 "it has no columns 'metric' and 'value'; rows of tokens or pairs are read from .parquet"
             )
-        return with_new_names(conform(frame))  # these formats hold no schema
+        return conform(frame)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path} holds no result: {error}") from error

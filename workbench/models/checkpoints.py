@@ -15,9 +15,8 @@ from annotated_types import Ge, Gt, MinLen
 from typing_extensions import TypedDict
 
 from workbench.core.errors import InputError, WorkbenchError
-from workbench.core.files import atomic_write, sha256_file
+from workbench.core.files import atomic_write, check_format, sha256_file
 from workbench.core.options import conforming, parsed
-from workbench.core.renamed import RENAMED, new_settings
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models.source import ImageFormat, Source, Unfilled, first_lines, require_file, seeded
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMAT = 3
-"""Of checkpoints and of ``model.json``. 2 has new names of attention's options; files of format 1 are read."""
+"""Format of checkpoints and of ``model.json``."""
 METADATA_KEY = "workbench"
 """Key of the safetensors metadata whose value is the checkpoint's JSON."""
 
@@ -127,7 +126,8 @@ def read_checkpoint(path: str | Path, *, ours: bool = False) -> tuple[dict[str, 
         meta = parsed(metadata[METADATA_KEY])
     except ValueError as error:
         raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
-    return state, upgraded(meta, str(path))
+    check_description(meta, str(path))
+    return state, meta
 
 
 def _check_unchanged(path: Path) -> None:
@@ -147,16 +147,13 @@ def _check_unchanged(path: Path) -> None:
             )
 
 
-def upgraded(about: dict[str, Any], origin: str = "the checkpoint") -> dict[str, Any]:
-    """What a checkpoint or a ``model.json`` says of its model, in today's names.
+def check_description(about: dict[str, Any], origin: str = "the checkpoint") -> None:
+    """Check the description of a model in a checkpoint or a ``model.json``.
 
-    Raises InputError for a format that this version does not know, and for what says no such thing.
+    Raises InputError for another format, and for a description with entries of the wrong kind.
     """
     _held(_About, about, origin)
-    version = about.get("format", FORMAT)
-    if version > FORMAT:
-        raise InputError(f"{origin} has format {version}; this workbench reads up to {FORMAT}: update it")
-    return about if version == FORMAT else _with_new_options(about)
+    check_format(origin, "format", about.get("format", FORMAT), FORMAT)
 
 
 def _held(kind: Any, said: Any, origin: str) -> Any:
@@ -167,19 +164,6 @@ def _held(kind: Any, said: Any, origin: str) -> Any:
             f"{origin}: what it says of its model does not hold ({error}); take the file as `workbench study train` "
             "wrote it"
         ) from error
-
-
-def _with_new_options(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of attention and tables of a recipe, which alone have other names now, here and in what is inside."""
-    entries = RENAMED["recipe entry"]
-    return {
-        name: new_settings(value) if name == "attention_options" and value
-        else _with_new_options(value) if name == "architecture" and isinstance(value, dict)
-        else _with_new_options({entries.get(entry, entry): inside for entry, inside in value.items()})
-        if name == "recipe" and isinstance(value, dict)
-        else value
-        for name, value in about.items()
-    }  # fmt: skip
 
 
 def restore(path: str | Path, *, ours: bool = False) -> tuple[nn.Module, dict[str, Any]]:

@@ -9,7 +9,6 @@ import pandas as pd
 
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.renamed import RENAMED, new_expression
 from workbench.models import catalog
 
 COLUMNS = (
@@ -149,26 +148,9 @@ def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
         frame = pd.read_csv(paths.data_dir() / "published" / name, dtype=str, keep_default_na=False)
     except ValueError as error:
         raise InputError(f"data/published/{name} is not a table: {error}") from None
-    frame = _renamed(frame) if name == "claims.csv" else frame
     if list(frame.columns) != list(columns):
         raise InputError(f"data/published/{name} has columns {list(frame.columns)}, not {list(columns)}")
     return frame
-
-
-_LATER = ("kind", "scale", "margin", "premise", "stated")  # columns that older tables of claims have not got
-
-
-def _renamed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Claims in today's words: of a table with older ones, the first interpretation of a claim is the primary one."""
-    if "reading" not in frame:
-        return frame
-    first = ~frame.duplicated(["paper", "place", "claim"])
-    frame = frame.rename(columns=dict(RENAMED["column of claims"])).assign(
-        primary=first.map({True: "yes", False: ""}), **dict.fromkeys(("label", *_LATER), "")
-    )
-    for name in ("measure", "options", "over", "comparison"):
-        frame[name] = frame[name].map(new_expression)
-    return frame[list(CLAIM_COLUMNS)]
 
 
 def _expect(what: str, names: pd.Series, known: Iterable[str]) -> None:

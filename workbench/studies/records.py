@@ -19,7 +19,6 @@ import pandas as pd
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import atomic_write, sha256_file, write_json
-from workbench.core.renamed import new_settings
 from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 from workbench.papers.verdicts import evidence
@@ -138,8 +137,7 @@ def training_record(models: str | Sequence[str] | None = None, *, confirmed: boo
         runs.append(
             {
                 "analysis": "training",
-                # of older records without the name
-                "command": about["command"] if name in about["command"] else f"{about['command']} {name}",
+                "command": about["command"],
                 "seed": about["seeds"][0],
                 "seeds": about["seeds"],
                 "model": {
@@ -427,8 +425,7 @@ def read_claims(path: str | Path) -> pd.DataFrame:
     frame = frame.assign(n=frame["n"].astype(int), primary=frame["primary"] == "True")
     frame["untrained_n"] = pd.to_numeric(frame["untrained_n"]).astype("Int64")
     for name in _CLAIM_NUMBERS:  # pandas' own parser may round the last bit of a number
-        numbers = frame[name] if name in frame else pd.Series("", frame.index)  # of an older record
-        frame[name] = numbers.replace("", "nan").astype(float)
+        frame[name] = frame[name].replace("", "nan").astype(float)
     absent = {
         name: frame[name].where(frame[name] != "") for name in ("null", "interval", "untrained_verdict")
     }
@@ -443,8 +440,7 @@ def conform_evaluation(frame: pd.DataFrame, columns: Sequence[str] = EVALUATION_
 
 def _described(name: str, *, confirmed: bool = False) -> dict[str, Any]:
     path = _folder(confirmed) / name / RECORD_FILE
-    about = json.loads(path.read_text(encoding="utf-8"))
-    return about | {"recipe": new_settings(about["recipe"])} if "recipe" in about else about
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """What a sweep computes, and that planning reads no input."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from workbench.data.pools import Unreadable
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import plan as plan_module
 from workbench.runs.sweep import sweep_status
+from workbench.runs.sweep.folder import SweepFolder
 from workbench.runs.sweep.plan import Plan, Task, make_plan
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
@@ -162,7 +162,10 @@ def test_requests_that_cannot_be_run_are_refused_before_anything_runs():
         planned([], ["token-similarity"])
 
 
-OLD = Path(__file__).parents[2] / "old_files" / "sweep" / "manifest.json"
+def manifest_in(folder):
+    """What the manifest of a planned sweep of two analyses holds; the file is in the folder."""
+    SweepFolder(folder).write_manifest(planned(PAIR, ["token-similarity", "coding-rate"]), {}, {})
+    return json.loads((folder / "manifest.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ OLD = Path(__file__).parents[2] / "old_files" / "sweep" / "manifest.json"
     ],
 )
 def test_a_manifest_of_any_shape_is_refused_at_once(tmp_path, change, said):
-    manifest = json.loads(OLD.read_text())
+    manifest = manifest_in(tmp_path)
     manifest["plan"] |= change
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=rf"manifest\.json does not describe a sweep .*{said}"):
@@ -187,7 +190,7 @@ def test_a_manifest_of_any_shape_is_refused_at_once(tmp_path, change, said):
 
 @pytest.mark.parametrize("workers", [None, 0, "2", [], 1.5])
 def test_a_manifest_whose_workers_are_no_number_is_refused(tmp_path, workers):
-    (tmp_path / "manifest.json").write_text(json.dumps(json.loads(OLD.read_text()) | {"workers": workers}))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest_in(tmp_path) | {"workers": workers}))
     with pytest.raises(InputError, match=r"manifest\.json does not describe a sweep .*workers: "):
         sweep_status(tmp_path)
 

@@ -169,17 +169,6 @@ def test_beginning_anew_moves_the_old_folder_aside(tmp_path):
     assert before["input"].nunique() == len(images())
 
 
-def test_layers_of_a_folder_written_before_settings_were_said_once_are_the_same(tmp_path):
-    workbench.watch(vit(), images(), out=tmp_path, layers=[0, 1])
-    path = tmp_path / "watch.json"
-    held = json.loads(path.read_text())
-    assert held["layers"] == "0,1"
-    path.write_text(json.dumps(held | {"layers": "[0, 1]"}))
-    workbench.watch(vit(), images(), out=tmp_path, layers="0,1")
-    with pytest.raises(InputError, match="layers"):
-        workbench.watch(vit(), images(), out=tmp_path, layers="1")
-
-
 @pytest.mark.parametrize("step", ["x", "7", 1.5, float("nan"), -3, [1]])
 def test_what_is_no_number_of_a_step_is_said_at_once(tmp_path, step):
     watch = workbench.watch(vit(), images(), out=tmp_path)

@@ -138,17 +138,6 @@ def test_a_folder_of_another_study_is_refused(planted, tmp_path):
     assert held == {"format": 2, **study.study_identity("cpu", "float32")}
 
 
-def test_a_study_that_an_older_version_began_goes_on(planted, tmp_path):
-    identity = tmp_path / study.IDENTITY_FILE
-    identity.write_text(json.dumps(study.study_identity("cpu", "float32")))  # without a format
-    (tmp_path / "causal-tssa-causal-768x16.json").write_text(
-        '[{"condition": "forward", "seconds": [2, 2, 2], "memory": 8, "macs": 5, "tensors": 9}]'
-    )
-    frame = scaling_study(**SMALL, sizes=[16], conditions=[FORWARD], out=tmp_path)
-    assert planted.asked == []
-    assert frame.set_index("metric")["value"]["seconds_per_sample"] == 2
-
-
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "photo.png").touch()
     with pytest.raises(InputError, match=r"no study\.json"):

@@ -12,7 +12,6 @@ from workbench.attention.tssa import TokenStatisticsAttention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
 from workbench.models.architectures.published import PUBLISHED
-from workbench.models.checkpoints import upgraded
 from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
@@ -212,15 +211,6 @@ def test_a_recipe_file_of_ones_own(tmp_path):
         load_recipe(path)
     with pytest.raises(InputError, match="no recipe at"):
         load_recipe(tmp_path / "none.toml")
-
-
-def test_the_table_of_images_is_read_by_its_old_name_too():
-    recipe = load_recipe("images")
-    assert recipe.images.flip > 0
-    old = {{"images": "pictures"}.get(name, name): value for name, value in recipe.as_dict().items()}
-    assert parse_recipe(old) == recipe
-    saved = upgraded({"format": 2, "recipe": old})
-    assert saved["recipe"] == recipe.as_dict()
 
 
 def test_every_claim_about_a_trained_rpc_attention_says_which_threshold_it_uses():

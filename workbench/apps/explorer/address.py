@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers, parsed
-from workbench.core.renamed import new_values
 
 _VIEWS_OF = {
     "attention-map": "matrix",
@@ -88,7 +87,7 @@ class Address:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Address:
-        """An address from what `to_dict` gave, or a part of it; a metric may have the name that it once had.
+        """An address from what `to_dict` gave, or a part of it.
 
         Raises `UnknownName` for a key that is no part of an address and `InputError` for a value of the wrong kind.
         """
@@ -99,7 +98,7 @@ class Address:
         for name in saved:
             if name not in FIELDS:
                 raise UnknownName("part of an address", str(name), FIELDS)
-        parts = new_values(saved)
+        parts = dict(saved)
         if parts.get("against") is not None and not isinstance(parts["against"], Address):
             parts["against"] = cls.from_dict(parts["against"])
         return cls(**parts)
@@ -176,9 +175,7 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     from workbench.frames.results import is_random
 
     provenance = read_provenance(path)
-    parameters = new_values(
-        (provenance.get("notebook") or {}).get("parameters") or provenance["parameters"] or {}
-    )
+    parameters = (provenance.get("notebook") or {}).get("parameters") or provenance["parameters"] or {}
     if parameters.get("view") and parameters.get("model"):  # saved by an explorer
         return {name: value for name, value in parameters.items() if name in FIELDS}
     if not provenance["models"] or not provenance["models"][0].get("spec"):

@@ -22,7 +22,7 @@ from workbench._version import __version__
 from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
 from workbench.apps.explorer.sentences import SENTENCES
 from workbench.core.errors import InputError
-from workbench.core.files import atomic_write
+from workbench.core.files import atomic_write, check_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 SCHEMA = 4
-_READ = (1, 2, 3, SCHEMA)
 POOLED = 512
 """Matrices of more queries or keys are pooled to so many."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
@@ -137,7 +136,7 @@ class Header(_Part):
     """What the metadata of a bundle says."""
 
     format: Literal["attention-bundle"]
-    bundle_schema: Literal[1, 2, 3, 4]
+    bundle_schema: Literal[4]
     version: str
     model: ModelCard
     layers: Annotated[list[LayerCard], Field(min_length=1)]
@@ -146,19 +145,19 @@ class Header(_Part):
     sites: list[str]
     inputs: Annotated[list[InputCard], Field(min_length=1)]
     metrics: list[MetricCard]
-    by_layer: list[MetricCard] = []
+    by_layer: list[MetricCard]
     """Metrics with one number for every layer."""
-    spectra: list[MetricCard] = Field(default=[], max_length=16)
+    spectra: Annotated[list[MetricCard], Field(max_length=16)]
     """Metrics with a number for every rank."""
-    ablations: dict[str, str] = {}
+    ablations: dict[str, str]
     """How heads were switched off, in words, by the names of the arrays; empty where they were not."""
-    without_ablations: str = ""
+    without_ablations: str
     """Why they were not."""
-    removal: str = ""
+    removal: str
     """What stood in the place of a patch or word that was taken out, in words; empty where none was."""
     unmeasured: bool = False
     """Whether all but attention, operands and the prediction is still to be measured."""
-    sentences: dict[str, str] = {}
+    sentences: Annotated[dict[Literal["from", "to"], str], Field(min_length=2)]
     """The headlines of the head view, with gaps to fill in."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
     """Of every float16 array, the largest distance of a value from the one that was rounded."""
@@ -383,11 +382,7 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
         raise InputError(
             f"{name}: a safetensors file, but no bundle of the explorer; write one with save_bundle"
         )
-    if schema not in _READ:
-        raise InputError(
-            f"{name}: written in schema {schema!r:.40} of bundles; this version reads schemas 1 to {SCHEMA}: "
-            + ("update it" if isinstance(schema, int) and schema > SCHEMA else "write the bundle again")
-        )
+    check_format(name, "bundle schema", schema, SCHEMA)
     try:
         header = Header.model_validate_json(json.dumps(said))
     except ValidationError as error:

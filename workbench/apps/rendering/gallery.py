@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from workbench.apps.rendering.state import REPORT, read_report
 from workbench.core.files import atomic_write, jsonable
 from workbench.core.paths import bundled_notebooks
-from workbench.frames.provenance import SCHEMA_VERSION, upgraded
+from workbench.frames.provenance import SCHEMA_VERSION
 from workbench.frames.results import is_random
 
 _LINKS = (
@@ -118,7 +118,7 @@ def _entry(path: Path) -> Entry | None:
     """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return _described(path, upgraded(content)) if content["schema"] <= SCHEMA_VERSION else None
+        return _described(path, content) if content["schema"] == SCHEMA_VERSION else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None  # a file of the user's own, in a folder of theirs
 

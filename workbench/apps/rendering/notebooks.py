@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.options import conforming, parsed, read_typed
-from workbench.core.renamed import PARAMETERS, new_values
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})
@@ -89,12 +87,6 @@ class Notebook:
     rendered: bool = True
     cells: int = 0
     sha256: str = field(default="", repr=False)
-
-    def current(self, name: str) -> str:
-        """The name of a parameter that may be given by an older one."""
-        if name in self.parameters:
-            return name
-        return next((new for new in PARAMETERS.get(name, ()) if new in self.parameters), name)
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Every parameter with its value in a run, given or by default; without the output folder."""
@@ -300,8 +292,7 @@ def resolve_parameters(
     """Values that each notebook is to run with: its preset, then what was given.
 
     Where notebooks were named, each of them must take every given parameter. Where all are rendered, a parameter
-    goes to those that take it, and at least one must. A parameter that was renamed is taken by its old name too, with
-    a warning that says the new one.
+    goes to those that take it, and at least one must.
 
     Raises:
         UnknownName: an unknown preset or parameter (the nearest ones are offered).
@@ -316,20 +307,15 @@ def resolve_parameters(
     notebooks = list(notebooks)
     known = {name for notebook in notebooks for name in notebook.parameters}
     for name in given:
-        if not any(notebook.current(name) in notebook.parameters for notebook in notebooks):
+        if name not in known:
             raise UnknownName(
                 "parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks)
             )
-    resolved, renamed = {}, set()
+    resolved = {}
     for notebook in notebooks:
-        today = {name: notebook.current(name) for name in given}
-        taken = {new: given[name] for name, new in today.items() if named or new in notebook.parameters}
-        renamed |= {(name, new) for name, new in today.items() if new != name}
-        taken = new_values(taken)
+        taken = {name: value for name, value in given.items() if named or name in notebook.parameters}
         notebook.check(taken, "-p")
         resolved[notebook.name] = {**notebook.presets.get(preset, {}), **taken}
-    for name, new in sorted(renamed):
-        warnings.warn(f"the parameter {name} is called {new} now, and was taken as that", stacklevel=3)
     return resolved
 
 
@@ -388,11 +374,7 @@ def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str
     pairs = [*pairs]
     notebooks = find_notebooks(names) if pairs else []
     having = {
-        key: [
-            notebook.parameters[name]
-            for notebook in notebooks
-            if (name := notebook.current(key)) in notebook.parameters
-        ]
+        key: [notebook.parameters[key] for notebook in notebooks if key in notebook.parameters]
         for key, _ in pairs
     }
     return {

@@ -11,13 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.apps.rendering.notebooks import read_notebook
 from workbench.apps.rendering.run import render
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.paths import bundled_notebooks
 from workbench.figures.export import FORMATS
 from workbench.frames.provenance import read_provenance, sha256_file
-from workbench.frames.results import with_new_names
 from workbench.models.loading import find_device
 
 
@@ -80,14 +78,13 @@ def reproduce(
             "notebook to run again; render the notebook with: workbench render NOTEBOOK.ipynb"
         )
     target = _notebook_to_run(run, trust, path.parent)
-    notebook = read_notebook(target)
     if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
         folder = Path(out) if out is not None else Path(scratch)
         report = render(
             [target],
-            parameters={notebook.current(name): value for name, value in run.get("parameters", {}).items()},
+            parameters=run.get("parameters", {}),
             preset=first.get("preset") or "default",
             theme=first["figure"]["theme"],
             device=_same_device(run.get("device")),
@@ -121,7 +118,7 @@ def reproduce(
 def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:
     """The package's own notebook of that name, or the file that the provenance names, where that is trusted.
 
-    Its path is that from the figure's folder (older provenance has a whole one). Where the figure was moved, one of
+    Its path is that from the figure's folder. Where the figure was moved, one of
     that name in its folder or in this one will do.
     """
     name, stored, bundled = run["name"], run.get("path"), bundled_notebooks()
@@ -158,13 +155,7 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
     before = first.with_suffix(".csv")
     if not before.is_file():
         return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
-    # a figure of an older version may have rows under names of its time
-    one, other = with_new_names(pd.read_csv(before)), pd.read_csv(second.with_suffix(".csv"))
-    # and lacks columns that are newer: what is empty in one and absent in the other is no difference
-    one, other = (
-        mine.drop(columns=[name for name in mine if name not in theirs and mine[name].isna().all()])
-        for mine, theirs in ((one, other), (other, one))
-    )
+    one, other = pd.read_csv(before), pd.read_csv(second.with_suffix(".csv"))
     if one.shape != other.shape or list(one.columns) != list(other.columns):
         return (
             None,

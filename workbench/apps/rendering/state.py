@@ -7,20 +7,18 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
-from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
 from workbench.apps.rendering.notebooks import Notebook
 from workbench.core import paths
 from workbench.core.files import sha256_bytes, sha256_file, write_json
 from workbench.core.options import conforming, matching, parsed
-from workbench.core.renamed import new_settings
 from workbench.frames.provenance import FIGURE_NAME, dump, versions
 
 REPORT = "report.json"
-SCHEMA = 2  # 2 has new names of parameters; reports of schema 1 are read
+SCHEMA = 2
 
 
 class _Item(TypedDict):
@@ -33,13 +31,13 @@ class _Item(TypedDict):
     error: str
     message: str
     exports: dict[str, str]
-    parameters: NotRequired[dict[str, Any]]
-    modules: NotRequired[dict[str, str]]
+    parameters: dict[str, Any]
+    modules: dict[str, str]
     key: str
 
 
 class _Report(TypedDict):
-    schema: Annotated[int, Ge(1), Le(SCHEMA)]
+    schema: int
     notebooks: dict[str, _Item]
 
 
@@ -99,13 +97,7 @@ def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
         return {}
     except (OSError, ValueError):
         return None
-    entries = report["notebooks"]
-    if report["schema"] == SCHEMA:
-        return entries
-    return {
-        name: item | {"parameters": new_settings(item.get("parameters", {}))}
-        for name, item in entries.items()
-    }
+    return report["notebooks"] if report["schema"] == SCHEMA else None
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:

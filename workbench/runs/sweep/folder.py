@@ -28,10 +28,9 @@ from workbench.core.options import conforming, parsed
 from workbench.core.store import RunStore
 from workbench.frames.measurement import STATE, Accumulator
 from workbench.frames.provenance import versions
-from workbench.frames.results import with_new_names
 from workbench.runs.sweep.plan import Plan, Task
 
-FORMAT = 2  # 2 has new names of options and of what was measured; sweeps of format 1 are read, and not gone on with
+FORMAT = 3
 MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
 RUNNING = ".running"
 _META = b"workbench_sweep"
@@ -73,7 +72,7 @@ class _About(TypedDict):
     notes: list[str]
     batch: _Count
     seconds: Annotated[float, Ge(0)]
-    told: dict[str, Any]
+    state: dict[str, Any]
     digests: str
 
 
@@ -102,7 +101,7 @@ class SweepFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.store = RunStore(
-            path, "sweep", MANIFEST, format=FORMAT, under="plan", unknown=PARTS, upgrade=_upgraded
+            path, "sweep", MANIFEST, format=FORMAT, under="plan", unknown=PARTS, check=_check_manifest
         )
         self.path = self.store.path
 
@@ -113,7 +112,7 @@ class SweepFolder:
         manifest = self.store.content()
         if manifest is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
-        return Plan.from_json(manifest["plan"], older=manifest["format"] < FORMAT), manifest
+        return Plan.from_json(manifest["plan"]), manifest
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
@@ -149,7 +148,7 @@ class SweepFolder:
             "notes": part.notes,
             "batch": part.batch,
             "seconds": part.seconds,
-            "told": state,  # the key has this name in every sweep that was ever made
+            "state": state,
             "digests": base64.b64encode(b"".join(part.digests)).decode(),
         }
         return write_table(self.part_path(plan, task), table, about)
@@ -161,13 +160,11 @@ class SweepFolder:
         try:
             about = conforming(_About, said)
             digests = base64.b64decode(about["digests"])
-            if about["plan"] != plan.fingerprint or about["format"] > FORMAT:
+            if about["plan"] != plan.fingerprint or about["format"] != FORMAT:
                 raise DamagedPart(f"{path} belongs to another plan")
             if about["task"] != [task.model, task.analysis, task.shard]:
                 raise DamagedPart(f"{path} is the part of another task")
-            accumulated = Accumulator.from_state(
-                with_new_names(table) if about["format"] < FORMAT else table, about["told"]
-            )
+            accumulated = Accumulator.from_state(table, about["state"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DamagedPart(f"{path} is not a whole part of a sweep: {error}") from error
         return PartialResult(
@@ -227,11 +224,9 @@ class SweepFolder:
         return found
 
 
-def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest itself; raises `ValueError` where it is none, saying what does not fit."""
-    conforming(_Manifest, manifest)
-    Plan.from_json(manifest["plan"], older=manifest["format"] < FORMAT)
-    return manifest
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """Raise `ValueError` for a manifest with entries of the wrong kind, naming the first one."""
+    Plan.from_json(conforming(_Manifest, manifest)["plan"])
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:

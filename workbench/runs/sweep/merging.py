@@ -45,7 +45,7 @@ def merged_parts(
     with suppress(DamagedPart, LookupError, TypeError, ValueError, AttributeError):  # it is merged anew
         table, about = read_table(path)
         if about["key"] == key:
-            return Merged(Accumulator.from_state(table, about["told"]), **about["merged"])
+            return Merged(Accumulator.from_state(table, about["state"]), **about["merged"])
     merged = _merge(sweep, plan, model, analysis, lines)
     keeps = merged is not None and not plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
@@ -55,7 +55,7 @@ def merged_parts(
         with suppress(
             MissingResource
         ):  # a full disk, or a folder that is only read, must not cost the result
-            write_table(path, table, {"key": key, "told": state, "merged": plain})
+            write_table(path, table, {"key": key, "state": state, "merged": plain})
     return merged
 
 

@@ -15,7 +15,6 @@ from typing_extensions import TypedDict
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import conforming, parse_numbers
-from workbench.core.renamed import new_settings
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
@@ -91,8 +90,6 @@ class Plan:
     """Shards of each model's inputs."""
     settings: RunSettings
     """Of every run, without its model and inputs."""
-    origin: str | None = None
-    """The fingerprint of its parts, where an older version planned it."""
 
     def __post_init__(self) -> None:
         """Raises `InputError` for more tasks than could be run."""
@@ -137,24 +134,19 @@ class Plan:
         return json.loads(json.dumps({**plain, "shards": self.shards, **settings}))
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any], older: bool = False) -> Plan:
-        """What `as_json` gave, in today's names where an ``older`` version wrote it; raises `ValueError` for else."""
-        origin = _sha256(saved) if older else None
-        read = conforming(_SavedPlan, new_settings(saved) if older else saved)
+    def from_json(cls, saved: Mapping[str, Any]) -> Plan:
+        """Return the plan that `as_json` gave; raises `ValueError` for anything else."""
+        read = conforming(_SavedPlan, saved)
         if len(read["shards"]) != len(read["models"]):
             raise ValueError(f"it has {len(read['models'])} models, and shards of {len(read['shards'])}")
         named: Mapping[str, Any] = {**read}
         settings = RunSettings(**{setting: named[name] for name, setting in _SETTINGS.items()})
-        return cls(tuple(read["models"]), tuple(read["analyses"]), tuple(read["shards"]), settings, origin)
+        return cls(tuple(read["models"]), tuple(read["analyses"]), tuple(read["shards"]), settings)
 
     @property
     def fingerprint(self) -> str:
         """A hash that every part carries."""
-        return self.origin or _sha256(self.as_json())
-
-
-def _sha256(plan: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
 
 
 def make_plan(

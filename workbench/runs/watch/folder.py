@@ -7,21 +7,20 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 import pandas as pd
 from typing_extensions import TypedDict
 
-from workbench.analyses.registry import ANALYSES
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.options import conforming, matching, parsed
-from workbench.core.renamed import new_settings
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames, read_frame, write_frame
 
-FORMAT = 2  # 2 has new names of options; folders of format 1 are read, and their runs can go on
+FORMAT = 2
 WATCH_FILE, LOG_FILE = "watch.json", "log.jsonl"
 SUPERSEDED = "superseded"
 """Subfolder of loggings that a run made from the step on from which it was later taken up again."""
@@ -104,7 +103,7 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
 
 
 def _store(folder: str | os.PathLike[str]) -> RunStore:
-    return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, upgrade=_upgraded)
+    return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, check=partial(conforming, _Stored))
 
 
 class _Stored(TypedDict):
@@ -117,23 +116,6 @@ class _Stored(TypedDict):
 class _Noted(TypedDict):
     step: int | None
     note: str
-
-
-def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """What ``watch.json`` holds in today's words; raises `ValueError` where it describes no watch."""
-    conforming(_Stored, content)
-    analyses = content["analyses"] if content["format"] == FORMAT else new_settings(content["analyses"])
-    # layers were written as Python shows a list
-    layers = content.get("layers")
-    analyses = {name: _complete(name, options) for name, options in analyses.items()}
-    content |= {"format": FORMAT, "analyses": analyses}
-    return content | {"layers": None if layers is None else re.sub(r"[\[\]() ]", "", layers).strip(",")}
-
-
-def _complete(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options, with the defaults of those that the analysis had not got when the watch began."""
-    known = ANALYSES[name].options if name in ANALYSES else {}
-    return {key: option.default for key, option in known.items()} | options
 
 
 def _analyses(folder: Path) -> list[str]:

@@ -74,7 +74,7 @@ def scaling_study(
     identity = study_identity(device, dtype)
     folder = None
     if out is not None:
-        store = RunStore(out, "study of operators", IDENTITY_FILE, format=2, unversioned=1, unknown="*")
+        store = RunStore(out, "study of operators", IDENTITY_FILE, format=2, unknown="*")
         if not store.open(identity):
             store.write(identity)
         folder = store.path

@@ -21,7 +21,6 @@ import pandas as pd
 
 from workbench.core.children import safe_path
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.renamed import new_settings
 from workbench.core.threads import one_thread
 from workbench.studies.records import METRICS_FILE, RECORD_FILE, read_metrics, write_record
 from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS
@@ -189,7 +188,7 @@ def _beside_recorded(
     A run whose versions are not those of ``shared`` says so itself.
     """
     old = json.loads((records / RECORD_FILE).read_text(encoding="utf-8"))
-    if new_settings(old["recipe"]) != shared["recipe"] or old["data"] != shared["data"]:
+    if old["recipe"] != shared["recipe"] or old["data"] != shared["data"]:
         raise InputError(
             f"{records} holds seeds of another recipe or of other data than these runs: remove it, and train "
             "every seed again with: make confirm"

@@ -363,7 +363,7 @@ def collect(
             }
         )
         described[variant] = about["recipe"]
-        devices |= {about["device"]} if "device" in about else set()  # older runs do not say
+        devices.add(about["device"])
     folder_of_record = data / "records" / EMBEDDED_RECORDS / name
     versions = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["versions"]
     if beside and (folder_of_record / RECORD_FILE).is_file():

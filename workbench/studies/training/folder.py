@@ -26,7 +26,7 @@ from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
-from workbench.models.checkpoints import FORMAT, load_weights, upgraded, write_checkpoint
+from workbench.models.checkpoints import FORMAT, check_description, load_weights, write_checkpoint
 from workbench.models.source import read_torch_file
 from workbench.studies.records import METRICS_FILE, read_metrics
 from workbench.studies.training.loop import Trainer
@@ -95,7 +95,7 @@ class RunFolder:
         self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
     ) -> None:
         self.out, self.task, self.recipe, self.seed = out, task, recipe, seed
-        self.store = RunStore(out, "training run", MODEL_FILE, format=FORMAT, upgrade=upgraded)
+        self.store = RunStore(out, "training run", MODEL_FILE, format=FORMAT, check=check_description)
         self.rows: list[dict[str, Any]] = []
         self.table: list[dict[str, Any]] = []
         self.identity = {

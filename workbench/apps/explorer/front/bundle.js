@@ -1,6 +1,6 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
-const SCHEMA = 4; // and 1, which has no spectra, operands and predictions; 2, no numbers by layer; 3, no generated texts
+const SCHEMA = 4;
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */
@@ -235,7 +235,7 @@ export function readBundle(buffer) {
       },
     };
   });
-  return { ...header, by_layer: header.by_layer ?? [], layers, inputs };
+  return { ...header, layers, inputs };
 }
 
 function readHeader(buffer) {
@@ -252,9 +252,9 @@ function readHeader(buffer) {
     throw new BundleError("The header of this file cannot be read: it is no bundle of the explorer.");
   }
   if (!header || header.format !== "attention-bundle") throw new BundleError("This file is no bundle of the explorer.");
-  if (![1, 2, 3, SCHEMA].includes(header.bundle_schema)) {
+  if (header.bundle_schema !== SCHEMA) {
     throw new BundleError(
-      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schemas 1 to ${SCHEMA}. ` +
+      `This bundle is written in schema ${String(header.bundle_schema).slice(0, 20)}; this page reads schema ${SCHEMA}. ` +
         "Write bundle and page with one version.",
     );
   }

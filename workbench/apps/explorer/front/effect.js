@@ -14,7 +14,7 @@ export class Effect {
     this.host = host;
     this.live = Boolean(host.kernel) && !state.bundle.unmeasured;
     const ablations = { ...(this.live ? ASKED : {}), ...state.bundle.ablations };
-    if (!(host.choices?.length > 1) && !state.bundle.ablations?.batch) delete ablations.batch; // of one input it is its own mean
+    if (!(host.choices?.length > 1) && !state.bundle.ablations.batch) delete ablations.batch; // of one input it is its own mean
     this.modes = [...Object.keys(ablations), ...outings(state.bundle).filter((mode) => mode === "token")];
     const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
     this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => this.choose(ablation));

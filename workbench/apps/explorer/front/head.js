@@ -8,8 +8,6 @@ import { Steps } from "./steps.js";
 import { button, choice, largest, make, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
-const FROM = "from {query}: {share} to {key}"; // of a bundle of schema 1, which has no sentences
-const TO = "to {key}: {share} from {query}";
 const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
 const WRITTEN = 12; // tokens that a model is asked to go on with
 const FAINT = 0.015; // attention below which no line is drawn
@@ -247,12 +245,12 @@ export class HeadView {
     if (state.direction === "to" && state.asked.length) {
       const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = filled(state.bundle.sentences?.to ?? TO, { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
+      words = filled(state.bundle.sentences.to, { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
       const often = times < 10 ? times.toFixed(1) : String(Math.round(times));
-      words = filled(state.bundle.sentences?.from ?? FROM, { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
+      words = filled(state.bundle.sentences.from, { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";

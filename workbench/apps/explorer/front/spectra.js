@@ -13,7 +13,7 @@ export class Spectra {
     this.tip = tip;
     this.element = make("div", "aw-spectra");
     this.note = make("p", "aw-note", "Blue: this head by rank, logarithmic; grey: the null distribution, its mean and its 95 % interval over random samples of the same shape and mean square.");
-    this.charts = (state.bundle.spectra ?? []).map((metric) => {
+    this.charts = state.bundle.spectra.map((metric) => {
       const canvas = make("canvas");
       canvas.setAttribute("role", "img");
       const row = make("div", "aw-norm", null, make("h3", "", TITLE[metric.name] ?? metric.label), make("p", "aw-note aw-reads"), canvas);

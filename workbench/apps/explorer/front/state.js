@@ -191,7 +191,7 @@ export class State {
 
 /** What can be taken out of the model, or of its input: the ways to switch a head off, and "token". */
 export function outings(bundle) {
-  return [...Object.keys(bundle.ablations ?? {}), ...(bundle.removal ? ["token"] : [])];
+  return [...Object.keys(bundle.ablations), ...(bundle.removal ? ["token"] : [])];
 }
 
 /** A view as a short text that addresses and pins hold: input.layer.head.tokens. */

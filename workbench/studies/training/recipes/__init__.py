@@ -13,7 +13,6 @@ from typing import Any
 from workbench.attention import SHARED_OPTIONS, VARIANTS, find_variant
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Numbers, parse_numbers
-from workbench.core.renamed import new_keys
 from workbench.models.architectures import ATTENTION_KEYS, attention_of
 
 _FOLDER = Path(__file__).parent
@@ -236,7 +235,7 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
 
 def parse_recipe(table: Mapping[str, Any], origin: str = "recipe", attention: str | None = None) -> Recipe:
     """A recipe from the table of its TOML file; `origin` names it in errors."""
-    values = _checked(new_keys("recipe entry", table), _TYPES, origin)
+    values = _checked(table, _TYPES, origin)
     tables = {
         name: _attention_table(given, name, origin) for name, given in values.pop("attention", {}).items()
     }
