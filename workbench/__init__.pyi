@@ -26,7 +26,7 @@ from .runs.findings import findings as findings
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
 from .runs.steps import analyze_steps as analyze_steps
-from .runs.sweep import read_sweep as read_sweep
-from .runs.sweep import sweep as sweep
-from .runs.watch import read_watch as read_watch
-from .runs.watch import watch as watch
+from .runs.sweep.reading import read_sweep as read_sweep
+from .runs.sweep.running import sweep as sweep
+from .runs.watch.core import watch as watch
+from .runs.watch.folder import read_watch as read_watch

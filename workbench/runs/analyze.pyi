@@ -1,0 +1,235 @@
+# Written by `python -m tests.stubs` from the signatures and the registry of analyses.
+# fmt: off
+# ruff: noqa: I001
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+import pandas as pd
+from workbench.analyses.registry import ANALYSES, Analysis, Per, check_request
+from workbench.captures import Capture
+from workbench.core.options import Numbers
+from workbench.frames.measurement import Accumulator
+from workbench.runs.loop import Source, capture_inputs
+from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
+from typing import Literal, Unpack, overload
+from workbench.runs import options
+
+__all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
+@overload
+def analyze(
+    analysis: Literal["gram-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.GramSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.AttentionMap],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.AttentionMapPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["attention-patterns"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.AttentionPatterns],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ClassAttention],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ClassAttentionToken],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["token-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["value-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["eigenvector-test"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.EigenvectorTest],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["projection-error"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ProjectionError],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.Membership],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.MembershipToken],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["coding-rate"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.CodingRate],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.Subspaces],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.SubspacesPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.PositionLogits],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.PositionLogitsPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["attention-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["softmax-sensitivity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["robust-components"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.RobustComponents],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["filter-kernels"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.FilterKernels],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["snr"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.Snr],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: str, model: AnyModel | None = None, inputs: AnyInputs | None = None, *, n: Count | None = None,
+    seed: int = 0, layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model", batch_size: int = 8, device: Device | None = None,
+    dtype: DType | None = None, name: str | None = None, per: Per | None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None,
+) -> pd.DataFrame: ...
+def run_analysis(
+    name: str, settings: RunSettings, options: Mapping[str, Any], *, per: Per | None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None,
+) -> pd.DataFrame: ...
+def is_kept(
+    asked: bool | None,
+) -> bool: ...
+def result_frame(
+    analysis: Analysis, options: Any, source: Source, settings: RunSettings, accumulated: Accumulator,
+) -> pd.DataFrame: ...
