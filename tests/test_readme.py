@@ -55,3 +55,11 @@ def test_the_images_are_small_and_can_be_opened():
     for name in sizes:
         with Image.open(EXAMPLES / name) as image:
             assert image.width >= 600, name
+
+
+def test_a_change_has_one_line_of_the_changelog():
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## ")[2].splitlines()
+    entries = [line for line in versions if line.startswith("- ")]
+    assert len(entries) > 10
+    continued = [line for line in versions if line.startswith((" ", "\t", "|", "*"))]
+    assert not continued, f"a change has one line of CHANGELOG.md, and these go on: {continued[:3]}"
