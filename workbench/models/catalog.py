@@ -26,8 +26,8 @@ class Entry:
     note: str = ""
     also: tuple[str, ...] = ()
     """Shorter names that ``load`` understands too."""
-    size: tuple[int, int, int, int] | None = None
-    """Layers, heads, features of a head, weights: of a model whose architecture stands on the hub alone."""
+    weights: int | None = None
+    """Number of weights of a model whose architecture is on the hub alone."""
 
 
 # Without a tag, timm takes its default weights. Those are what `timm.create_model(name, pretrained=True)`
@@ -56,13 +56,14 @@ def _authors(kind: str, size: str, note: str, modality: str = "image") -> Entry:
 
 def _text(
     repo: str,
-    size: tuple[int, int, int, int],
+    layers: int,
+    weights: int,
     note: str,
     *also: str,
     papers: tuple[str, ...] = ("saritas2025",),
 ) -> Entry:
     return Entry(
-        repo.rpartition("/")[2], f"hf:{repo}", "text", papers, f"{size[0]} layers, {note}", also, size
+        repo.rpartition("/")[2], f"hf:{repo}", "text", papers, f"{layers} layers, {note}", also, weights
     )
 
 
@@ -77,15 +78,15 @@ CATALOG: tuple[Entry, ...] = (
     _timm("deit_tiny_distilled_patch16_224", "saritas2025", _DISTILLED),
     _timm("deit_small_distilled_patch16_224", "saritas2025", _DISTILLED),
     _timm("deit_base_distilled_patch16_224", "saritas2025", _DISTILLED),
-    _text("google-bert/bert-base-uncased", (12, 12, 64, 109_482_240), "English", "bert-base"),
-    _text("FacebookAI/roberta-base", (12, 12, 64, 124_645_632), "English"),
-    _text("google/electra-small-discriminator", (12, 4, 64, 13_483_008), "English", "electra-small"),
-    _text("google/electra-base-discriminator", (12, 12, 64, 108_891_648), "English", "electra-base"),
-    _text("FacebookAI/xlm-roberta-base", (12, 12, 64, 278_043_648), "100 languages"),
-    _text("allenai/longformer-base-4096", (12, 12, 64, 148_659_456), "sliding window of 512 tokens"),
-    _text("sentence-transformers/all-MiniLM-L6-v2", (6, 12, 32, 22_713_216), "sentence embeddings"),
-    _text("almanach/camembert-base", (12, 12, 64, 110_621_952), "French"),
-    _text("studio-ousia/luke-base", (12, 12, 64, 274_502_144), "words only (no entities)"),
+    _text("google-bert/bert-base-uncased", 12, 109_482_240, "English", "bert-base"),
+    _text("FacebookAI/roberta-base", 12, 124_645_632, "English"),
+    _text("google/electra-small-discriminator", 12, 13_483_008, "English", "electra-small"),
+    _text("google/electra-base-discriminator", 12, 108_891_648, "English", "electra-base"),
+    _text("FacebookAI/xlm-roberta-base", 12, 278_043_648, "100 languages"),
+    _text("allenai/longformer-base-4096", 12, 148_659_456, "sliding window of 512 tokens"),
+    _text("sentence-transformers/all-MiniLM-L6-v2", 6, 22_713_216, "sentence embeddings"),
+    _text("almanach/camembert-base", 12, 110_621_952, "French"),
+    _text("studio-ousia/luke-base", 12, 274_502_144, "words only (no entities)"),
     _authors("tost", "tiny", "12 blocks of TSSA and 2 of class attention, 5.8M weights"),
     _authors("tost", "small", "12 blocks of TSSA and 2 of class attention, 22.6M weights"),
     _authors(
@@ -98,7 +99,7 @@ CATALOG: tuple[Entry, ...] = (
     _authors("crate", "small", "12 blocks of subspace attention and ISTA, 13.1M weights"),
     _timm("xcit_small_12_p16_224", "wu2025", _XCIT),
     _timm("xcit_medium_24_p16_224", "wu2025", _XCIT),
-    _text("openai-community/gpt2", (12, 12, 64, 124_439_808), "causal", papers=("wu2025",)),
+    _text("openai-community/gpt2", 12, 124_439_808, "causal", papers=("wu2025",)),
 )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from statistics import mode
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from workbench.core.errors import WorkbenchError
 from workbench.frames.results import is_random
@@ -17,18 +16,6 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _BYTES = 4
 """Of a weight, as the papers' models are published."""
-TEXT_TOKENS = 256
-"""Tokens that a text is taken to have: about what the longest of eight paragraphs of WikiText-103 has."""
-
-
-class Size(NamedTuple):
-    """How many layers, heads and features of a head, weights, and tokens of an input."""
-
-    layers: int
-    heads: int
-    head_dim: int
-    weights: int
-    tokens: int
 
 
 class Weights(NamedTuple):
@@ -71,8 +58,8 @@ def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
     for repository in repositories:
         if found := hub.cached_file(repository, [file] if file else _HUB_FILES, revision=checkpoint):
             return _in_files(spec, [Path(found)], why="cached")
-    size = size_of(spec)
-    expected = None if size is None else _BYTES * size.weights
+    count = weight_count(spec)
+    expected = None if count is None else _BYTES * count
     if hub.obstacle() is None:
         return Weights(spec, "hub", expected, f"{repositories[0]}, to be fetched")
     return Weights(spec, "missing", expected, f"{repositories[0]} is not cached, and the hub does not answer")
@@ -100,31 +87,16 @@ def _repositories(scheme: str, name: str, entry: catalog.Entry | None) -> tuple[
 
 
 @cache
-def size_of(spec: str) -> Size | None:
-    """How large a model is, by its architecture alone; None where that is not known here.
+def weight_count(spec: str) -> int | None:
+    """Return the number of weights of a model, by its architecture; None where that is unknown here.
 
     Raises what `resolve` raises for a name that there is not.
     """
-    from workbench.captures.layout import attention_geometry
-
     entry = catalog.find(spec)
-    if entry is not None and entry.size is not None:
-        return Size(*entry.size, TEXT_TOKENS)
+    if entry is not None and entry.weights is not None:
+        return entry.weights
     resolve(spec)
     try:
-        module = architecture_of(spec)
-        layers, heads, widths = attention_geometry(module)
+        return sum(value.numel() for value in architecture_of(spec).parameters())
     except WorkbenchError:
         return None
-    weights = sum(value.numel() for value in module.parameters())
-    return Size(layers, _usual(heads), _usual(widths), weights, _tokens(module))
-
-
-def _usual(number: int | tuple[int, ...]) -> int:
-    return number if isinstance(number, int) else mode(number)
-
-
-def _tokens(module: Any) -> int:
-    """Tokens of an input, as the table of positions has them."""
-    shape = getattr(getattr(module, "pos_embed", None), "shape", ())
-    return shape[1] if len(shape) == 3 else TEXT_TOKENS

@@ -89,7 +89,7 @@ def notebooks(as_json: bool) -> None:
 @workers_option
 @restart_option
 @click.option(
-    "--check", is_flag=True, help="Render nothing: list weights, data, device and hours, and what is missing."
+    "--check", is_flag=True, help="Render nothing: list device, weights and data, and what is missing."
 )
 @json_option
 def render(
@@ -133,7 +133,7 @@ def _print_needs(
     from workbench.apps.rendering.needs import MISSING, render_needs
 
     needs = render_needs(names, parameters=parameters, preset=preset, device=device)
-    print_table([need._asdict() for need in needs], "Needed before rendering; hours are estimates", as_json)
+    print_table([need._asdict() for need in needs], "Needed before rendering", as_json)
     missing = [need.name for need in needs if need.state == MISSING]
     if missing:
         click.echo(f"missing: {', '.join(missing)}", err=True)
