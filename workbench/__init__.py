@@ -9,15 +9,17 @@
 Names are resolved on first use, so that importing the package loads nothing heavy.
 """
 
-from typing import Any
-
 import lazy_loader
 
-_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from workbench.core import sources
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def __getattr__(name: str) -> Any:
-    """Return a public name; importing the registry lets `METRICS` load the analyses when it misses a name."""
-    from workbench.analyses.registry import METRICS
+def _load_analyses() -> None:
+    from workbench.analyses.registry import ANALYSES
 
-    return METRICS if name == "METRICS" else _public(name)
+    ANALYSES.load()
+
+
+sources.METRICS.append(_load_analyses)

@@ -1,6 +1,5 @@
 from . import runs as runs
 from ._version import __version__ as __version__
-from .analyses.registry import METRICS as METRICS
 from .apps.rendering import render as render
 from .apps.rendering import reproduce as reproduce
 from .attention import replace_attention as replace_attention
@@ -14,6 +13,7 @@ from .data.batches import Inputs as Inputs
 from .data.batches import inputs as inputs
 from .figures.export import save_figure as save_figure
 from .figures.grammar import plot as plot
+from .frames.metrics import METRICS as METRICS
 from .frames.results import read_frame as read_frame
 from .frames.results import write_frame as write_frame
 from .models.loading import LoadedModel as LoadedModel

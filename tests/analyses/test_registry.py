@@ -7,9 +7,9 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from workbench.analyses import registry
-from workbench.analyses.registry import ANALYSES, METRICS, Analysis, OfInputs
+from workbench.analyses.registry import ANALYSES, Analysis, OfInputs
 from workbench.core.errors import InputError
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.results import make_frame, write_frame
 
 OURS = {name: ANALYSES[name] for name in registry._OURS}
@@ -51,12 +51,13 @@ def test_an_analysis_that_joins_brings_its_metrics_and_may_not_redefine_one(monk
     "code",
     [
         "import workbench; print(workbench.METRICS['gamma_abs'].label)",
+        "from workbench.frames.results import METRICS; print(METRICS['gamma_abs'].label)",
         "from workbench.figures.grammar import METRICS; print(METRICS.get('gamma_abs').label)",
         "from workbench.papers.verdicts import METRICS; print(dict(METRICS)['gamma_abs'].label)",
         "import workbench, pandas; frame = workbench.read_frame('frame.csv'); "
         "workbench.write_frame(frame, 'frame.tex'); print(open('frame.tex').read())",
     ],
-    ids=["workbench", "figures", "papers", "table"],
+    ids=["workbench", "frames", "figures", "papers", "table"],
 )
 def test_a_metric_is_known_before_its_analysis_is_imported(code, tmp_path):
     write_frame(make_frame([1.5], "gamma_abs", {"layer": [0]}, model="mine"), tmp_path / "frame.csv")

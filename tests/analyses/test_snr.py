@@ -9,13 +9,13 @@ import torch
 
 import workbench
 from tests.runs.test_analyze import bert, same, texts
-from workbench.analyses.registry import METRICS
 from workbench.analyses.snr import residual_noise, signal_to_noise
 from workbench.captures import capture
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.data.batches import NoImages
 from workbench.data.corruptions import corrupt
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import COLUMNS
 from workbench.runs.analyze import analyze
 

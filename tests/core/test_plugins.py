@@ -14,13 +14,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.pages import blocks_of
-from workbench.analyses.registry import ANALYSES, METRICS
+from workbench.analyses.registry import ANALYSES
 from workbench.apps.rendering import render
 from workbench.captures import registry as families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
 from workbench.core.plugins import Registry, instance_of
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 METRIC = """

@@ -6,9 +6,9 @@ import pytest
 
 from tests.figures.drawn import lines
 from tests.figures.study import titles
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.figures import spectrum_figure
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import make_frame
 
 

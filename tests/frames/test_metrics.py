@@ -1,7 +1,6 @@
 import pytest
 
-from workbench.analyses.registry import METRICS
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 
 def test_the_table_is_keyed_by_name_without_duplicates():

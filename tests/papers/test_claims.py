@@ -8,10 +8,10 @@ import pytest
 from scipy.stats import binomtest, quantile_test, ttest_1samp
 
 import workbench
-from workbench.analyses.registry import METRICS
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
 from workbench.core.errors import MissingResource, UnknownName
 from workbench.core.intervals import mean_interval
+from workbench.frames.metrics import METRICS
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
 from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims

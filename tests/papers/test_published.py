@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from workbench.analyses.gram_spectrum import gram_spectrum
-from workbench.analyses.registry import METRICS
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.corruptions import CORRUPTIONS
+from workbench.frames.metrics import METRICS
 from workbench.models import catalog
 from workbench.papers import verdicts
 from workbench.papers.published import (

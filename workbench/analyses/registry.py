@@ -11,8 +11,7 @@ from annotated_types import Predicate
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Accepted, NullSamples, Option, check_options, options_of
 from workbench.core.plugins import Registry, instance_of
-from workbench.frames.metrics import METRICS as METRICS  # for whoever needs the analyses' metrics as well
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +268,6 @@ ANALYSES = Analyses(
     "workbench.analyses",
     instance_of(Analysis),
 )
-METRICS.sources.append(ANALYSES.load)
 
 
 def find_analysis(name: str, options: Mapping[str, Any], per: str | None = None) -> tuple[Analysis, Any]:

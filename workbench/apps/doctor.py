@@ -147,10 +147,11 @@ def _plugins() -> Iterator[Finding]:
     import warnings
 
     from workbench.analyses.null_values import SOURCES
-    from workbench.analyses.registry import ANALYSES, METRICS
+    from workbench.analyses.registry import ANALYSES
     from workbench.attention import VARIANTS
     from workbench.captures.registry import load_plugin_families
     from workbench.core.plugins import plugins
+    from workbench.frames.metrics import METRICS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would say stands in the table

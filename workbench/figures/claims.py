@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, tick_values, with_room
@@ -22,6 +21,7 @@ from workbench.figures.frames import short_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
 from workbench.figures.words import DATA, PAPERS, variant_words
+from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import (
     ALPHA,

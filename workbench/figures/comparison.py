@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.figures.estimates import input_count, titled
 from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.marks import Null, Published
+from workbench.frames.metrics import METRICS
 
 _HERE, _ELSEWHERE = "measured here", "published, other data"
 # What tells one quantity from another; a panel for each.

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import provenance_of
 
 FEW = 10

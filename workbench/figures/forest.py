@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose, with_room
@@ -35,7 +34,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import line_count, text_width, widest
 from workbench.figures.theme import GREY, NULL_BAND, RED, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
 _PALE = "#E6E6E6"

@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, beside_panels, compose, with_room
 from workbench.figures.estimates import input_count, null_count, quantity
@@ -44,7 +43,7 @@ from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import NO_DATA, attention_of
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
 TITLES = {

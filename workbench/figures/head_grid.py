@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analyses.registry import METRICS
 from workbench.core.options import ranges
 from workbench.figures.composition import Axis, Panel, compose, tick_values
 from workbench.figures.estimates import Sample, null_kinds, quantity
@@ -22,7 +21,7 @@ from workbench.figures.measuring import line_count, widest, wrap
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, luminance, theme_of
-from workbench.frames.metrics import Metric
+from workbench.frames.metrics import METRICS, Metric
 
 ALL_HEADS = "all heads"
 _PRINTED = 24  # cells at most whose numbers stand in them

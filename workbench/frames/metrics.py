@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from workbench.core import sources
 from workbench.core.errors import InputError
 from workbench.core.plugins import LOCK, Registry, instance_of
 
@@ -231,11 +231,6 @@ _OF_NO_ANALYSIS = (
 class Metrics(Registry[Metric]):
     """Metrics by name; what measures a metric registers it."""
 
-    def __init__(self, own: Mapping[str, Metric]) -> None:
-        super().__init__(own, "workbench.metrics", instance_of(Metric))
-        self.sources: list[Callable[[], None]] = []
-        """Functions that register further metrics. Each is called once, when a metric is missing or all are listed."""
-
     def register(self, metric: Metric) -> None:
         """Add a metric. Raises `InputError` where another metric has its name."""
         if self._entries.setdefault(metric.name, metric) != metric:
@@ -244,10 +239,11 @@ class Metrics(Registry[Metric]):
     def complete(self) -> None:
         """Call the sources and load the plug-ins, once."""
         with LOCK:
-            while self.sources:
-                self.sources.pop()()
+            while sources.METRICS:
+                sources.METRICS.pop()()
             super().complete()
 
 
-METRICS = Metrics({metric.name: metric for metric in _OF_NO_ANALYSIS})
-"""The metrics that are registered: those above, and those of `workbench.analyses.registry` once it is imported."""
+METRICS = Metrics(
+    {metric.name: metric for metric in _OF_NO_ANALYSIS}, "workbench.metrics", instance_of(Metric)
+)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from workbench.analyses.registry import METRICS
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
@@ -27,6 +26,7 @@ from workbench.core.intervals import (
 )
 from workbench.data.batches import DEFAULT_N, PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
+from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError
 from workbench.core.intervals import (
     LEVEL,
@@ -24,6 +23,7 @@ from workbench.core.intervals import (
     median_interval,
     p_value,
 )
+from workbench.frames.metrics import METRICS
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 EQUIVALENT = "equivalent within the margin"

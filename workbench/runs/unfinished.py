@@ -16,11 +16,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from workbench.analyses.layer import Layer
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import MissingResource
 from workbench.core.files import atomic_write, sha256_bytes
 from workbench.core.null_distributions import Null
 from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import METRICS
 
 WORTH = 5.0
 """Seconds from which a layer is kept: less is sooner measured again."""

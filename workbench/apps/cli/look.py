@@ -93,7 +93,7 @@ def metrics(as_json: bool) -> None:
     \b
     workbench metrics
     """
-    from workbench.analyses.registry import METRICS
+    from workbench.frames.metrics import METRICS
 
     rows = [
         {

@@ -779,9 +779,9 @@ def _bins(count: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> Bundle:
-    from workbench.analyses.registry import METRICS
     from workbench.apps.explorer.ablation import MODES
     from workbench.apps.explorer.evidence import by_rank
+    from workbench.frames.metrics import METRICS
 
     layers = parts[0].layers
     for part in parts[1:]:

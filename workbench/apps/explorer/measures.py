@@ -103,7 +103,7 @@ def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
     """
     import pandas as pd
 
-    from workbench.analyses.registry import METRICS
+    from workbench.frames.metrics import METRICS
 
     whole = frame["layer"].notna() & frame["rank"].isna() & ~frame["metric"].isin(_LEFT_OUT)
     rows = frame[whole & (frame["statistic"].isna() | (frame["statistic"] == "mean"))]

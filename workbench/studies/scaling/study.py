@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 
 from workbench._version import __version__
-from workbench.analyses.registry import METRICS
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
 from workbench.core.progress import progress_bars
 from workbench.core.store import RunStore
+from workbench.frames.metrics import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.papers.operators import CONDITIONS, LAYERS, OPERATORS, SWEEPS, Point
