@@ -31,24 +31,15 @@ NAMES = {
 alone: sentences have that word."""
 
 DEFINED = {
-    r"Scaled \(S": "Scaled: (I − S)V in the place of V, where S is free or α times the attention A of keys with keys",
     r"\\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
-    r"\b[Ss]ymmetric(?: |<br>)\w": "Symmetric: attention whose keys are its queries",
-    r"\b[Aa]symmetric(?: |<br>)\w": "Asymmetric: attention whose queries are not its keys",
-    "RPC": "RPC: attention by robust principal components",
-    r"RPC,(?: |<br>)then softmax": "RPC, then softmax: RPC-Attention in the first layer, softmax in the others",
-    "Primal": "Primal: attention by a primal representation of its kernel SVD (Chen et al., 2023)",
+    "RPC": "RPC: robust principal components",
     r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
-    r"\bdata-independent\b": "Data-independent: weights of Primal-Attention that are not made from the tokens",
-    r"\bbilateral\b(?!(?: |<br>)(?:filter|attention))": "Bilateral: attention as a bilateral filter, over tokens and "
-    "positions (Abdullaev et al., 2025)",
-    "token statistics": "Token statistics: attention by second moments of the tokens (Wu et al., 2025)",
     r"\bFAN\b": "FAN: fully attentional network",
-    r"\bcross-covariance\b": "Cross-covariance: attention of channels to channels (El-Nouby et al., 2021)",
     "MSSA": "MSSA: multi-head subspace self-attention",
-    r"\+ boost|-boost\b": "Boost: a share of the first tokens in every residual connection",
 }
-"""Patterns in the labels of a figure (as JSON), and what a caption says that they are short for."""
+"""Patterns in the labels of a figure (as JSON), and the words that they are short for, for its caption.
+
+docs/attention.md defines the mechanisms."""
 
 DATA = {
     "digits": "Digits: scikit-learn's handwritten ones, 8 × 8 pixels",
