@@ -1,12 +1,15 @@
 """Notebooks before they run: parameters, presets, names."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from tests.figure_notebooks import write_notebook
-from workbench.apps.rendering import find_notebooks, read_notebook, read_parameters, render
+from workbench.apps.rendering import Outcome, find_notebooks, read_notebook, read_parameters, render
 from workbench.apps.rendering.notebooks import resolve_parameters
+from workbench.apps.rendering.run import _Render
+from workbench.apps.rendering.state import write_report
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 
@@ -173,3 +176,16 @@ def test_parameters_of_any_depth_and_with_aliases_are_refused(tmp_path, text):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(InputError, match=r"p\.yaml"):
         read_parameters(tmp_path / "p.yaml")
+
+
+def test_what_took_longest_in_the_last_report_begins_first(tmp_path):
+    notebooks = [read_notebook(write_notebook(tmp_path, name)) for name in ("short", "long", "middle", "new")]
+    seconds = {"short": 1.0, "long": 30.0, "middle": 7.5}
+
+    def order():
+        renderer = _Render(tmp_path, [], "paper", "default", 2, None, progress=False)
+        return [notebook.name for notebook in renderer._longest_first(notebooks)]
+
+    assert order() == ["short", "long", "middle", "new"]
+    write_report(tmp_path, {name: asdict(Outcome(name, seconds=time)) for name, time in seconds.items()})
+    assert order() == ["new", "long", "middle", "short"]

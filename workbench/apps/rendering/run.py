@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -47,11 +48,6 @@ from workbench.models.loading import DEVICE, find_device
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
 """Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
-LONGEST = (
-    "efficiency_variants", "attention_as_filter", "value_similarity", "gram_spectra", "softmax_sensitivity",
-    "time_series", "operator_efficiency", "claims", "projection_error_by_attention", "eigenvector_test",
-)  # fmt: skip
-"""Notebooks that are begun first, so that none is left to run alone at the end."""
 COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
 _STOP_SECONDS = 10
 _MODULES = "modules.json"
@@ -213,8 +209,7 @@ class _Render:
                 self.started = NotebookProcesses(
                     environment=self._threads(), forked=POSSIBLE and len(stale) >= FEWEST
                 )
-                rank = {name: place for place, name in enumerate(LONGEST)}
-                for item in sorted(stale, key=lambda item: rank.get(item.name, len(rank))):
+                for item in self._longest_first(stale):
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item
                 if stale:
                     self._warm_up()
@@ -245,6 +240,11 @@ class _Render:
         return report
 
     # ------------------------------------------------------------------------------------------- one notebook
+
+    def _longest_first(self, notebooks: Sequence[Notebook]) -> list[Notebook]:
+        """Sort notebooks by their time in the last report, new ones first: no long one is left alone at the end."""
+        seconds = {name: outcome["seconds"] for name, outcome in self.earlier.items()}
+        return sorted(notebooks, key=lambda item: -seconds.get(item.name, math.inf))
 
     def _unchanged(self, outcome: Outcome) -> bool:
         """Whether the last render's results still stand; takes them over if so."""
