@@ -20,7 +20,7 @@ from workbench.analyses.token_similarity import (
 from workbench.captures import capture
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.core.null_distributions import derived_seed, generator, null_of_draws
+from workbench.core.null_distributions import derived_seed, generator
 from workbench.runs.analyze import analyze
 
 BATCH, TOKENS, WIDTH = 3, 7, 5
@@ -134,14 +134,6 @@ def test_seeds_differ_by_place_and_not_by_machine():
     places = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a1"), (0, "a", "1", "")]
     assert len({derived_seed(*place) for place in places}) == len(places)
     assert all(0 <= derived_seed(*place) < 2**63 for place in places)
-
-
-def test_null_of_draws_by_hand():
-    null = null_of_draws(torch.tensor([5.0]), torch.tensor([[1.0, 2.0, 3.0]]))
-    assert null.mean.item() == 2
-    assert null.z.item() == pytest.approx(3.0)
-    assert (null.low.item(), null.high.item()) == pytest.approx((1.05, 2.95))
-    assert null_of_draws(torch.tensor([5.0]), torch.ones(1, 3)).z.isnan().all()
 
 
 def test_bad_hidden_states_are_named(hidden):

@@ -259,12 +259,12 @@ def test_untrained_weights_have_a_mark_of_their_own_at_their_mean():
 
 def test_the_number_of_null_samples_stands_in_the_key():
     held = claims(null="gaussian", null_mean=0.2, null_low=0.1, null_high=0.3, analysis="one")
-    assert "null (Gaussian), 95 %" in titles(claims_figure(held))
+    assert "null (Gaussian): 95 % range" in titles(claims_figure(held))
     runs = [("one", 20), ("one", 0), ("two", 5)]
     held.attrs["provenance"] = [
         {"analysis": name, "options": {"null_samples": count}} for name, count in runs
     ]
-    assert "null (Gaussian): 95 % of 20 samples" in titles(claims_figure(held))
+    assert "null (Gaussian): range of 20 null samples" in titles(claims_figure(held))
 
 
 def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():

@@ -681,7 +681,7 @@ def test_fewer_than_forty_null_samples_have_no_95_percent_range(count):
     for fig in (curve, forest):
         (words,) = (words for words in key(fig) if words.startswith("null"))
         assert ("95 % range" in words) == (count >= 40)
-        assert f"{count} samples" in words
+        assert f"range of {count} null samples of" in words
 
 
 def test_a_null_that_is_computed_exactly_names_no_samples():

@@ -12,7 +12,7 @@ from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
 from workbench.frames.measurement import Accumulator, Measurement
 
-INPUTS, LAYERS, HEADS, RANKS, NULL_SAMPLES = 5, 2, 3, 4, 7
+INPUTS, LAYERS, HEADS, RANKS = 5, 2, 3, 4
 NULLS = ("gaussian", "permutation")
 
 
@@ -26,13 +26,14 @@ def numbers(*shape):
     return torch.rand(*shape, dtype=torch.float64, generator=torch.manual_seed(sum(shape)))
 
 
-@pytest.fixture(params=[(), (RANKS,)], ids=["plain", "ranked"])
+@pytest.fixture(params=[((), 7), ((RANKS,), 7), ((), 40)], ids=["plain", "ranked", "many samples"])
 def study(request):
     """Values (layer, input, head[, rank]) and null samples with one more axis, some values undefined."""
-    shape = (LAYERS, INPUTS, HEADS, *request.param)
+    ranks, count = request.param
+    shape = (LAYERS, INPUTS, HEADS, *ranks)
     values = numbers(*shape)
     values[1, 2, 0] = math.nan
-    null_samples = {name: numbers(*shape, NULL_SAMPLES) + number for number, name in enumerate(NULLS)}
+    null_samples = {name: numbers(*shape, count) + number for number, name in enumerate(NULLS)}
     return values, null_samples
 
 

@@ -24,7 +24,7 @@ def test_token_similarity_tells_both_ends_the_null_and_whether_the_rate_is_signi
     level, growth = workbench.findings(frame)
     assert level == (
         f"bundled:digits-vit: mean token cosine (resid_post) {start.words()} in layer 0 and {end.words()} in layer 3, "
-        f"mean over 4 inputs, 95 % CI; above the isotropic null's 95 % band of one input in "
+        f"mean over 4 inputs, 95 % CI; above the 95 % range of the isotropic null of one input in "
         f"{above} of 4 layers."
     )
     verdict = "oversmoothing" if rate.low > 0 else "not significantly different from 0"
@@ -88,7 +88,7 @@ def test_memberships_tell_the_place_and_the_masks():
     assert f"share of the largest head {largest.words()} (ours)" in even
     assert "95 % CI" in even
     assert "masks (ink)" in agreed
-    assert "95 % band of permuted patches" in agreed
+    assert "; above the range of 4 permutation null samples in " in agreed
 
 
 def test_softmax_sensitivity_tells_constants_and_noise_beside_random_queries_and_keys():
@@ -103,7 +103,7 @@ def test_softmax_sensitivity_tells_constants_and_noise_beside_random_queries_and
     assert f"{mean.words('.3f')} at the mean query and {largest.words('.3f')} at the most sens" in constants
     assert "mean over 4 inputs" in constants
     assert (
-        "; in all 4 layers above the gaussian null's 95 % band (of the mean over heads; its mean is"
+        "; in all 4 layers above the range of 4 gaussian null samples (of the mean over heads; mean"
         in constants
     )
     assert "noise of standard deviation 2 on" in noise
@@ -120,12 +120,12 @@ def test_layers_are_counted_on_the_side_of_the_null_on_which_they_lie():
             workbench.findings(changed)[0].rsplit("; ", 2)[1].removesuffix(" (of the mean over heads")
         )
     assert said == {
-        "inside": "in all 4 layers inside the gaussian null's 95 % band",
-        "below": "in 1 of 4 layers above and in 3 of 4 layers below the gaussian null's 95 % band",
+        "inside": "in all 4 layers inside the range of 4 gaussian null samples",
+        "below": "in 1 of 4 layers above and in 3 of 4 layers below the range of 4 gaussian null samples",
     }
     last = frame[frame["layer"].isna() | (frame["layer"] == 3)].assign(value=9.0)
     last.attrs = frame.attrs
-    assert "; above the gaussian null's 95 % band (of the mean" in workbench.findings(last)[0]
+    assert "; above the range of 4 gaussian null samples (of the mean" in workbench.findings(last)[0]
     alone = workbench.analyze("softmax-sensitivity", **RUN, null_samples=0, per_input=False)
     value = alone.query("statistic == 'mean' and layer.isna()")["value"].item()
     assert (
@@ -160,7 +160,7 @@ def test_position_logits_tell_shares_and_the_correlation_of_the_cross_terms_besi
     assert f"|r| = {r.words()}, mean over 4 inputs, 95 % CI; in " in correlation
     for side, value in {"above": frame["null_high"] + 1, "below": frame["null_low"] - 1}.items():
         changed = frame.assign(value=frame["value"].where(~size, value))
-        assert f"; in all 4 layers {side} the permutation null's" in workbench.findings(changed)[1]
+        assert f"; in all 4 layers {side} the range of 4 permutation null" in workbench.findings(changed)[1]
 
 
 def test_coding_rates_tell_where_attention_compresses_and_in_which_share_of_an_inputs_layers():
@@ -188,11 +188,11 @@ def test_attention_spectra_tell_ranks_r_scores_and_values_beside_their_nulls():
     ranks, scores, output, values = workbench.findings(frame)
     assert f"effective rank of attention {rank.words('.1f')}, 90 % of" in ranks
     assert "mean over 4 inputs, 95 % CI; in" in ranks
-    assert " the gaussian null's 95 % band (of the mean over heads" in ranks
+    assert " the range of 3 gaussian null samples (of the mean over heads" in ranks
     assert "outside the e-scores" in scores
     assert "outside the output" in output
     assert f"{mean_interval(own).words('.0%')} of V lies in the span" in values
-    assert " the permutation null's 95 % band (" in values
+    assert " the range of 3 permutation null samples (" in values
     changed = frame.assign(value=frame["null_low"] - 1)
     assert all("; in all 4 layers below the " in said for said in workbench.findings(changed))
 
@@ -221,17 +221,15 @@ def test_an_eigenvector_test_tells_gamma_beside_its_size_and_the_residual_beside
     assert (
         f"from V is {mean_interval(of_v, ratio=True).words('.3g')} times the eigenvectors' mean |γ|" in ratio
     )
-    assert "mean over 4 inputs with its 95 % CI; below the gaussian null's 95 % band on" in residual
+    assert "mean over 4 inputs with its 95 % CI; below the range of 4 gaussian null samples on" in residual
     lost = level[level["metric"] == "inconsistency"].drop_duplicates("input")
-    assert (
-        f"any eigenvectors {mean_interval(lost['value']).words()}; above the gaussian null's" in inconsistency
-    )
+    assert f"any eigenvectors {mean_interval(lost['value']).words()}; above the range of 4" in inconsistency
     # values that are eigenvectors
     frame.loc[frame["metric"].isin(["inconsistency", "eigen_residual"]), "value"] = 0.0
     _, residual, inconsistency = workbench.findings(frame)
     assert "eigen-residual of the vectors from V 0.00 [0.00, 0.00]" in residual
     assert "on 16 of 16 axes" in residual
-    assert "0.00 [0.00, 0.00]; below the gaussian null's 95 % band" in inconsistency
+    assert "0.00 [0.00, 0.00]; below the range of 4 gaussian null samples" in inconsistency
 
 
 def test_a_value_similarity_tells_on_which_side_of_the_null_the_measures_lie():
@@ -242,16 +240,18 @@ def test_a_value_similarity_tells_on_which_side_of_the_null_the_measures_lie():
     low, high = overall.loc[overall["metric"] == "span_share", ["null_low", "null_high"]].iloc[0]
     assert span == (
         f"bundled:digits-vit: span(V̇) holds {mean_interval(shares['value']).words('.3f')} of ‖V‖², mean over 4 inputs "
-        f"with its 95 % CI; above the gaussian null's 95 % band [{low:.3f}, {high:.3f}]."
+        f"with its 95 % CI; above the range of 4 gaussian null samples [{low:.3f}, {high:.3f}]."
     )
     alike = overall[~overall["metric"].isin(["principal_angle", "allclose"])]
     above, below = (alike["value"] > alike["null_high"]).sum(), (alike["value"] < alike["null_low"]).sum()
     assert f"of {len(alike)} similarities" in counted
-    assert f"{above} lie above the gaussian null's 95 % band and {below} below it" in counted
+    assert f"{above} lie above the range of 4 gaussian null samples and {below} below it" in counted
     assert "in 0.0% of the heads" in equal
     inside = frame.assign(value=frame["null_mean"])
-    assert "; inside the gaussian null's" in workbench.findings(inside)[0]
-    assert ", 0 lie above the gaussian null's 95 % band and 0 below it" in workbench.findings(inside)[1]
+    assert "; inside the range of 4" in workbench.findings(inside)[0]
+    assert (
+        ", 0 lie above the range of 4 gaussian null samples and 0 below it" in workbench.findings(inside)[1]
+    )
 
 
 def test_a_projection_error_tells_its_floor_its_formulas_and_the_two_norms():
@@ -339,7 +339,7 @@ def test_attention_maps_tell_entropy_at_both_ends_and_diversity_beside_permuted_
     assert f"normalised attention entropy {ends[0]} in layer 0 and {ends[1]} in layer 3" in even
     diversity = frame[frame["metric"] == "attention_diversity"]
     above = diversity.groupby("layer")[["value", "null_high"]].mean().diff(axis=1)["null_high"].lt(0).sum()
-    assert "95 % band (of one input; its mean is" in apart
+    assert "null samples (of one input; mean " in apart
     where = "in all 4 layers above" if above == 4 else f"in {above} of 4 layers above"
     assert (where in apart) == (above > 0)
     assert heads.endswith("of 12 heads 0 dead, 0 with an attention sink, 0 with non-finite attention.")
@@ -362,7 +362,7 @@ def test_class_attention_tells_both_ends_the_masks_and_what_belongs_to_the_place
     first = mean_interval(special.groupby("input")["value"].mean())
     assert f"share on special tokens {first.words()} in layer 0" in rows
     assert f"{mean_interval(share).words('.0%')} of the attention to patches lies on the mask (ink)" in masked
-    assert " the permutation null's 95 % band (" in masked
+    assert " the range of 4 permutation null samples (" in masked
     alone = workbench.analyze("class-attention", **RUN, masks="ink", null_samples=4)
     means = frame[frame["input"].isna() | frame["layer"].isna()].reset_index(drop=True)
     columns = ["layer", "input", "metric", "candidate", "value", "null_low"]
@@ -387,11 +387,12 @@ def test_subspaces_tell_how_parallel_heads_are_beside_random_directions():
     assert (
         f"different heads {values.mean():.3f}, {values.min():.3f} to {values.max():.3f} by layer" in between
     )
-    assert between.endswith("above its 95 % band in 4 and below in 0 of 4 layers.")
+    assert "; above the range of 4 isotropic null samples (mean 0." in between
+    assert between.endswith(") in 4 and below in 0 of 4 layers.")
     assert "of one head" in inside
     assert angle.endswith("of 12 pairs of heads.")
     inside_null = frame.assign(value=frame["null_mean"])
-    assert "above its 95 % band in 0 and below in 0 of 4" in workbench.findings(inside_null)[0]
+    assert ") in 0 and below in 0 of 4" in workbench.findings(inside_null)[0]
 
 
 def test_filter_kernels_tell_shares_beside_permuted_tokens():
@@ -400,8 +401,8 @@ def test_filter_kernels_tell_shares_beside_permuted_tokens():
     rows = frame.query("metric == 'filter_share' and candidate == 'nlm' and convention == 'heads'")
     share = mean_interval(rows[rows["input"].notna()].groupby("input")["value"].mean())
     assert f"of queries and keys {share.words('.1%')}; bilateral filter" in sentence
-    assert "above the permutation null's 95 % band: " in sentence
-    assert "95 % band: 0 of 5" in workbench.findings(frame.assign(value=frame["null_mean"]))[0]
+    assert "above the range of 2 permutation null samples: " in sentence
+    assert "samples: 0 of 5" in workbench.findings(frame.assign(value=frame["null_mean"]))[0]
     bilateral = frame.query("candidate == 'bilateral' and convention == 'heads' and input.notna()")
     h_p, h_y = (
         mean_interval(bilateral[bilateral["metric"] == metric].groupby("input")["value"].mean())

@@ -319,8 +319,8 @@ def test_the_sentences_tell_which_variants_fall_and_where_the_exact_errors_lie()
     assert "falls in 1 of 2 (by the interval over seeds: bilateral)" in change_findings(
         change.assign(high=[2.5, 0.9]), "base"
     )
-    shares = change.assign(null_low=[2.1, 0.1], null_high=[2.2, 0.4])
+    shares = change.assign(null="gaussian", null_low=[2.1, 0.1], null_high=[2.2, 0.4])
     sentence = share_findings(shares, "base")
     assert "is 200.0% [150.0%, 250.0%] of the zero predictor's in softmax, mean over 3 inputs" in sentence
     assert "50.0% (bilateral) to 200.0% (softmax) in all" in sentence
-    assert sentence.endswith("below the null's 95 % band in 1, above it in 1 of 2.")
+    assert sentence.endswith("below the 95 % range of the gaussian null in 1, above in 1 of 2.")

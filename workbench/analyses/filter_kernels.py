@@ -29,7 +29,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import over_everything, place_in_null, unit_of
+from workbench.frames.estimate import null_range, over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -546,7 +546,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     explained = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
     placed = pd.concat([place_in_null(rows) for rows in by_filter.values()])
     beside = (
-        f"; above the {placed['null'].iloc[0]} null's 95 % band: {placed['above'].sum()} of {len(placed)} "
+        f"; above the {null_range(frame, placed['null'].iloc[0])}: {placed['above'].sum()} of {len(placed)} "
         f"(nulls at most {placed['null_mean'].max():.1%})"
         if len(placed)
         else ""

@@ -28,7 +28,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import over_inputs
+from workbench.frames.estimate import null_range, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -350,8 +350,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             above = int((agreed["value"] > agreed["null_high"]).sum())
             sentences.append(
                 f"adjusted Rand index of heads and masks ({options.masks}) at most {value}, in layer "
-                f"{best['layer']} ({convention}, mean over {even.n} inputs); above the 95 % band of permuted patches "
-                f"in {above} of {len(agreed)} layers"
+                f"{best['layer']} ({convention}, mean over {even.n} inputs); above the "
+                f"{null_range(frame, 'permutation')} in {above} of {len(agreed)} layers"
             )
     return sentences
 

@@ -27,6 +27,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed, generator
 from workbench.core.operands import check_finite, checked
 from workbench.core.options import NullSamples
+from workbench.frames.estimate import null_range
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -218,8 +219,8 @@ def _beside_random(rows: pd.DataFrame, format: str, unit: str = "") -> str:
     above, below = (known["value"] > known["null_high"]).sum(), (known["value"] < known["null_low"]).sum()
     places = "pairs of heads" if unit else "layers"
     return (
-        f"; isotropic null {known['null_mean'].mean():{format}}{unit}, above its 95 % band in {above} and below in "
-        f"{below} of {len(known)} {places}"
+        f"; above the {null_range(rows, 'isotropic')} (mean {known['null_mean'].mean():{format}}{unit}) in {above} and "
+        f"below in {below} of {len(known)} {places}"
     )
 
 

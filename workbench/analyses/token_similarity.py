@@ -22,7 +22,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import first_to_last, over_inputs
+from workbench.frames.estimate import first_to_last, null_range, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -207,7 +207,7 @@ def permuted_null(
 
     Keeps every feature's values, so also its mean over tokens and its outliers, and breaks what belongs
     together in a token. (Shuffling whole tokens, the permutation null of other measures, cannot change a mean
-    over all pairs.) An observed value inside this band is explained by the features' means alone. ``null_samples`` ≥
+    over all pairs.) An observed value inside this range is explained by the features' means alone. ``null_samples`` ≥
     2.
     """
     observed = token_cosine_similarity(hidden, mask)
@@ -351,7 +351,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 
 def _beside_null(cosines: pd.DataFrame) -> str:
-    """In how many layers the cosines lie above the null distribution; the level of a null without a band."""
+    """In how many layers the cosines lie above the null distribution; the mean of a null without a range."""
     if cosines["null_mean"].isna().all():
         return ""
     kind = cosines["null"].dropna().iloc[0]
@@ -359,7 +359,7 @@ def _beside_null(cosines: pd.DataFrame) -> str:
     if levels["null_high"].isna().all():
         return f"; {kind} null {levels['null_mean'].mean():.2f}"
     above = int((levels["value"] > levels["null_high"]).sum())
-    return f"; above the {kind} null's 95 % band of one input in {above} of {len(levels)} layers"
+    return f"; above the {null_range(cosines, kind)} of one input in {above} of {len(levels)} layers"
 
 
 ANALYSIS = Analysis(

@@ -30,7 +30,7 @@ from workbench.analyses.value_matrix import (
 )
 from workbench.core.errors import UnknownName
 from workbench.core.operands import checked, map_tokens, stack_heads
-from workbench.frames.estimate import over_everything, place_in_null, side_of_null, unit_of
+from workbench.frames.estimate import null_range, over_everything, place_in_null, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -436,7 +436,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     if len(placed) > 1:
         sentences.append(
             f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "
-            f"the {placed['null'].iloc[0]} null's 95 % band and {placed['below'].sum()} below it"
+            f"the {null_range(frame, placed['null'].iloc[0])} and {placed['below'].sum()} below it"
         )
     if len(equal):
         most = equal.loc[equal["input"].isna() & equal["layer"].isna() & equal["head"].isna(), "value"].max()

@@ -24,8 +24,12 @@ def generator(seed: int, *place: str | int) -> torch.Generator:
 ROUNDING = 1e-12  # relative; draws closer than this differ in the order of their sums
 
 
+FEW_NULL_SAMPLES = 40
+"""From this number on 2.5 % of the null samples are at least one: fewer have no 95 % range."""
+
+
 class Null(NamedTuple):
-    """The null distribution of one number: mean, central 95 % band, and the observed value's z-score."""
+    """The null distribution of one number: mean, ends of its range, and the observed value's z-score."""
 
     mean: Tensor
     low: Tensor
@@ -34,12 +38,16 @@ class Null(NamedTuple):
 
 
 def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"]) -> Null:
-    """Mean and 95 % band of null samples, and z = (observed − mean) / standard deviation (ddof = 1).
+    """Return mean and range of null samples, and z = (observed − mean) / standard deviation (ddof = 1).
 
-    z is NaN where all null samples agree up to rounding. With 20 null samples the band is close to their range.
+    The range is from the least to the largest of fewer than `FEW_NULL_SAMPLES`, else from the 2.5 % to the 97.5 %
+    quantile. z is NaN where all null samples agree up to rounding.
     """
     null_samples = null_samples.double()
-    low, high = torch.quantile(null_samples, null_samples.new_tensor([0.025, 0.975]), dim=-1)
+    if null_samples.shape[-1] < FEW_NULL_SAMPLES:
+        low, high = null_samples.aminmax(dim=-1)
+    else:
+        low, high = torch.quantile(null_samples, null_samples.new_tensor([0.025, 0.975]), dim=-1)
     spread = null_samples.std(-1)
     z = torch.where(
         spread > ROUNDING * null_samples.abs().amax(-1),

@@ -16,11 +16,12 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, tick_values, with_room
-from workbench.figures.estimates import NULLS, null_count
+from workbench.figures.estimates import NULLS
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
 from workbench.figures.words import DATA, PAPERS, variant_words
+from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import (
@@ -324,9 +325,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     papers = {*frame["paper"]}
     below += [f"{words}." for of, symbol, words in _SYMBOLS if symbol in plain and (not of or of in papers)]
     null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
-    count = null_count(frame, {*shown.loc[shown["null"].notna(), "analysis"]})
-    few = "interpolated from" if count and count < 20 else "of"
-    null += f": 95 % {few} {count} samples" if count else ", 95 %"
+    null += f": {null_range(frame, analyses={*shown.loc[shown['null'].notna(), 'analysis']})}"
     return _Chart(rows, null).figure(" ".join(below))
 
 
@@ -652,7 +651,7 @@ def _margins(frame: pd.DataFrame) -> Iterator[str]:
     shares = ["of the way from the null's mean to 1"] * (True in bounds)
     shares += ["of the null's mean" + " where nothing bounds it" * (True in bounds)] * (False in bounds)
     if margins:
-        yield f"{' and '.join(sorted(margins))}: {', or '.join(shares)}, or the null's 95 % range if that ends farther."
+        yield f"{' and '.join(sorted(margins))}: {', or '.join(shares)}, or the null's end if that is farther."
     papers = {*frame.loc[frame["null"] == "gaussian", "paper"]}
     if papers:
         of = (

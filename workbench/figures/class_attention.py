@@ -148,7 +148,7 @@ def class_attention_summary_figure(
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
-    Marks are means over heads and inputs; grey, the 95 % range of the same mean with the masks' patches permuted; a
+    Marks are means over heads and inputs; grey, the null of the same mean, with the masks' patches permuted; a
     line, the level of even attention.
 
     Args:

@@ -43,8 +43,8 @@ def comparison_figure(
     """A dot per model for every quantity in the frame, beside what was published and the null distribution.
 
     A quantity is a metric with its axis, statistic, convention and candidate. The dot is the value over all inputs,
-    layers and heads; its bar the 95 % t interval over inputs. The null distribution is the 95 % band of the same
-    average under each null.
+    layers and heads; its bar the 95 % t interval over inputs. The grey range is that of the same average under
+    each null.
 
     Args:
         frame: rows without rank from `analyze` or `analyze_many`, over everything (null input, layer and head) and, for

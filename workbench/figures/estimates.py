@@ -8,7 +8,7 @@ row per layer, per input and over everything), or statistics (``mean``, ``low``,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -283,16 +283,6 @@ class Sample:
 def input_count(frame: pd.DataFrame) -> int | None:
     """How many inputs a frame's numbers come from, where the record of its runs says so, and of all the same."""
     found = {(run.get("inputs") or {}).get("n") for run in provenance_of(frame)}
-    return found.pop() if len(found) == 1 else None
-
-
-def null_count(frame: pd.DataFrame, analyses: Collection[str] | None = None) -> int | None:
-    """How many null samples a frame's null is of, where the record of its runs says so, and of all the same.
-
-    Of runs of several analyses those of some may be asked for.
-    """
-    runs = [run for run in provenance_of(frame) if analyses is None or run.get("analysis") in analyses]
-    found = {(run.get("options") or {}).get("null_samples") for run in runs} - {None, 0}
     return found.pop() if len(found) == 1 else None
 
 

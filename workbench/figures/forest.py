@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.composition import Axis, Panel, compose, with_room
-from workbench.figures.estimates import UNITS, Sample, null_count, quantity, within_bounds
+from workbench.figures.estimates import UNITS, Sample, quantity, within_bounds
 from workbench.figures.frames import band, short_name, without_provenance
 from workbench.figures.grammar import metric_axis
 from workbench.figures.marks import (
@@ -34,6 +34,7 @@ from workbench.figures.marks import (
 from workbench.figures.measuring import line_count, text_width, widest
 from workbench.figures.theme import GREY, NULL_BAND, RED, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
+from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS, Metric
 
 _ROW = "row of the forest"
@@ -563,7 +564,7 @@ class _Drawing:
         for number, kind in enumerate(mark.kinds(self.rows.values())):
             samples = [Sample.means(rows, (_ROW,)).null_sample(kind, rows) for rows in self.rows.values()]
             if any(sample.bounded for sample in samples):
-                words = f"{mark.name(kind)} ({null_of(samples, apart, null_count(self.forest.frame))})"
+                words = f"{mark.name(kind)} ({null_of(samples, apart, null_range(self.forest.frame))})"
                 yield as_null(key_swatch(words, NULL_BAND), number)
             else:
                 yield key_entry(mark.name(kind), mode="lines", line=NULL_LINE)

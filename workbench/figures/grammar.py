@@ -25,7 +25,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, beside_panels, compose, with_room
-from workbench.figures.estimates import input_count, null_count, quantity
+from workbench.figures.estimates import input_count, quantity
 from workbench.figures.frames import model_label, series_labels, without_provenance
 from workbench.figures.marks import (
     NEUTRAL_STYLE,
@@ -43,6 +43,7 @@ from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_colours, depth_scale, series_style, theme_of
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import NO_DATA, attention_of
+from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS, Metric
 
 SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
@@ -154,7 +155,7 @@ class _Drawing:
     def __init__(self, plot: Plot) -> None:
         if not plot.metrics:
             raise InputError("the plot has no metric; choose with .metric('attention_entropy', …)")
-        self.plot, self.inputs, self.null_samples = plot, input_count(plot.frame), null_count(plot.frame)
+        self.plot, self.inputs, self.null_range = plot, input_count(plot.frame), null_range(plot.frame)
         frame = without_provenance(plot.frame)
         if plot.x == "depth":
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
@@ -231,7 +232,7 @@ class _Drawing:
                 words = self.labels[value], self._label(self.plot.dash, mark, own)
                 label = ", ".join(filter(None, words))
                 style = self.styles[value] if mark is None else _dashed(self.styles[value], number)
-                sampled = self.units[metric], self.inputs, self.null_samples
+                sampled = self.units[metric], self.inputs, self.null_range
                 found.append(Series(own, self.plot.x, label, style, str(value), *sampled))
         return found
 

@@ -37,7 +37,7 @@ class Series:
     group: str
     unit: str = ""
     inputs: int | None = None
-    null_samples: int | None = None
+    null_range: str = "95 % range"
     aside: float = 0.0
     """How far from its place it is drawn, so that the bars of several series do not cover each other."""
     after: float = 0.0
@@ -311,7 +311,7 @@ class Dots(Mark):
 
 @dataclass(frozen=True)
 class Null(Mark):
-    """The null distribution in grey: its 95 % band, and its mean as a dotted line; always named with its kind.
+    """The null distribution in grey: its range, and its mean as a dotted line; always named with its kind.
 
     Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
     where they differ; of series that stand aside of each other each has its own, as a box behind its
@@ -417,7 +417,7 @@ class Null(Mark):
             many = "; each curve's own" if boxed else many
             alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
             many += "; a bar at a single place" if alone and not boxed else ""
-            words = f"{self.name(kind)} ({null_of(samples, count=drawn[0].null_samples, of=self.ends)}{many})"
+            words = f"{self.name(kind)} ({null_of(samples, ends=drawn[0].null_range, of=self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
@@ -564,10 +564,6 @@ class At(Mark):
 NOISE = "Gaussian noise for V"  # a null of the values
 _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
-FEW_NULL_SAMPLES = 40
-"""Fewer null samples than this have no 95 % range: a sample is more than the 2.5 % beyond an end."""
-EXACT_NULLS = {"isotropic"}
-"""Nulls whose band is computed, not sampled: the number of null samples is not theirs."""
 THIN = 0.7
 """Width of the lines of single units around an estimate."""
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
@@ -646,22 +642,17 @@ def null_name(kind: str | None) -> str:
 
 
 def null_of(
-    samples: Sequence[Sample], apart: Sequence[str] = (), count: int | None = None, of: str = ""
+    samples: Sequence[Sample], apart: Sequence[str] = (), ends: str = "95 % range", of: str = ""
 ) -> str:
     """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
 
-    ``count`` is the number of null samples; ``of`` says it in other words.
+    ``ends`` is what `null_range` says of the frame; ``of`` says what the ends are of in other words.
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.
     """
     units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
     named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
     said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    what = of or " or ".join(said)
-    kinds = {str(kind) for sample in samples for kind in sample.rows.get("null", ())}
-    count = None if kinds and kinds <= EXACT_NULLS else count
-    if count and count < FEW_NULL_SAMPLES:  # the ends lie between the two outermost samples on each side
-        return f"about the range of {count} samples of {what}"
-    return f"95 % range of {what}" + (f", {count} samples" if count else "")
+    return f"{ends} of {of or ' or '.join(said)}"
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:

@@ -117,7 +117,7 @@ AGREEMENTS = ("membership_ari", "membership_iou")
 def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     """Agreement of heads with the segments of masks by layer: a line per model over the grey band of the null.
 
-    That is the 95 % band of the same mean with the patches of the masks permuted.
+    The null has the patches of the masks permuted.
 
     Args:
         frame: the result of ``membership`` with masks of one or several models, with ``single`` for

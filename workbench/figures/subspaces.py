@@ -92,8 +92,8 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
 
     A line per model. Angles are means over layers and pairs of heads less those of random subspaces, with the
-    interquartile range of the layers and pairs; the null distribution is the 95 % band of random directions (grey),
-    averaged over layers for the angles.
+    interquartile range of the layers and pairs; the null distribution, of random directions, is averaged over layers
+    for the angles.
 
     Args:
         frame: the result of ``subspaces``, of one or several models.

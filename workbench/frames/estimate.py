@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from workbench.core.intervals import Finding, mean_interval
+from workbench.core.null_distributions import FEW_NULL_SAMPLES
 from workbench.frames.results import provenance_of
 
 
@@ -37,14 +38,14 @@ def first_to_last(by_layer: Mapping[int, Finding], format: str = ".2f", between:
 
 
 def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
-    """In how many layers a metric lies above and below its null distribution: its kind, its band's unit, its mean.
+    """In how many layers a metric lies above and below its null distribution: its range, the range's unit, its mean.
 
     Of rows with one kind of null distribution; "" where they have none.
     """
     known = rows[rows["layer"].notna() & rows[["null_low", "null_high"]].notna().all(axis=1)]
     if known.empty:
         return ""
-    means = known[known["head"].isna() & known["input"].isna()]  # beside which single ones have wider bands
+    means = known[known["head"].isna() & known["input"].isna()]  # beside which single ones have wider ranges
     known = means if len(means) else known
     by_layer = known.groupby("layer")[["value", "null_mean", "null_low", "null_high"]].mean()
     unit = (
@@ -64,7 +65,29 @@ def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
         else f"in {f'all {layers}' if count == layers else f'{count} of {layers}'} layers {side}"
         for side, count in counted.items()
     )
-    return f"; {where} the {kind} null's 95 % band ({unit}; its mean is {level:{format}})"
+    return f"; {where} the {null_range(rows, kind)} ({unit}; mean {level:{format}})"
+
+
+def null_range(frame: pd.DataFrame, kind: str = "", analyses: Collection[str] | None = None) -> str:
+    """Return what the ends of a frame's null distribution are, by the record of its runs: "range of 20 null samples".
+
+    From 40 samples on it is "95 % range of 100 null samples", and "95 % range" of a null that is computed exactly.
+    ``kind`` names the null; ``analyses`` keeps the runs of some analyses.
+    """
+    counts: set[int] = set()
+    for run in provenance_of(frame):
+        options = run.get("options") or {}
+        exact = run.get("analysis") == "token-similarity" and options.get("null") != "permutation"
+        if (
+            options.get("null_samples")
+            and not exact
+            and (analyses is None or run.get("analysis") in analyses)
+        ):
+            counts.add(options["null_samples"])
+    parts = [f"{'95 % ' * (count >= FEW_NULL_SAMPLES)}range of {count}" for count in sorted(counts)]
+    if not parts:
+        return "95 % range" + (f" of the {kind} null" if kind else "")
+    return f"{' or '.join(parts)} {kind} null samples".replace("  ", " ")
 
 
 def over_everything(rows: pd.DataFrame) -> Finding:
@@ -107,7 +130,7 @@ def with_means(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:
     """The means over layers, heads and inputs that have a null distribution, one row each: of the first null named.
 
-    Columns ``above`` and ``below`` say on which side of the null's 95 % band the value lies.
+    Columns ``above`` and ``below`` say on which side of the null's `null_range` the value lies.
     """
     level = _whole(rows)
     level = level[level["input"].isna() & level["null_low"].notna()]
@@ -116,14 +139,14 @@ def place_in_null(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def side_of_null(rows: pd.DataFrame, format: str = ".2f") -> str:
-    """On which side of its null the mean over everything lies: "; above the gaussian null's 95 % band [0.21, 0.24]"."""
+    """On which side of its null the mean over everything lies: "; above the range of 20 null samples [0.21, 0.24]"."""
     placed = place_in_null(rows)
     if placed.empty:
         return ""
     row = placed.iloc[0]
     side = "above" if row["above"] else "below" if row["below"] else "inside"
     band = f"[{row['null_low']:{format}}, {row['null_high']:{format}}]".replace("-", "−")
-    return f"; {side} the {row['null']} null's 95 % band {band}"
+    return f"; {side} the {null_range(rows, row['null'])} {band}"
 
 
 def _whole(rows: pd.DataFrame) -> pd.DataFrame:

@@ -485,7 +485,7 @@ def untrained_checkpoints(model: str, count: int) -> list[str]:
 def pooled(claim: Mapping[str, str], estimates: list[_Estimate]) -> _Estimate:
     """Pool the estimates of several initialisations: by the rule of the claim, over initialisations in place of inputs.
 
-    Ends of a null's band are the means over the initialisations, which is wider than the band of the mean.
+    Ends of a null are the means over the initialisations, which are farther apart than those of the mean.
     """
     terms = verdicts.parse_measure(claim["measure"])
     values = pd.Series([estimate.findings[0].value for estimate in estimates])

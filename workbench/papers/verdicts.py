@@ -93,7 +93,7 @@ class Term(NamedTuple):
 
 
 class NullBand(NamedTuple):
-    """A null distribution: the null's name, its mean and its 95 % band."""
+    """A null distribution: the null's name, its mean and the ends of its range."""
 
     null: str
     mean: float
@@ -235,11 +235,10 @@ def least_favourable(values: pd.Series, comparison: str) -> Finding:
 def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> list[NullBand]:
     """The null distributions of the mean over everything; none for a ratio, several ranks, or a run without any.
 
-    Over layers, and of an expression with differences, it is the mean of the levels and of the ends of the bands, which
-    is wider than the band of the mean. A null made from V whose every sample gives the observed value says nothing, and
-    is left out: shuffled tokens match as well as before. Gaussian noise that gives it says that noise does. Gaussian
-    values, whose spectrum is flat, are left out where rotated
-    values, which keep that of V, stand beside them.
+    Over layers, and of an expression with differences, it is the mean of the levels and of the ends, which are farther
+    apart than those of the mean. A null made from V whose every sample gives the observed value says nothing, and is
+    left out: shuffled tokens match as well as before. Gaussian noise that gives it says that noise does. Gaussian
+    values, whose spectrum is flat, are left out where rotated values, which keep that of V, stand beside them.
     """
     parts = [one for term in terms for one in (term, term.less) if one is not None]
     rows = pd.concat([rows_of(frame, term) for term in parts])
@@ -482,7 +481,7 @@ def outcome(claim: Mapping[str, Any]) -> str:
 
 
 def noise_passes(claim: Mapping[str, Any]) -> bool:
-    """Return whether the null distribution of a row meets the claim: its whole 95 % band lies in the allowed range.
+    """Return whether the null distribution of a row meets the claim: its whole range lies in the allowed range.
 
     A claim that is compared with its null already cannot be met by it.
     """
@@ -497,7 +496,7 @@ def noise_passes(claim: Mapping[str, Any]) -> bool:
 
 
 def band_passes(null: NullBand, allowed: tuple[float, float] | None) -> bool:
-    """Return whether the whole band of a null distribution lies in the allowed range."""
+    """Return whether the whole range of a null distribution lies in the allowed range."""
     return allowed is not None and allowed[0] <= null.low and null.high <= allowed[1]
 
 

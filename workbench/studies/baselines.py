@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from workbench.core.intervals import (
     paired_interval,
     welch_interval,
 )
+from workbench.frames.estimate import null_range
 from workbench.frames.results import shared
 from workbench.papers.published import RECORDED, claim_options, published_pairs, stated_claims
 from workbench.papers.verdicts import parse_measure
@@ -360,7 +362,7 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
 
     The quantity is ``exact_share``. Its interval is over inputs, that of a ratio of means by linearisation (Cochran
     1977, ch. 6), and the difference from the baseline's is taken input by input. Beside `COLUMNS` there are ``floor``
-    and, of the null distribution, ``null_low`` and ``null_high``, its 95 % band.
+    and, of the null distribution, its name ``null`` and its ends ``null_low`` and ``null_high``.
 
     Args:
         errors: projection-error of several bundled models, convention "exact" with one null, without per_head.
@@ -371,16 +373,15 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
         InputError: no exact errors of the baseline.
     """
     about = frame.drop_duplicates("model").set_index("model")
-    shares: dict[str, tuple[pd.Series, dict[str, float]]] = {}
+    shares: dict[str, tuple[pd.Series, dict[str, Any]]] = {}
     for spec, own in errors.groupby("model", sort=False):
         level = own[["layer", "head"]].isna().all(axis=1)
         per_input = own[level & own["input"].notna()].drop_duplicates(["metric", "input"])
         values = per_input.pivot(index="input", columns="metric", values="value")
         whole = own[level & own["input"].isna()].drop_duplicates("metric").set_index("metric")
         exact, zero = whole.loc["projection_error"], whole.loc["projection_zero_predictor", "value"]
-        bounds = {"floor": whole.loc["projection_floor", "value"] / zero} | {
-            name: exact[name] / zero for name in ("null_low", "null_high")
-        }
+        bounds = {name: exact[name] / zero for name in ("null_low", "null_high")}
+        bounds |= {"floor": whole.loc["projection_floor", "value"] / zero, "null": exact["null"]}
         shares[str(spec).removeprefix("bundled:")] = (
             _linearised(values["projection_error"], values["projection_zero_predictor"]),
             bounds,
@@ -392,7 +393,9 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
         apart = {} if name == baseline else _apart(paired_interval(values, shares[baseline][0]))
         row = {"model": name, **about.loc[name, ["task", "attention"]], "quantity": "exact_share", "unit": ""}
         rows.append(row | mean_interval(values)._asdict() | {"over": "inputs"} | apart | bounds)
-    return _results(rows, "floor", "null_low", "null_high")
+    found = _results(rows, "floor", "null", "null_low", "null_high")
+    found.attrs = errors.attrs
+    return found
 
 
 def change_findings(change: pd.DataFrame, baseline: str) -> str:
@@ -432,8 +435,8 @@ def share_findings(shares: pd.DataFrame, baseline: str) -> str:
     return (
         f"The exact error is {own['value']:.1%} [{own['low']:.1%}, {own['high']:.1%}] of the zero predictor's in "
         f"{own['attention']}, mean over {own['n']} inputs with its 95 % CI, {best['value']:.1%} ({best['attention']}) "
-        f"to {worst['value']:.1%} ({worst['attention']}) in all; below the null's 95 % band in {below}, above it in "
-        f"{above} of {len(shares)}."
+        f"to {worst['value']:.1%} ({worst['attention']}) in all; below the {null_range(shares, own['null'])} in "
+        f"{below}, above in {above} of {len(shares)}."
     )
 
 

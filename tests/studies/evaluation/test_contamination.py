@@ -254,7 +254,7 @@ def test_the_findings_tell_the_auc_beside_the_clean_image_and_the_permuted_patch
         f"the same places of the clean image with {said(auc['clean'])}, a gain of {gain.words('.3f')};" in own
     )
     band = level[level["input"].isna() & (level["candidate"] == "sparse")].iloc[0]
-    assert f"permuted patches' 95 % band [{band['null_low']:.3f}, {band['null_high']:.3f}]" in own
+    assert f"; range of 4 permutation null samples [{band['null_low']:.3f}, {band['null_high']:.3f}]" in own
     assert overall.endswith(f"That S picks contamination out: {decide(gain, (0, math.inf))}.")
     for shift, verdict in ((2.0, "holds"), (-2.0, "fails")):
         better = frame["value"] + shift * (frame["candidate"] == "sparse").astype(float)

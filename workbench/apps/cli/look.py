@@ -352,7 +352,7 @@ def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
         "claim": claim["claim"] + interpretation,
         "published": None if published != published else published,
         "measured [95 %]": interval("measured", "low", "high"),
-        "null distribution [95 %]": interval("null_mean", "null_low", "null_high"),
+        "null distribution [range]": interval("null_mean", "null_low", "null_high"),
         "untrained [95 %]": interval("untrained", "untrained_low", "untrained_high"),
         "verdict": claim["verdict"],
     } | ({"why": claim["why"]} if why else {})

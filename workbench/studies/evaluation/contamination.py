@@ -24,6 +24,7 @@ from workbench.captures import capture
 from workbench.core import null_distributions
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
+from workbench.frames.estimate import null_range
 from workbench.frames.measurement import Accumulator, Counts
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
@@ -232,13 +233,13 @@ def contamination_findings(frame: pd.DataFrame) -> list[str]:
 
 
 def _beside_permuted(frame: pd.DataFrame, kind: str) -> str:
-    """The 95 % band of permuted patches for the AUC of S, mean over inputs and layers."""
+    """The range of the null with permuted patches for the AUC of S, mean over inputs and layers."""
     level = frame[frame[["input", "layer", "head"]].isna().all(axis=1) & (frame["contamination"] == kind)]
     rows = level[(level["metric"] == "contamination_auc") & (level["candidate"] == "sparse")]
     if rows.empty or rows["null_low"].isna().all():
         return ""
     row = rows.iloc[0]
-    return f"; permuted patches' 95 % band [{row['null_low']:.3f}, {row['null_high']:.3f}]"
+    return f"; {null_range(frame, 'permutation')} [{row['null_low']:.3f}, {row['null_high']:.3f}]"
 
 
 def _layers(

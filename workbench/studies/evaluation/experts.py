@@ -11,11 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from workbench.core.null_distributions import derived_seed
+from workbench.core.null_distributions import derived_seed, null_of_draws
 from workbench.models.architectures.mixture import SwitchMlp, expert_choices
 from workbench.studies.evaluation.conditions import Run, named
-
-_BAND = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 
 def expert_use(
@@ -48,11 +46,10 @@ def expert_use(
             generator = torch.Generator().manual_seed(derived_seed(seed, f"experts of layer {layer}"))
             orders = [torch.randperm(len(own), generator=generator) for _ in range(null_samples)]
             null = torch.tensor([information(own[order], tokens) / spent for order in orders]).double()
-            low, high = null.quantile(_BAND).tolist()
-            known = {"value": information(own, tokens) / spent, "null_mean": float(null.mean())}
-            rows.append(
-                {"layer": layer, "metric": "expert_by_token", **known, "null_low": low, "null_high": high}
-            )
+            value = information(own, tokens) / spent
+            mean, low, high, _ = map(float, null_of_draws(torch.tensor(value), null))
+            known = {"value": value, "null_mean": mean, "null_low": low, "null_high": high}
+            rows.append({"layer": layer, "metric": "expert_by_token", **known})
     columns = ["layer", "expert", "metric", "value", "null_mean", "null_low", "null_high"]
     return pd.DataFrame(rows, columns=columns).astype({"expert": "Int64"})
 

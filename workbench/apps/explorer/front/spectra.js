@@ -12,7 +12,7 @@ export class Spectra {
     this.state = state;
     this.tip = tip;
     this.element = make("div", "aw-spectra");
-    this.note = make("p", "aw-note", "Blue: this head by rank, logarithmic; grey: the null distribution, its mean and its 95 % interval over random samples of the same shape and mean square.");
+    this.note = make("p", "aw-note", "Blue: this head by rank, logarithmic; grey: the null distribution, its mean and its range over random samples of the same shape and mean square.");
     this.charts = state.bundle.spectra.map((metric) => {
       const canvas = make("canvas");
       canvas.setAttribute("role", "img");
@@ -94,7 +94,7 @@ export class Spectra {
     const rank = Math.floor(((placeOn(canvas, event)[0] - 46) / (canvas.offsetWidth - 58)) * spectrum.value.length);
     if (rank < 0 || rank >= spectrum.value.length) return this.tip.hide();
     const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
-    this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, 95 % interval ${number(low)} to ${number(high)}` : "no null distribution");
+    this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, range ${number(low)} to ${number(high)}` : "no null distribution");
   }
 }
 
@@ -111,7 +111,7 @@ function line(pen, values, x, y, colour, thick) {
   pen.stroke();
 }
 
-/** How many values hold 90 % of the sum (of squares), and how many lie above the null interval. */
+/** How many values hold 90 % of the sum (of squares), and how many lie above the null range. */
 function reads({ name, value, null_high: high }) {
   const parts = [...value].filter(Number.isFinite).map((one) => (name === "singular_value" ? one * one : one));
   const whole = parts.reduce((sum, one) => sum + one, 0);
@@ -119,6 +119,6 @@ function reads({ name, value, null_high: high }) {
   const enough = parts.findIndex((one) => (held += one) >= 0.9 * whole * (1 - 1e-6)) + 1;
   const beyond = [...value.keys()].filter((rank) => value[rank] > high[rank]).length;
   const what = name === "singular_value" ? "squared sum" : "sum";
-  const above = Number.isFinite(high[0]) ? `; ${beyond} ${beyond === 1 ? "lies" : "lie"} above the null interval` : "";
+  const above = Number.isFinite(high[0]) ? `; ${beyond} ${beyond === 1 ? "lies" : "lie"} above the null range` : "";
   return `${enough} of ${value.length} hold 90 % of their ${what}${above}.`;
 }
