@@ -59,7 +59,7 @@ def test_what_papers_print_stands_below_the_dots_as_diamonds_of_training_and_tri
     ]
     assert list(published.x) == [1.05]  # primal was not measured: it has no row
     assert training.y[-1] < inference.y[-1] < published.y[0]
-    of_rounds = "median and IQR over rounds, where wider than the dot"
+    of_rounds = "median and range over rounds, where wider than the dot"
     assert key(fig)[2:4] == [of_rounds, "published: training, Teo et al. (2024)"]
     assert 1.06 not in {x for trace in fig.data for x in trace.x}  # counted: in the caption
 
@@ -72,7 +72,7 @@ def test_a_mark_alone_stands_on_the_line_of_its_row():
     assert training.y[0] == place
 
 
-def test_the_bar_is_the_interquartile_range():
+def test_the_bar_is_the_range_of_the_frame():
     timed = next(trace for trace in traces(cost_figure(FRAME), "x2") if trace.error_x.array is not None)
     assert timed.error_x.array == pytest.approx((0.2,))
     assert timed.error_x.arrayminus == pytest.approx((0.1,))

@@ -53,11 +53,11 @@ def test_a_line_per_operator_in_every_panel_on_logarithmic_axes():
     assert len({axis.range for axis in [*fig.select_yaxes()][:2]}) == 1
 
 
-def test_the_key_says_the_interquartile_range_and_a_cross_stands_behind_the_end():
+def test_the_key_names_the_estimator_and_a_cross_stands_behind_the_end():
     frame = _frame(["causal"])
     fig = scaling_figure(frame, ["causal"])
     assert not [trace for trace in fig.data if trace.fill]
-    assert "median over passes (times: IQR at most 30 % of it)" in key(fig)
+    assert "median over passes" in key(fig)
     crosses = [trace for trace in fig.data if trace.mode == "markers" and trace.x[0] is not None]
     assert len(crosses) == 2
     assert all(frame["tokens"].max() < trace.x[0] < 2 * frame["tokens"].max() for trace in crosses)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.intervals import Finding
-from workbench.frames.estimate import first_to_last, with_means
+from workbench.frames.estimate import first_to_last, null_range, with_means
 
 
 def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
@@ -41,3 +41,33 @@ def test_the_null_of_a_mean_is_that_of_the_mean_of_draws():
         assert found["null_mean"] == pytest.approx(10 * layer + (len(several) - 1) / 2)
         outside = np.mean((draws < found["null_low"]) | (draws > found["null_high"]))
         assert math.isclose(outside, 0.05, abs_tol=0.003)
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([("attention-map", {"null_samples": 39})], "range of 39 gaussian null samples"),
+        ([("attention-map", {"null_samples": 40})], "95 % range of 40 gaussian null samples"),
+        ([("one", {"null_samples": 20}), ("two", {"null_samples": 3}), ("three", {"null_samples": 0})],
+         "range of 3 or range of 20 gaussian null samples"),
+        ([("token-similarity", {"null_samples": 20, "null": "gaussian"})], "95 % range of the gaussian null"),
+        ([("token-similarity", {"null_samples": 20, "null": "permutation"})], "range of 20 gaussian null samples"),
+        ([("subspaces", {"null_samples": 20})], "range of 20 gaussian null samples"),
+        ([], "95 % range of the gaussian null"),
+    ],
+)  # fmt: skip
+def test_a_range_is_of_95_percent_from_40_null_samples_on_or_where_it_is_exact(runs, words):
+    frame = pd.DataFrame()
+    frame.attrs["provenance"] = [{"analysis": name, "options": options} for name, options in runs]
+    assert null_range(frame, "gaussian") == words
+    assert null_range(frame) == words.replace(" gaussian null samples", " null samples").removesuffix(
+        " of the gaussian null"
+    )
+
+
+def test_the_range_of_some_analyses_is_of_their_null_samples():
+    frame = pd.DataFrame()
+    frame.attrs["provenance"] = [
+        {"analysis": name, "options": {"null_samples": count}} for name, count in (("one", 20), ("two", 50))
+    ]
+    assert null_range(frame, analyses={"two"}) == "95 % range of 50 null samples"

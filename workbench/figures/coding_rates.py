@@ -23,7 +23,7 @@ _SUBSPACES = {"as_implemented": ": its U<sub>k</sub>", "ours": ": value projecti
 
 
 def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
-    """Coding rates against layer: mean over inputs, and the interquartile range of the first batch (wu2025 Fig. 4a).
+    """Coding rates against layer: mean over inputs, and quartiles of the first batch (wu2025 Fig. 4a; see `Band`).
 
     Four panels: R_c^var of each layer's output with that layer's U_k; by how much attention changes it, from what it
     receives to the stream after it; R and ΔR of the outputs. Of several models a column each with axes of its own,

@@ -41,7 +41,7 @@ _OF_TASKS = {
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity, for training and inference: multiples of the baseline.
 
-    The bar of a dot is the interquartile range over rounds. Red diamonds of training and triangles of inference are
+    The bar of a dot is the range over rounds. Red diamonds of training and triangles of inference are
     what papers print, as multiples of their own baselines. Rows are grouped by baseline, which has none itself;
     a variant whose paper has another baseline than softmax attention stands with that one. A frame with the column
     ``problem`` is grouped by it: the same baseline on several tasks.
@@ -87,7 +87,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             own, symbol = own.drop(columns="condition"), _DIAMONDS[len(diamonds)]
             diamonds.append(Published(own, beside=True, symbol=symbol, words=f": {words}, {papers}"))
     words = Interval(
-        columns=("ratio", "low", "high"), words="median and IQR over rounds, where wider than the dot"
+        columns=("ratio", "low", "high"), words="median and range over rounds, where wider than the dot"
     )
     return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
 

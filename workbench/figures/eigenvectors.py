@@ -31,9 +31,9 @@ _NULL = "gaussian"  # the one that `workbench.findings` compares with
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
     """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
 
-    Each model has a column. Lines are medians, bands the IQR of inputs' means over layers and heads. Among the
-    absolute differences stands mean |γ| of the true axes, which they are to be read against; those of the true axes are
-    rounding alone, and the key says below which power of ten. The null distribution of the residual replaces V.
+    Each model has a column. Lines are medians, between quartiles of inputs' means over layers and heads (see `Band`).
+    Mean |γ| of the true axes stands among the absolute differences, which are to be read against it; those of the true
+    axes are rounding alone, and the key says below which power of ten. The null of the residual replaces V.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.

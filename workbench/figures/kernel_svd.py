@@ -34,7 +34,7 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Singular values over the largest, and the variance that they leave, against rank (chen2023 Fig. 1).
 
     The paper draws the variance that they explain: one minus this, on a linear axis on which it is soon 1. A column
-    per model: the mean over inputs, of each the mean over its heads and layers; the band is their interquartile range;
+    per model: the mean over inputs, of each the mean over its heads and layers, between their quartiles (see `Band`);
     the null distribution in grey. An arrow marks where a curve leaves the axis.
 
     Args:

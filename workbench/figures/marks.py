@@ -178,7 +178,7 @@ def _kept(series: Series, where: tuple[str, Any] | None) -> Series:
 class Band(Mark):
     """The spread of an estimate: the 95 % confidence interval of its mean over a unit, or with ``quantiles`` a range.
 
-    Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) is the interquartile range. With
+    Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) are quartiles. With
     ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``only`` those series have one that
     have this value in a column; with ``bars`` it is a bar at each place, since many bands would hide each other.
     Of fewer than `FEW` units each has a thin line (with ``bars`` a tick) in place of the quartiles.

@@ -141,7 +141,7 @@ def projection_training_figure(
 
     Four panels against the epoch: both norms; saritas2025's error over each of them, which is 1 where the error is that
     norm; the logarithm that teo2024's code plots; the exact error over the zero predictor's, mean ‖φ‖², with the first
-    batch's floor and null. Medians and interquartile ranges over inputs: single ones have a ‖φ‖² that rules any mean.
+    batch's floor and null. Medians and quartiles over inputs (see `Band`): single ones have a ‖φ‖² that rules any mean.
     The floor, and other batches, are medians alone.
 
     Args:

@@ -29,8 +29,8 @@ def scaling_figure(
 ) -> go.Figure:
     """Time and peak memory along sweeps, on logarithmic axes: a column of panels per sweep.
 
-    Medians over the passes; the key says how large their interquartile range is at most. A cross behind the last point
-    of a line says that the next size would take too long, or not fit.
+    Medians over the passes. A cross behind the last point of a line says that the next size would take too long, or not
+    fit.
 
     Args:
         frame: the result of `workbench.studies.scaling.scaling_study`, or `workbench.studies.records.scaling_record`.
@@ -56,15 +56,12 @@ def scaling_figure(
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
     names = {sweep: f"{_heading(sweep)}, {condition}" for sweep in sweeps}
     titles = {sweep: _AXES[SWEEPS[sweep].axis] for sweep in sweeps}
-    times = rows[rows["metric"] == "seconds_per_sample"]
-    spread = ((times["high"] - times["low"]) / times["value"]).max()
-    spread = f" (times: IQR at most {100 * spread:.0f} % of it)" if pd.notna(spread) else ""
     passes = sorted(times["passes"].dropna().astype(int)) if "passes" in times else []
     many = " to ".join(f"{end}" for end in dict.fromkeys([*passes[:1], *passes[-1:]])) + " " * bool(passes)
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
     return plot.add(
-        Line(words=f"median over {many}passes{spread}"),
+        Line(words=f"median over {many}passes"),
         Points(last, _ENDED, by=("metric", "sweep"), symbol="x-thin-open"),
     ).figure("page", labels="key")
 

@@ -22,7 +22,7 @@ _VARIANTS: dict[str, dict[str, str | None]] = {
 
 
 def similarity_depth_figure(frame: pd.DataFrame, relative: bool = False) -> go.Figure:
-    """Mean pairwise cosine of tokens against layer: a line per model, a band for the interquartile range of the inputs.
+    """Mean pairwise cosine of tokens against layer: a line per model, between quartiles of its inputs (see `Band`).
 
     Of a frame of several sites that after the block is drawn, with all its tokens; the null distribution in grey.
 

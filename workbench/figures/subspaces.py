@@ -91,8 +91,8 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
 def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHERENCE) -> go.Figure:
     """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
 
-    A line per model. Angles are means over layers and pairs of heads less those of random subspaces, with the
-    interquartile range of the layers and pairs; the null distribution, of random directions, is averaged over layers
+    A line per model. Angles are means over layers and pairs of heads less those of random subspaces, with
+    quartiles of the layers and pairs (see `Band`); the null distribution, of random directions, is averaged over layers
     for the angles.
 
     Args:

@@ -15,7 +15,7 @@ METRICS = ("token_cosine", "coding_rate")
 def trajectory_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Mean cosine of tokens and their coding rate against the layer, side by side; a line marks one layer.
 
-    A line per model, the mean over inputs with a band for their interquartile range, the null distribution in grey
+    A line per model, the mean over inputs between their quartiles (see `Band`), the null distribution in grey
     where the frame has it. A metric that the frame lacks has no panel.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,7 +39,7 @@ def first_to_last(by_layer: Mapping[int, Finding], format: str = ".2f", between:
 
 
 def beside_null(rows: pd.DataFrame, format: str = ".2f") -> str:
-    """In how many layers a metric lies above and below its null distribution: its range, the range's unit, its mean.
+    """In how many layers a metric lies above and below its null distribution: its range, whose range, and its mean.
 
     Of rows with one kind of null distribution; "" where they have none.
     """
@@ -74,20 +75,19 @@ def null_range(frame: pd.DataFrame, kind: str = "", analyses: Collection[str] | 
     From 40 samples on it is "95 % range of 100 null samples", and "95 % range" of a null that is computed exactly.
     ``kind`` names the null; ``analyses`` keeps the runs of some analyses.
     """
-    counts: set[int] = set()
-    for run in provenance_of(frame):
-        options = run.get("options") or {}
-        exact = run.get("analysis") == "token-similarity" and options.get("null") != "permutation"
-        if (
-            options.get("null_samples")
-            and not exact
-            and (analyses is None or run.get("analysis") in analyses)
-        ):
-            counts.add(options["null_samples"])
-    parts = [f"{'95 % ' * (count >= FEW_NULL_SAMPLES)}range of {count}" for count in sorted(counts)]
+    runs = (run for run in provenance_of(frame) if analyses is None or run.get("analysis") in analyses)
+    counts = sorted({_null_samples(run) for run in runs} - {0})
+    parts = [f"{'95 % ' * (count >= FEW_NULL_SAMPLES)}range of {count}" for count in counts]
     if not parts:
         return "95 % range" + (f" of the {kind} null" if kind else "")
     return f"{' or '.join(parts)} {kind} null samples".replace("  ", " ")
+
+
+def _null_samples(run: Mapping[str, Any]) -> int:
+    """Return how many null samples a run drew; 0 where token-similarity computes the null of Gaussian tokens."""
+    options = run.get("options") or {}
+    exact = run.get("analysis") == "token-similarity" and options.get("null") != "permutation"
+    return 0 if exact else options.get("null_samples") or 0
 
 
 def over_everything(rows: pd.DataFrame) -> Finding:

@@ -128,8 +128,8 @@ def variant_costs(
       image, weights left out): in training forward, loss and backward, at test forward.
 
     ``ratio`` is to the ``baseline``, softmax (for RPC-Attention symmetric softmax as well, its baseline in
-    teo2024); of seconds it is the median over rounds of the ratio within a round, from ``low`` to ``high`` its
-    interquartile range. Raises InputError for a model that was not trained here, that has another attention, or takes
+    teo2024); of seconds it is the median over rounds of the ratio within a round, from ``low`` to ``high`` the
+    range. Raises InputError for a model that was not trained here, that has another attention, or takes
     no images, and UnknownName for a variant or an option that does not exist.
     """
     from workbench.data.batches import inputs as choose
@@ -253,7 +253,7 @@ def rows_of_costs(
         place = metric, condition
         if place in times.get(name, {}):
             ratios = times[name][place] / times[baseline][place]
-            value, (low, ratio, high) = times[name][place].median(), ratios.quantile([0.25, 0.5, 0.75])
+            value, (low, ratio, high) = times[name][place].median(), ratios.agg(["min", "median", "max"])
         elif place in costs[name]:
             value = costs[name][place]
             low = ratio = high = value / costs[baseline][place]
