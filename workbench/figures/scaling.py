@@ -56,7 +56,7 @@ def scaling_figure(
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
     names = {sweep: f"{_heading(sweep)}, {condition}" for sweep in sweeps}
     titles = {sweep: _AXES[SWEEPS[sweep].axis] for sweep in sweeps}
-    passes = sorted(times["passes"].dropna().astype(int)) if "passes" in times else []
+    passes = sorted(rows["passes"].dropna().astype(int)) if "passes" in rows else []
     many = " to ".join(f"{end}" for end in dict.fromkeys([*passes[:1], *passes[-1:]])) + " " * bool(passes)
     plot = Plot(rows, x="size", color="attention", panel="sweep", names=names)
     plot = plot.metric(*_COSTS).scale(x_log=2, x_free=True, x_title=titles, y_title=_COSTS, y_log=True)
