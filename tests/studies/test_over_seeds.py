@@ -17,6 +17,7 @@ from workbench.studies.baselines import (
     at_stated_budgets,
     beside_baselines,
     embedded_baselines,
+    recorded_curves,
     stated_baselines,
     stated_budgets,
 )
@@ -201,3 +202,11 @@ def test_mechanisms_on_embedded_data_have_the_baseline_of_their_primary_claim():
     }
     with pytest.raises(InputError, match="no claim compares mechanisms on made"):
         beside_baselines(embedded_record("cuts").assign(data="made"))
+
+
+def test_models_of_another_task_take_no_seeds_away():
+    pairs = [("bundled:digits-vit", "bundled:digits"), ("bundled:prose-softmax", "bundled:prose")]
+    both, alone = recorded_curves(pairs), recorded_curves(pairs[:1])
+    seeds = [frame.groupby("model")["seed"].nunique() for frame in (both, alone)]
+    assert seeds[1]["digits-vit"] >= 5
+    assert seeds[0][seeds[1].index].equals(seeds[1])

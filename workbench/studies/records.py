@@ -364,7 +364,12 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     frames = [training_record(explored).assign(seed_kind=EXPLORED)] if explored else []
     if complete:
         confirmed = training_record(complete, confirmed=True)
-        fixed_seeds, _ = evidence(complete, CONFIRMATORY, confirmed_seeds(complete), continued=CONTINUED)
+        fixed_seeds: dict[str, tuple[int, ...]] = {}
+        for first_stage in {
+            CONFIRMATORY[name] for name in complete
+        }:  # models of another task have other seeds
+            alike = [name for name in complete if CONFIRMATORY[name] == first_stage]
+            fixed_seeds |= evidence(alike, CONFIRMATORY, confirmed_seeds(alike), continued=CONTINUED)[0]
         fixed = [
             seed in fixed_seeds[name]
             for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
