@@ -365,10 +365,9 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     if complete:
         confirmed = training_record(complete, confirmed=True)
         fixed_seeds: dict[str, tuple[int, ...]] = {}
-        for first_stage in {
-            CONFIRMATORY[name] for name in complete
-        }:  # models of another task have other seeds
-            alike = [name for name in complete if CONFIRMATORY[name] == first_stage]
+        stages = {name: (CONFIRMATORY[name], CONTINUED.get(name)) for name in complete}
+        for both in set(stages.values()):  # models of another task have other seeds
+            alike = [name for name in complete if stages[name] == both]
             fixed_seeds |= evidence(alike, CONFIRMATORY, confirmed_seeds(alike), continued=CONTINUED)[0]
         fixed = [
             seed in fixed_seeds[name]
