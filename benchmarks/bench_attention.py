@@ -22,7 +22,7 @@ from workbench.attention.bilateral import (
 from workbench.attention.mssa import subspace_attention
 from workbench.attention.primal import primal_scores
 from workbench.attention.rpc import rpc_attention
-from workbench.attention.scaled import scaled_attention
+from workbench.attention.scaled import exact_scaling, scaled_attention
 from workbench.attention.softmax import softmax_attention
 from workbench.attention.tssa import token_statistics_attention
 from workbench.attention.xca import cross_covariance_attention
@@ -85,6 +85,7 @@ OPERATORS = {
     "rpc-asym, 4 iterations": Operator(lambda q, k, v: rpc_attention(k, v, q=q), attentions=4),
     "scaled-free": Operator(scaled_attention, ("q", "k", "v", "s"), 1.5),
     "scaled-alpha": Operator(_scaled_alpha, attentions=2),
+    "scaled-exact": Operator(lambda q, k, v: scaled_attention(q, k, v, exact_scaling(k)), attentions=3),
     "tssa": Operator(_tssa, ("k",), 0),
     "tssa, as trained": Operator(partial(_tssa, convention="as_implemented"), ("k",), 0),
     "tssa-causal": Operator(partial(_tssa, causal=True), ("k",), 0, causal=True),

@@ -117,6 +117,10 @@ def test_without_a_sparse_part_it_is_symmetric_attention_iterated(lambd):
     torch.testing.assert_close(
         rpc_attention(k, v, num_iter=3, lambd=lambd), softmax_attention(third, third, v), rtol=0, atol=1e-13
     )
+    fourth = once + twice + softmax_attention(third, third, v) - 2 * k
+    four = rpc_attention(k, v, num_iter=4, lambd=lambd)
+    torch.testing.assert_close(four, softmax_attention(fourth, fourth, v), rtol=0, atol=1e-12)
+    assert (four - once).abs().max() > 0.01  # so four steps without a sparse part are no plain attention
     plain = softmax_attention(q, k, v)
     torch.testing.assert_close(rpc_attention(k, v, q=q, num_iter=1, lambd=lambd), plain, rtol=0, atol=1e-13)
 

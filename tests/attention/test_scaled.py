@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -16,7 +17,7 @@ from tests.attention.modules import (
 )
 from workbench.attention import attention_module
 from workbench.attention.base import causal_mask
-from workbench.attention.scaled import exact_scaling, log_exact_scaling, scaled_attention
+from workbench.attention.scaled import exact_scaling, log_exact_scaling, scaled_attention, scaled_values
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError
 
@@ -102,9 +103,48 @@ def test_alpha_scales_symmetric_attention():
     torch.testing.assert_close(inside["v"], v - s @ v, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["scaled-free", "scaled-alpha"])
+def test_the_exact_variant_follows_the_remark_entry_by_entry():
+    module = perturb(attention_module("scaled-exact", 15, 3))
+    assert not {*dict(module.named_parameters())} - {
+        *dict(attention_module("softmax", 15, 3).named_parameters())
+    }
+    with torch.no_grad():
+        output, inside = module.attend(randn(BATCH, TOKENS, 15), observe=True)
+    q, k, v = (inside[site] for site in ("q", "k", "projected_v"))
+    expected = torch.zeros_like(v)
+    for b, h in itertools.product(range(BATCH), range(HEADS)):
+        g = [sum(math.exp(module.scale * float(x @ y)) for y in k[b, h]) for x in k[b, h]]
+        changed = []
+        for j in range(TOKENS):
+            s = [g[other] / (TOKENS * g[j]) for other in range(TOKENS)]
+            changed.append(v[b, h, j] - sum(s[other] * v[b, h, other] for other in range(TOKENS)))
+        for i in range(TOKENS):
+            weights = [math.exp(module.scale * float(q[b, h, i] @ key)) for key in k[b, h]]
+            expected[b, h, i] = sum(w * value for w, value in zip(weights, changed, strict=True)) / sum(
+                weights
+            )
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_exact_s_is_a_projection_that_removes_one_weighted_mean_of_the_values():
+    k, v = heads(1), heads(2)
+    s = exact_scaling(k)
+    torch.testing.assert_close(s @ s, s, rtol=1e-12, atol=1e-13)
+    assert torch.equal(torch.linalg.matrix_rank(s), torch.ones(BATCH, HEADS, dtype=torch.int64))
+    g = (k @ k.mT / math.sqrt(k.shape[-1])).exp().sum(-1, keepdim=True)
+    changed = scaled_values(v, s)
+    mean = (g / g.sum(-2, keepdim=True) * changed).sum(-2)
+    torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-13)
+    # Values that kernel PCA predicts are eigenvectors with mean 0, over g: S leaves nothing of them.
+    predicted = (v - v.mean(-2, keepdim=True)) / g
+    torch.testing.assert_close(scaled_values(predicted, s), predicted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["scaled-free", "scaled-alpha", "scaled-exact"])
 def test_tokens_see_what_they_may(name):
-    assert_causal(perturb(attention_module(name, 15, 3, causal=True, num_tokens=TOKENS)))
+    # The exact S of a single token is 1, so nothing is left of the first token's value.
+    first = 1 if name == "scaled-exact" else 0
+    assert_causal(perturb(attention_module(name, 15, 3, causal=True, num_tokens=TOKENS)), first=first)
     assert_padding_is_ignored(perturb(attention_module(name, 15, 3, num_tokens=TOKENS)))
     assert_observing_changes_nothing(perturb(attention_module(name, 15, 3, num_tokens=TOKENS)))
 

@@ -229,7 +229,7 @@ def stored(folder, built, said, **meta):
 
 # Variants that share their weights' names and shapes: no reader of the weights alone can tell them apart.
 ALIKE = [
-    {"softmax", "rpc-asym", "alibi", "twicing", "nystrom"},
+    {"softmax", "rpc-asym", "alibi", "twicing", "nystrom", "scaled-exact"},
     {"softmax-sym", "rpc-sym", "rpc-sym-asym"},
     {"primal", "primal-independent"},
 ]

@@ -166,6 +166,7 @@ _OWN: dict[str, Variant] = {
     ),
     "scaled-free": Variant("Scaled Attention, free S", "scaled:ScaledFree", ("teo2024",)),
     "scaled-alpha": Variant("Scaled Attention, S = α A", "scaled:ScaledAlpha", ("teo2024",)),
+    "scaled-exact": Variant("Scaled Attention, exact S", "scaled:ScaledExact", ("teo2024",)),
     "tssa": Variant(
         "Token Statistics Self-Attention", "tssa:TokenStatisticsAttention", ("wu2025",), options=_TSSA
     ),

@@ -115,6 +115,24 @@ class ScaledFree(AttentionModule):
         return _attend(self, q, k, v, values, mask, observe)
 
 
+class ScaledExact(AttentionModule):
+    """Scaled Attention with the exact S of the keys (teo2024 Remark 3), without a parameter of its own.
+
+    It does not start as softmax attention. S projects the values on 1/g along g (S² = S, rank one), so (I − S) v has
+    the g-weighted mean 0. The captured v is (I − S) v.
+    """
+
+    sites = ("q", "k", "v", "attn", "projected_v")
+
+    def attend(
+        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
+    ) -> tuple[Tensor, dict[str, Any]]:
+        q, k, v = self.project(x)
+        allowed = attention_mask(mask, q, causal=self.causal)
+        values = scaled_values(v, exact_scaling(k, scale=self.scale, mask=allowed), mask=allowed)
+        return _attend(self, q, k, v, values, mask, observe)
+
+
 class ScaledAlpha(AttentionModule):
     """Scaled Attention with S = α softmax(scale k kᵀ), one number α for all heads, starting at 0.
 
