@@ -18,7 +18,8 @@ from workbench.studies.training import recipes
 from workbench.studies.training.embedded_runs import PLAN, PRETRAINED
 from workbench.studies.training.tasks.embedded import embedded_name
 
-PAGE = (Path(__file__).parents[1] / "docs" / "coverage.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "coverage.md").read_text(encoding="utf-8")
 TEXT = re.sub(r"<!--.*?-->", "", PAGE)
 SEEDS = r"(?:\d+(?: to \d+)?|no) seeds?"
 FIDELITY = re.compile(rf"(?:same quantity|analogue|differs: [^;]+)(?:; [^;]*\b{SEEDS}[^;]*)*")
@@ -73,8 +74,12 @@ def test_every_paper_has_its_section():
 )
 def test_a_line_is_drawn_by_a_notebook_that_exists_or_says_that_it_is_not(section, row):
     here = row[2]
-    state = re.match(r"notebook|not computed|nothing to compute", here)
+    state = re.match(r"notebook|page|not computed|nothing to compute", here)
     assert state is not None, here
+    if state[0] == "page":
+        page, heading = re.match(r"page \[\w+\]\((.+)#(.+)\)", here).groups()
+        headings = re.findall(r"^#+ (.*)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert heading in {title.lower().replace(" ", "-") for title in headings}
     drawn = re.findall(r"notebook `(\w+)`", here)
     assert bool(drawn) == (state[0] == "notebook")
     assert set(drawn) <= set(NOTEBOOKS), f"{section}, {row[0]}"

@@ -183,7 +183,7 @@ def test_the_page_of_the_command_line_names_every_shared_option():
         ("workbench capture -i bundled:di", ["digits", "digits-train"]),
         ("workbench render attention_h", ["attention_heatmaps"]),
         ("workbench render --formats pdf,sv", ["pdf,svg"]),
-        ("workbench study train digits --attention scaled-", ["scaled-free", "scaled-alpha"]),
+        ("workbench study train digits --attention scaled-", ["scaled-free", "scaled-alpha", "scaled-exact"]),
         ("workbench study evaluate --protocol f", ["fgsm"]),
         ("workbench claims --paper t", ["teo2024"]),
         ("workbench sweep r", ["read", "run"]),
