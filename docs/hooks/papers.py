@@ -5,7 +5,8 @@ What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
 `seeds RECORD MODELS`, how many training seeds of them are on record;
-`verdicts PAPER`, its counted claims and how they come out; `counts PAPER`, how many of
+`verdicts PAPER`, its counted claims and how they come out; `stated PAPER DATE`, the claims about trained models that
+were stated on a date, counted or not; `counts PAPER`, how many of
 those about trained models hold; `verdict PAPER LABEL` and `measured PAPER LABEL`, of one claim about trained models.
 """
 
@@ -89,6 +90,26 @@ def verdicts(paper: str) -> str:
     ]
     table = _table(["claim", "model", "measured, 95 % interval", "null", "n", "verdict"], lines)
     return f"{table}\n\nNot tested at this scale: {len(rows) - len(tested)} of {len(rows)} (claim and model)."
+
+
+def stated(paper: str, date: str) -> str:
+    """A row for each claim about trained models that was stated on a date and is tested, with the permutation p."""
+    claims = stated_claims(paper).query("stated == @date")
+    rows = _trained().query("paper == @paper").merge(claims[["label", "options"]])
+    tested = rows[rows["verdict"] != rules.NOT_TESTED]
+    lines = [
+        [
+            row["label"],
+            row["options"],
+            _interval(row),
+            f"{row['n']:.0f} {row['units']}",
+            f"{row['p_permutation']:.2f}",
+            row["verdict"],
+        ]
+        for row in tested.to_dict("records")
+    ]
+    head = ["claim", "model", "measured, 95 % interval", "n", "permutation p", "verdict"]
+    return f"{_table(head, lines)}\n\nNot on record: {len(rows) - len(tested)} of {len(rows)}."
 
 
 def counts(paper: str) -> str:
@@ -229,12 +250,13 @@ PARTS: dict[str, Callable[..., str]] = {
     "numbers": numbers,
     "bundled": bundled,
     "verdicts": verdicts,
+    "stated": stated,
     "counts": counts,
     "seeds": seeds,
     "verdict": verdict,
     "measured": measured,
 }
-BLOCKS = {"claims", "numbers", "verdicts", "counts"}
+BLOCKS = {"claims", "numbers", "verdicts", "stated", "counts"}
 
 
 if __name__ == "__main__":
