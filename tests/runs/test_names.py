@@ -129,3 +129,16 @@ def test_names_are_given_by_load_and_by_settings(tmp_path):
 def test_one_name_for_several_models_is_refused():
     with pytest.raises(InputError, match="name='ours' names one model, and there are 2"):
         workbench.analyze_many("attention-map", [(vit(0), images()), (vit(1), images())], name="ours")
+
+
+def test_seeds_of_a_record_keep_the_name_of_their_model():
+    weights = [{"model": {"spec": "bundled:digits-vit", "sha256": letter * 64}} for letter in "abc"]
+    seeds = pd.DataFrame({"model": "bundled:digits-vit", "training_seed": [0, 1], "value": [0.3, 0.5]})
+    seeds.attrs["provenance"] = weights[:2]
+    other = pd.DataFrame({"model": ["bundled:digits-vit"], "training_seed": [2], "value": [0.7]})
+    other.attrs["provenance"] = weights[2:]
+    joined = join_frames([seeds, other])
+    assert set(joined["model"]) == {"bundled:digits-vit"}
+    alone = seeds[:1].copy()
+    alone.attrs["provenance"] = weights[:1]
+    assert list(join_frames([alone, other])["model"]) == ["bundled:digits-vit 1", "bundled:digits-vit 2"]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
@@ -114,15 +115,20 @@ def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFr
 
     Return the frames, renamed where needed, and a note for each name. Weights are told apart by their sha256 in the
     provenance, or that of the file they were captured into. Rows per token or pair, which have no column
-    ``checkpoint``, get the checkpoint into the name.
+    ``checkpoint``, get the checkpoint into the name. A name that has several weights in one frame, as a record of
+    training seeds has, stays: its rows tell them apart.
     """
     weights: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+    several = set()
     for frame in frames:
-        for run in provenance_of(frame) if "model" in frame else ():
-            key, held = _name_and_weights(run)
-            if held[1] is not None and held not in weights.setdefault(key, []):
+        each = [_name_and_weights(run) for run in provenance_of(frame)] if "model" in frame else []
+        each = [*dict.fromkeys((key, held) for key, held in each if held[1] is not None)]
+        names = Counter(key for key, _ in each)
+        several |= {key for key, count in names.items() if count > 1}
+        for key, held in each:
+            if held not in weights.setdefault(key, []):
                 weights[key].append(held)
-    shared_names = {key: held for key, held in weights.items() if len(held) > 1}
+    shared_names = {key: held for key, held in weights.items() if len(held) > 1 and key not in several}
     if not shared_names:
         return [*frames], []
     renamed = [_renamed(frame, shared_names) for frame in frames]

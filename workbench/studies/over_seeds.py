@@ -29,23 +29,21 @@ QUANTITY = ["protocol", "kind", "epsilon", "severity", "metric"]
 def answering(rows: pd.DataFrame, models: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the rows of the seeds that answer about these models of one quantity (all in `rows` by default).
 
-    The confirmatory seeds where every model has them, those of the second stage where every model has these too;
+    The confirmatory seeds that every model has, those of the second stage where every model has all of them;
     otherwise the exploratory ones.
     """
     models = list(rows["model"].unique()) if models is None else list(models)
     rows = rows[rows["model"].isin(models)]
     confirmed = rows[rows["seed_kind"] == CONFIRMED]
     if set(models) <= set(confirmed["model"]):
-        seed = "training_seed" if "training_seed" in rows else "seed"
+        column = "training_seed" if "training_seed" in rows else "seed"
+        held = confirmed.groupby("model")[column].agg(set)
         second = {name: set(CONTINUED.get(name.removeprefix("bundled:"), ())) for name in models}
-        held = confirmed.groupby("model")[seed].agg(set)
-        if all(second[name] and second[name] <= held[name] for name in models):
-            return confirmed
-        first = [
-            number not in second[name]
-            for name, number in zip(confirmed["model"], confirmed[seed], strict=True)
-        ]
-        return confirmed[first]
+        seeds = set.intersection(*held)
+        if not all(second[name] and second[name] <= held[name] for name in models):
+            seeds -= set().union(*second.values())
+        if seeds:
+            return confirmed[confirmed[column].isin(seeds)]
     return rows[rows["seed_kind"] != CONFIRMED]
 
 

@@ -364,14 +364,8 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
     frames = [training_record(explored).assign(seed_kind=EXPLORED)] if explored else []
     if complete:
         confirmed = training_record(complete, confirmed=True)
-        fixed_seeds: dict[str, tuple[int, ...]] = {}
-        stages = {name: (CONFIRMATORY[name], CONTINUED.get(name)) for name in complete}
-        for both in set(stages.values()):  # models of another task have other seeds
-            alike = [name for name in complete if stages[name] == both]
-            fixed_seeds |= evidence(alike, CONFIRMATORY, confirmed_seeds(alike), continued=CONTINUED)[0]
         fixed = [
-            seed in fixed_seeds[name]
-            for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
+            seed in seeds[name] for name, seed in zip(confirmed["model"], confirmed["seed"], strict=True)
         ]
         attrs = confirmed.attrs
         frames.append(confirmed[fixed].assign(seed_kind=CONFIRMED))
