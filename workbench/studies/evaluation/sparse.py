@@ -1,6 +1,6 @@
 """Sparse L1 descent (Tramèr & Boneh 2019): a white-box attack that changes few pixels at every step.
 
-The Adversarial Robustness Toolbox has no such attack. foolbox 3.3.4 has one, but would add four packages for it.
+The Adversarial Robustness Toolbox has no such attack. foolbox 3.3.4 has one, but would add five packages for it.
 """
 
 from __future__ import annotations
