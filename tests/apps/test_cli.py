@@ -460,7 +460,7 @@ def test_claims_print_the_rows_that_count_and_their_reasons(run):
 
 @pytest.mark.parametrize("path", [("analyze",), ("capture",), ("sweep", "run"), ("claims",)], ids=" ".join)
 def test_commands_that_run_a_model_take_its_checkpoint_and_where_it_runs(path):
-    """What `workbench.RunSettings` has for loading a model; the sampling of heads and layers is not for claims."""
+    """What `workbench.analyze` has for loading a model; the sampling of heads and layers is not for claims."""
     names = {option.opts[-1] for option in options_of(COMMANDS[path])}
     assert {
         "--model",

@@ -25,8 +25,8 @@ class Measured(Exception):
 
 @pytest.fixture
 def no_measuring(monkeypatch):
-    def claims(*question, **settings):
-        raise Measured(question, settings)
+    def claims(paper, model, inputs, *, n, **settings):
+        raise Measured((paper, model, inputs, n), settings)
 
     monkeypatch.setattr(workbench.papers.claims, "claims", claims)
 

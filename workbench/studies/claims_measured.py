@@ -83,7 +83,7 @@ def measured_claims(
         found = None if again else _on_record(question, settings)
         if found is None:
             try:
-                found = claims(*question[:3], n=question.n, **settings, progress=progress)
+                found = claims(**question._asdict(), **settings, progress=progress)
             except MissingResource as reason:
                 absent[question.model] = str(reason).splitlines()[0]
                 continue
@@ -211,7 +211,7 @@ def _answer(question: Question, work: Path) -> tuple[Path, Path]:
     if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:
         return path, about
     started = time.monotonic()
-    frame = claims(*question[:3], n=question.n, **settings, device="cpu")
+    frame = claims(**question._asdict(), **settings, device="cpu")
     seconds = round(time.monotonic() - started)
     runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
