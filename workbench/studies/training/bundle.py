@@ -84,6 +84,9 @@ CONFIRMED_ONLY: dict[str, Bundled] = {
         f"digits-rpc-sym-{name}": Bundled("digits", "rpc-sym", options=options)
         for name, options in _RPC_SETTINGS.items()
     },
+    # abdullaev2025 §VI-A: softmax and bilateral attention without positions; the second learns its bandwidth
+    "digits-no-positions": Bundled("digits", "nonlocal", options={"learn_bandwidths": False}),
+    "digits-bilateral-no-positions": Bundled("digits", "nonlocal"),
 }
 """Models that are trained with the confirmatory seeds alone: their records are committed, and no weights."""
 COMMAND = "workbench study records training"
