@@ -18,6 +18,8 @@ from workbench.analyses.softmax_sensitivity import (
     _over_queries,
     fit_root,
     local_lipschitz,
+    output_bound,
+    output_perturbation,
     perturbation,
     sampled_lipschitz,
     sampled_perturbation,
@@ -169,6 +171,37 @@ def test_what_has_no_sensitivity_is_refused():
         fit_root([2, 5, 5], [1.0, 2.0, 3.0])
 
 
+def test_the_output_moves_as_a_loop_over_queries_says_and_stays_below_the_bound_of_corollary_iii_2():
+    width, sigma = 3, 0.7
+    logits, noise = randn(BATCH, 4, QUERIES, KEYS), sigma * randn(BATCH, 4, QUERIES, KEYS, seed=1)
+    logits[..., 1, 4:] = -math.inf  # a query that sees four keys
+    v = randn(BATCH, 4, KEYS, width, seed=2)
+    found = output_perturbation(logits, noise, v)
+    seen = torch.isfinite(logits).sum(-1)
+    bound = output_bound(v, seen, sigma)
+    for batch, head, query in np.ndindex(BATCH, 4, QUERIES):
+        place = batch, head, query
+        c, eta, values = logits[place].numpy(), noise[place].numpy(), v[batch, head].numpy()
+        moved = (scipy.special.softmax(c + eta) - scipy.special.softmax(c)) @ values
+        assert found[place].item() == pytest.approx(np.sqrt((moved**2).sum()), rel=1e-12)
+        norm = np.linalg.norm(values, 2)
+        assert bound[place].item() == pytest.approx(sigma / 2 * math.sqrt(4 if query == 1 else KEYS) * norm)
+    assert (found <= noise.where(torch.isfinite(logits), 0).norm(dim=-1) * bound / sigma / seen.sqrt()).all()
+
+
+def test_the_bound_of_corollary_iii_2_exceeds_what_any_two_distributions_can_differ_by():
+    """√2 ‖V‖ holds whatever the noise, and is smaller from nine keys on where σ = 1."""
+    v, opposite = randn(9, 3), torch.zeros(1, 9, dtype=torch.float64)
+    opposite[0, 0] = 1e3
+    extreme = output_perturbation(opposite, -2 * opposite + opposite.flip(-1), v)
+    norm = torch.linalg.matrix_norm(v, ord=2)
+    assert (extreme <= math.sqrt(2) * norm).all()
+    for keys, smaller in ((8, False), (9, True)):
+        assert (
+            math.sqrt(2) * norm < output_bound(v, torch.tensor([keys]), 1.0) * (1 - 1e-12)
+        ).item() is smaller
+
+
 def rows(**arguments):
     return analyze("softmax-sensitivity", per_head=True, **({"null_samples": 0} | arguments))
 
@@ -197,6 +230,24 @@ def test_constants_are_those_of_the_model_s_attention():
         spread = p.log().std(-1, correction=0).mean().item()
         assert values(frame, "logit_spread")[place] == pytest.approx(spread, rel=1e-4)
     assert (values(frame, "softmax_perturbation") > 0).all()
+
+
+def test_the_model_s_own_output_moves_as_its_attention_and_values_say():
+    model = vit()
+    frame = rows(model=model, inputs=images(), sigma=0.5)
+    captured = workbench.capture(model, images(), sites=["v"])
+    moved, bound = (values(frame, name) for name in ("output_perturbation", "output_perturbation_bound"))
+    ratio = values(frame, "value_norm_ratio")
+    assert (moved < bound).all()
+    assert (moved > 0).all()
+    for number, layer, head in ((0, 0, 1), (4, 2, 0)):
+        v = captured[layer].v[number, head].double()
+        spectrum = torch.linalg.svdvals(v)
+        place = (str(number), layer, head)
+        assert bound[place] == pytest.approx(0.25 * math.sqrt(len(v)) * spectrum[0].item(), rel=1e-5)
+        assert ratio[place] == pytest.approx((spectrum[0] / spectrum.norm()).item(), rel=1e-5)
+    still = rows(model=model, inputs=images(), sigma=0)
+    assert (values(still, "output_perturbation") == 0).all()
 
 
 def test_without_noise_nothing_moves_and_more_moves_it_more():
@@ -235,7 +286,8 @@ def test_neither_noise_nor_chance_depend_on_the_batches(make, batch):
     options = {"model": make(), "inputs": batch(), "null_samples": 3}
     whole = rows(**options)
     same(rows(batch_size=2, **options), whole)
-    assert whole["null"].unique().tolist() == ["gaussian"]
+    measured = whole[whole["metric"] != "value_norm_ratio"]  # of V alone, whatever q and k are
+    assert measured["null"].unique().tolist() == ["gaussian"]
 
 
 def test_attention_of_a_class_token_and_of_grouped_queries_is_measured():

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import pandas as pd
 import torch
 from annotated_types import Ge, Le
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.analyses.attention_matrix import (
@@ -31,7 +31,7 @@ from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
-from workbench.core.operands import check_axes, checked
+from workbench.core.operands import TOKENS, check_axes, check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
@@ -81,6 +81,31 @@ SOFTMAX_PERTURBATION = Metric(
     "abdullaev2025 Fig. 1, Theorem III.2",
     low=0,
     high=2**0.5,
+)
+OUTPUT_PERTURBATION = Metric(
+    "output_perturbation",
+    "Perturbation of the head output (L2)",
+    "‖softmax(c + η)V − softmax(c)V‖ with c the logits of a query, η ~ N(0, sigma²) and V the head's values, mean over "
+    "queries",
+    "abdullaev2025 Cor. III.2",
+    low=0,
+)
+OUTPUT_PERTURBATION_BOUND = Metric(
+    "output_perturbation_bound",
+    "Bound of the output's perturbation",
+    "σ L √N ‖V‖ with ‖V‖ the largest singular value of V, N the keys that a query sees and L = 1/2 the constant of "
+    "softmax, mean over queries",
+    "abdullaev2025 Cor. III.2",
+    low=0,
+)
+VALUE_NORM_RATIO = Metric(
+    "value_norm_ratio",
+    "Spectral norm of V over its Frobenius norm",
+    "largest singular value of V divided by the root of the sum of its squared entries; 1 where the printed "
+    "‖V‖ ≍ √(dN) is exact for entries of size 1, about (√N + √d)/√(dN) for Gaussian entries",
+    "abdullaev2025 Cor. III.2",
+    low=0,
+    high=1,
 )
 LOGIT_SPREAD = Metric(
     "logit_spread",
@@ -152,8 +177,35 @@ def perturbation(
     return _moved(logits + noise, logits)
 
 
+@checked
+def output_perturbation(
+    logits: Float[Tensor, "*batch query key"],
+    noise: Float[Tensor, "*batch query key"],
+    v: Float[Tensor, "*#batch key value_dim"],
+) -> Float[Tensor, "*batch query"]:
+    """‖softmax(c + η)V − softmax(c)V‖ of every query (abdullaev2025 Cor. III.2); at most `perturbation` times ‖V‖."""
+    _check(logits)
+    return torch.linalg.vector_norm(_change(logits + noise, logits) @ v.double(), dim=-1)
+
+
+@checked
+def output_bound(
+    v: Float[Tensor, "*batch key value_dim"], keys: Int[Tensor, "*batch query"], sigma: float
+) -> Float[Tensor, "*batch query"]:
+    """σ L √N ‖V‖ (abdullaev2025 Cor. III.2), below which `output_perturbation` stays on average.
+
+    N are the ``keys`` that a query sees, L = 1/2. The derivation allows a change of softmax as large as L ‖η‖, but no
+    two distributions are farther apart than √2: so √2 ‖V‖ is the smaller bound for more than 8/σ² keys.
+    """
+    return sigma * CONSTANT * keys.double().sqrt() * torch.linalg.matrix_norm(v.double(), ord=2)[..., None]
+
+
 def _moved(x: Tensor, y: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x.double().softmax(-1) - y.double().softmax(-1), dim=-1)
+    return torch.linalg.vector_norm(_change(x, y), dim=-1)
+
+
+def _change(x: Tensor, y: Tensor) -> Tensor:
+    return x.double().softmax(-1) - y.double().softmax(-1)
 
 
 def _check(logits: Tensor) -> None:
@@ -296,7 +348,7 @@ def fit_root(tokens: Sequence[int], values: Sequence[float]) -> RootFit:
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
-    """Local Lipschitz constant of softmax at the logits of every query, how far noise moves it, and their spread.
+    """Local Lipschitz constant of softmax at the logits of every query, how far noise moves it and the head's output.
 
     Over the queries of a head that see at least two keys.
     """
@@ -305,25 +357,36 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         raise NotApplicable(
             "does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known"
         )
+    v = layer.record.v
+    if v is not None:
+        v = layer.of_queries(v, layer.total_heads).double()
     groups = groups_of(layer, attention.q)
-    parts = [_of_group(attention, options, group) for group in groups]
+    parts = [_of_group(attention, v, options, group) for group in groups]
     for found in zip(*parts, strict=True):
         yield together(layer, groups, found, len(attention.q))
 
 
-def _of_group(attention: AttentionMatrix, options: Options, group: Group) -> list[Found]:
+def _of_group(attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group) -> list[Found]:
     q, k = group.cut(attention.q), group.cut(attention.k)
-    return with_null(
-        _of_heads(attention, options, group, q, k),
-        lambda q, k: _of_heads(attention, options, group, q, k),
+    if v is not None:
+        v = group.cut(v)
+        check_finite("v", v, TOKENS)
+    found = with_null(
+        _of_heads(attention, v, options, group, q, k),
+        lambda q, k: _of_heads(attention, v, options, group, q, k),
         (q, k),
         options.null_samples,
         group,
     )
+    return found if v is None else [*found, Found(VALUE_NORM_RATIO, _norm_ratio(v))]
+
+
+def _norm_ratio(v: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(v, ord=2) / torch.linalg.matrix_norm(v)
 
 
 def _of_heads(
-    attention: AttentionMatrix, options: Options, group: Group, q: Tensor, k: Tensor
+    attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group, q: Tensor, k: Tensor
 ) -> list[Found]:
     """All measures of some queries and keys, a few queries at a time."""
     logits_of = attention.logits
@@ -332,32 +395,41 @@ def _of_heads(
     pairs = len(sources) * k.shape[-2]
     # torch draws normal numbers sixteen at a time: so parts have those of the whole
     at_once = max(1, _AT_ONCE // pairs // 16) * 16
-    parts = []
+    parts, outputs = [], []
     for start in range(0, q.shape[-2], at_once):
         rows = slice(start, min(start + at_once, q.shape[-2]))
         logits = logits_of(q[:, :, rows], k, group.inputs, group.tokens, rows)
         drawn = [torch.randn(logits.shape[2:], dtype=torch.float64, generator=source) for source in sources]
         noise = options.sigma * torch.stack(drawn).unflatten(0, logits.shape[:2]).to(logits.device)
         parts.append(_of_queries(logits, noise))
-    return _over_queries(*(torch.cat(part, -1) for part in zip(*parts, strict=True)))
+        if v is not None:
+            seen = (logits > -torch.inf).sum(-1)
+            outputs.append((output_perturbation(logits, noise, v), output_bound(v, seen, options.sigma)))
+    columns = [torch.cat(part, -1) for part in zip(*parts, strict=True)]
+    found = _over_queries(*columns)
+    for metric, part in zip(
+        (OUTPUT_PERTURBATION, OUTPUT_PERTURBATION_BOUND), zip(*outputs, strict=True), strict=False
+    ):
+        found.append(Found(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
+    return found
+
+
+def _mean_of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
+    return torch.where(chosen, values, torch.nan).nanmean(-1)
 
 
 def _over_queries(chosen: Tensor, constant: Tensor, moved: Tensor, spread: Tensor) -> list[Found]:
     """The measures of heads, over the chosen ones of their queries."""
-
-    def over_queries(values: Tensor) -> Tensor:
-        return torch.where(chosen, values, torch.nan).nanmean(-1)
-
     largest = constant.masked_fill(~chosen, -torch.inf).amax(-1)
     return [
-        Found(SOFTMAX_LIPSCHITZ, over_queries(constant), columns={"statistic": "mean"}),
+        Found(SOFTMAX_LIPSCHITZ, _mean_of_chosen(constant, chosen), columns={"statistic": "mean"}),
         Found(
             SOFTMAX_LIPSCHITZ,
             largest.masked_fill(~chosen.any(-1), torch.nan),
             columns={"statistic": "max"},
         ),
-        Found(SOFTMAX_PERTURBATION, over_queries(moved)),
-        Found(LOGIT_SPREAD, over_queries(spread)),
+        Found(SOFTMAX_PERTURBATION, _mean_of_chosen(moved, chosen)),
+        Found(LOGIT_SPREAD, _mean_of_chosen(spread, chosen)),
     ]
 
 
@@ -421,9 +493,16 @@ def sampling_findings(sampled: pd.DataFrame) -> list[str]:
 ANALYSIS = Analysis(
     "softmax-sensitivity",
     "How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise",
-    ("q", "k", "scale", "mask", "attn"),
+    ("q", "k", "v", "scale", "mask", "attn"),
     measure,
-    (SOFTMAX_LIPSCHITZ, SOFTMAX_PERTURBATION, LOGIT_SPREAD),
+    (
+        SOFTMAX_LIPSCHITZ,
+        SOFTMAX_PERTURBATION,
+        OUTPUT_PERTURBATION,
+        OUTPUT_PERTURBATION_BOUND,
+        VALUE_NORM_RATIO,
+        LOGIT_SPREAD,
+    ),
     Options,
     findings=findings,
 )
