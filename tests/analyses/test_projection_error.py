@@ -9,6 +9,9 @@ from workbench.analyses.null_values import null_values
 from workbench.analyses.projection_error import (
     CONVENTIONS,
     NORM_STATISTICS,
+    assigned_range,
+    cross_term,
+    cross_term_range,
     least_assigned,
     log_feature_norms,
     projection_errors,
@@ -397,3 +400,40 @@ def test_what_does_not_fit_is_refused(qkv):
     q[1, 0, 2, 3] = math.inf
     with pytest.raises(InputError, match=r"q of shape .* holds 1 NaN or infinite"):
         projection_errors(q, k, v, SCALE)
+
+
+def test_the_cross_term_of_saritas2025_a1_is_the_square_of_a_sum():
+    h, axes = normal(BATCH, 3, seed=5), normal(5, 3, seed=6)
+    found = cross_term(h, axes)
+    for place, output in enumerate(h):
+        products = [
+            float(axes[:, m] @ axes[:, n] * output[m] * output[n]) for m in range(3) for n in range(3)
+        ]
+        close(found[place], sum(products))
+    toy, assignments = torch.tensor([1.0, 2.0]), ([[1.0, -1.0], [1.0, 0.0]], [[-1.0, 1.0], [0.0, 1.0]])
+    assert [cross_term(toy, torch.tensor(axes)).item() for axes in assignments] == [2, 5]  # as it prints
+    assert torch.tensor(assignments[0]).prod(1).sum() != 0  # no axes of a kernel PCA, which are orthogonal
+
+
+def test_ends_over_all_assignments_are_those_of_a_search():
+    queries, axes = 6, 4
+    h, projected = normal(BATCH, queries, axes, seed=7), normal(queries, axes, seed=8)
+    eigenvalues = normal(axes, seed=9).abs()
+    unit = torch.linalg.qr(normal(axes, axes, seed=10)).Q
+    losses, crosses = [], []
+    for order in itertools.permutations(range(axes)):
+        columns = h[..., list(order)]
+        crosses.append(cross_term(columns, unit * eigenvalues.sqrt()).mean(-1))
+        linear = (projected * columns).mean(-2) * 2
+        losses += [crosses[-1] + linear.abs().sum(-1), crosses[-1] - linear.abs().sum(-1)]
+        assert torch.allclose(
+            cross_term(columns, unit), h.square().sum(-1)
+        )  # unit axes: no assignment matters
+    for found, all_ in (
+        (assigned_range(h, projected, eigenvalues), losses),
+        (cross_term_range(h, eigenvalues), crosses),
+    ):
+        expected = torch.stack(all_)
+        torch.testing.assert_close(
+            found, torch.stack([expected.amin(0), expected.amax(0)], -1), rtol=1e-12, atol=0
+        )

@@ -279,6 +279,48 @@ def least_assigned(
     return torch.stack(best).reshape(cost.shape[:-2])
 
 
+@checked
+def assigned_range(
+    h: Float[Tensor, "*draw query value_dim"],
+    projected: Float[Tensor, "query axis"],
+    eigenvalues: Float[Tensor, " axis"],
+) -> Float[Tensor, "*draw end"]:
+    """`least_assigned`, and the most that an assignment of output columns to axes, with signs, can add instead.
+
+    The two ends say how far the loss depends on the assignment (saritas2025 App. A.1).
+    """
+    gain = (projected.mT @ h).abs() * (2 / h.shape[-2])
+    cost = eigenvalues[:, None] * h.square().mean(-2, keepdim=True) + gain
+    flat = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:])
+    most = [one[linear_sum_assignment(one.cpu().numpy(), maximize=True)].sum() for one in flat]
+    return torch.stack(
+        [least_assigned(h, projected, eigenvalues), torch.stack(most).reshape(cost.shape[:-2])], -1
+    )
+
+
+@checked
+def cross_term(
+    h: Float[Tensor, "*batch value_dim"], axes: Float[Tensor, "feature value_dim"]
+) -> Float[Tensor, "*batch"]:
+    """Σ_mn u_m·u_n h_m h_n = ‖Σ_d h_d u_d‖² of outputs and the columns u_d of ``axes`` (saritas2025 App. A.1)."""
+    return (h @ axes.mT).square().sum(-1)
+
+
+@checked
+def cross_term_range(
+    h: Float[Tensor, "*draw query value_dim"], eigenvalues: Float[Tensor, " value_dim"]
+) -> Float[Tensor, "*draw end"]:
+    """Least and largest mean `cross_term` over all assignments of output columns to orthogonal axes, ‖u_d‖² = μ_d.
+
+    It is Σ_d μ_d mean_i h²_{i,π(d)} then, least and largest where one factor falls and rises with the other
+    (rearrangement inequality), so no search through the d_v! assignments of saritas2025 App. A.1 is needed. Axes of one
+    length give one value: it is ‖h‖² for unit axes.
+    """
+    sizes = h.square().mean(-2).sort(-1).values
+    lengths = eigenvalues.sort().values
+    return torch.stack([(sizes * lengths.flip(0)).sum(-1), (sizes * lengths).sum(-1)], -1)
+
+
 class _Head(NamedTuple):
     q: Tensor
     k: Tensor
