@@ -17,12 +17,14 @@ from workbench.analyses.attention_spectrum import (
     SINGULAR_VALUE,
     kernel_svd,
     relative_values,
+    singular_alignment,
     singular_values,
 )
 from workbench.analyses.gram_spectrum import effective_rank, rank_holding
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.attention import replace_attention
+from workbench.attention.primal import ksvd_loss, primal_kernel, primal_scores
 from workbench.captures import attention_output, attention_weights
 from workbench.core.errors import InputError
 from workbench.runs.analyze import ANALYSES, analyze
@@ -404,3 +406,40 @@ def test_random_queries_and_keys_are_drawn_apart():
     drawn = [part for pair in seen for part in pair]
     assert len(drawn) == 4
     assert all(not torch.allclose(one, other) for n, one in enumerate(drawn) for other in drawn[:n])
+
+
+def test_alignment_is_the_best_matching_by_a_search_and_sees_what_a_span_does_not():
+    generator = torch.manual_seed(8)
+    kernel = torch.randn(2, 3, 6, 7, dtype=torch.float64, generator=generator)
+    vectors = torch.randn(2, 3, 7, 4, dtype=torch.float64, generator=generator)
+    svd = kernel_svd(kernel, 4)
+    found = singular_alignment(vectors, svd.right)
+    for place in np.ndindex(2, 3):
+        columns, right = vectors[place].T, svd.right[place].T
+        cosines = [[float(abs(a @ b) / a.norm()) for b in right] for a in columns]
+        best = max(
+            sum(cosines[row][column] for row, column in enumerate(order)) / 4
+            for order in itertools.permutations(range(4))
+        )
+        assert found[place].item() == pytest.approx(best, rel=1e-12)
+    exact = singular_alignment(-svd.r_scores.flip(-1), svd.right)
+    torch.testing.assert_close(exact, torch.ones_like(exact))
+    turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator)).Q
+    assert (singular_alignment(svd.right @ turn, svd.right) < 0.9).all()
+    torch.testing.assert_close(inside_share(svd.right @ turn, svd.right), torch.ones_like(exact))
+    assert singular_alignment(vectors * torch.tensor([1, 1, 0, 1]), svd.right).isnan().all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ksvd_objective_vanishes_without_singular_vectors(seed):
+    """saritas2025 App. D says that solving (7) forces them; any weights with a positive trace have J = 0 for some Λ."""
+    generator = torch.manual_seed(seed)
+    q, k = torch.randn(2, 1, 1, 9, 5, dtype=torch.float64, generator=generator)
+    weights = torch.linalg.qr(torch.randn(5, 3, dtype=torch.float64, generator=generator)).Q[None]
+    e, r = primal_scores(q, k, weights, weights)
+    ones = torch.ones(3, dtype=torch.float64)
+    trace = weights.square().sum()
+    energy = ksvd_loss(e, r, weights, weights, ones) + trace
+    assert ksvd_loss(e, r, weights, weights, ones * trace / energy).abs().item() < 1e-12
+    svd = kernel_svd(primal_kernel(q, k), 3)
+    assert singular_alignment(r, svd.right).item() < 0.95

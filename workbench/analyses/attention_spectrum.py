@@ -30,7 +30,7 @@ from workbench.analyses.attention_matrix import (
 )
 from workbench.analyses.gram_spectrum import EFFECTIVE_RANK, RANK_90
 from workbench.analyses.layer import Layer, NotApplicable, need_token_attention
-from workbench.analyses.linalg import head_bases, inside_share, left_out
+from workbench.analyses.linalg import best_matches, head_bases, inside_share, left_out
 from workbench.analyses.null_values import null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues, Single
@@ -190,6 +190,24 @@ def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> Ke
         )
 
     return stack_heads(map_heads(first, flat), kernel.shape[:-2])
+
+
+@checked
+def singular_alignment(
+    vectors: Float[Tensor, "*batch key column"], right: Float[Tensor, "*batch key direction"]
+) -> Float[Tensor, "*batch"]:
+    """Mean |cosine| of columns and singular vectors under the best one-to-one matching (saritas2025 App. D).
+
+    1 where every column is a multiple of a singular vector of its own, whatever their order and signs. Unlike
+    `inside_share` it sees a rotation of the columns inside their span. NaN with a column of zeros.
+    """
+    unit = vectors.double() / torch.linalg.vector_norm(vectors.double(), dim=-2, keepdim=True)
+    cosines = (unit.mT @ right.double()).abs()
+    flat = cosines.reshape(-1, *cosines.shape[-2:])
+    means = [
+        best_matches(one).mean() if one.isfinite().all() else one.new_full((), torch.nan) for one in flat
+    ]
+    return torch.stack(means).reshape(cosines.shape[:-2])
 
 
 def _check(kernel: Tensor) -> None:
