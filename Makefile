@@ -74,8 +74,9 @@ confirm: $(READY) ## train the models that claims compare with new seeds, and at
 embedded: $(READY) ## train what is recorded of the embedded tasks, three seeds each (hours; goes on)
 	@$(BIN)/python -P -m workbench study records embedded -j 2 $(FLAGS)
 
-records: $(READY) ## measure the claims again, and evaluate the bundled models: attacks, corruptions, words (hours)
+records: $(READY) ## measure claims and theorems again, and evaluate the bundled models: attacks, corruptions, words (hours)
 	@$(BIN)/python -P -m workbench study records claims -j 2
+	@$(BIN)/python -P -m workbench study records theorems -j 2
 	@$(BIN)/python -P -m workbench study records robustness -j 2 $(FLAGS)
 
 scaling: $(READY) ## measure the attention operators again: time, memory, exponents (half an hour and more)

@@ -4,6 +4,7 @@ A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `do
 What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
+`theorems PAPER PLACE`, what a theorem comes to in bundled models;
 `seeds RECORD MODELS`, how many training seeds of them are on record;
 `verdicts PAPER`, its counted claims and how they come out; `stated PAPER DATE`, the claims about trained models that
 were stated on a date, counted or not; `counts PAPER`, how many of
@@ -25,7 +26,7 @@ from workbench.papers import verdicts as rules
 from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies.claims import claims_from_records, count_verdicts
 from workbench.studies.over_seeds import answering
-from workbench.studies.records import claims_record, embedded_record, recorded
+from workbench.studies.records import claims_record, embedded_record, recorded, theorems_record
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
@@ -112,6 +113,20 @@ def stated(paper: str, date: str) -> str:
     return f"{_table(head, lines)}\n\nNot on record: {len(rows) - len(tested)} of {len(rows)}."
 
 
+def theorems(paper: str, place: str) -> str:
+    """A row for each quantity and model: its value with trained and with untrained weights, or by training."""
+    rows = theorems_record()
+    rows = rows[(rows["paper"] == paper) & (rows["place"] == place)]
+    if rows.empty:
+        raise ValueError(f"no theorem of {paper} is on record for {place!r}")
+    lines = [
+        [row["quantity"], row["setting"], row["model"].removeprefix("bundled:"), row["weights"],
+         _interval(row | {"measured": row["value"]}), f"{row['n']} {row['units']}"]
+        for row in rows.to_dict("records")
+    ]  # fmt: skip
+    return _table(["quantity", "setting", "model", "weights", "measured, 95 % interval", "n"], lines)
+
+
 def counts(paper: str) -> str:
     """How the counted claims about trained models come out, a line for each scope and scale."""
     rows = _trained()
@@ -131,9 +146,15 @@ def bundled(data: str) -> str:
 def seeds(record: str, models: str) -> str:
     """Return how many training seeds these models, with commas between, have on record: "3 seeds".
 
-    ``record`` is "trained" or "evaluated" of bundled models, or the names of embedded data, with commas between.
+    ``record`` is "trained" or "evaluated" of bundled models, or the names of embedded data, with commas between; or
+    "theorems", and ``models`` the place in the paper.
     """
     names = models.split(",")
+    if record == "theorems":
+        rows = theorems_record()
+        rows = rows[(rows["place"] == models) & (rows["units"] == "seeds")]
+        counts = set(rows["n"]) or {0}
+        return _seeds_in_words(counts)
     if record in ("trained", "evaluated"):
         rows = answering(recorded(names, "training" if record == "trained" else "evaluation"))
         compared = [name if record == "trained" else f"bundled:{name}" for name in names]
@@ -142,6 +163,10 @@ def seeds(record: str, models: str) -> str:
         compared = [f"{data} {name}" for data in record.split(",") for name in names]
     column = "training_seed" if record == "evaluated" else "seed"
     counts = {rows.loc[rows["model"] == model, column].nunique() for model in compared}
+    return _seeds_in_words(counts)
+
+
+def _seeds_in_words(counts: set[int]) -> str:
     text = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return {"0": "no seeds", "1": "1 seed"}.get(text, f"{text} seeds")
 
@@ -252,11 +277,12 @@ PARTS: dict[str, Callable[..., str]] = {
     "verdicts": verdicts,
     "stated": stated,
     "counts": counts,
+    "theorems": theorems,
     "seeds": seeds,
     "verdict": verdict,
     "measured": measured,
 }
-BLOCKS = {"claims", "numbers", "verdicts", "stated", "counts"}
+BLOCKS = {"claims", "numbers", "verdicts", "stated", "counts", "theorems"}
 
 
 if __name__ == "__main__":

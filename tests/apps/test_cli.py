@@ -84,6 +84,7 @@ TABLES = {
 RESUMED = {
     "sweep run", "render", "study train", "study efficiency", "study records training", "study records robustness",
     "study records operators", "study records embedded", "study records claims",
+    "study records theorems",
 }  # fmt: skip
 
 

@@ -25,9 +25,14 @@ from workbench.papers.verdicts import evidence
 from workbench.studies.seeds import CONFIRMATORY, CONFIRMED, CONTINUED, EXPLORED
 
 RECORD_FILE, METRICS_FILE, EVALUATIONS_FILE = "record.json", "metrics.csv", "evaluations.csv"
-POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE = "points.csv", "epochs.csv", "claims.csv"
-ROBUSTNESS, OPERATORS, CLAIMS = "robustness", "operators", "claims"
-"""Names of the records of evaluations, of the efficiency study and of claims; the others are of training."""
+POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE, THEOREMS_FILE = (
+    "points.csv",
+    "epochs.csv",
+    "claims.csv",
+    "theorems.csv",
+)
+ROBUSTNESS, OPERATORS, CLAIMS, THEOREMS = "robustness", "operators", "claims", "theorems"
+"""Names of the records of evaluations, of the efficiency study, of claims and of theorems; others are of training."""
 EMBEDDED_RECORDS = "embedded"
 """Folder of the records of embedded tasks, one for each data set."""
 EMBEDDED_COLUMNS = (
@@ -51,7 +56,9 @@ _SCALING_TYPES = {
     **dict.fromkeys(("value", "low", "high"), "float64"),
 }
 # the make target of a record; of others: train
-_MADE_BY = {ROBUSTNESS: "records", CLAIMS: "records", OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded"}
+_MADE_BY = {
+    **dict.fromkeys((ROBUSTNESS, CLAIMS, THEOREMS), "records"), OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded",
+}  # fmt: skip
 _CLAIM_NUMBERS = (
     "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "p_permutation",
     "low_adjusted", "high_adjusted", "detectable", "untrained", "untrained_low", "untrained_high",
@@ -221,6 +228,28 @@ def claims_record() -> pd.DataFrame:
         "settings": {"seed": about["seed"], **about["settings"]},
         "calls": shared(calls),
     }
+    return frame
+
+
+def read_theorems(path: str | Path) -> pd.DataFrame:
+    """Read rows of a record of theorems, in the types they were written in: an empty text stays one."""
+    return pd.read_csv(
+        path, keep_default_na=False, na_values={name: [""] for name in ("value", "low", "high")}
+    )
+
+
+def theorems_record() -> pd.DataFrame:
+    """Return what theorems and remarks come to in bundled models, a quantity of a model a row.
+
+    Columns: those of `workbench.studies.theorems.Row`; ``attrs`` as those of `training_record`. Raises as
+    `claims_record`.
+    """
+    about, path = _open(THEOREMS, THEOREMS_FILE)
+    frame = pd.read_csv(
+        path, keep_default_na=False, na_values={name: [""] for name in ("value", "low", "high")}
+    )
+    run = {"analysis": THEOREMS, **{name: about[name] for name in ("command", "seed", "threads", "versions")}}
+    frame.attrs = {"records": shared([path]), "provenance": shared([run]), "notes": []}
     return frame
 
 

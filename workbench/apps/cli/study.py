@@ -471,6 +471,23 @@ def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
 
 
 @records.command()
+@workers_option
+@_into("runs/theorems")
+def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
+    """Measure again what theorems and remarks come to in bundled models; six short trainings.
+
+    \b
+    workbench study records theorems -j 2
+    """
+    from workbench.studies.theorems import make_theorems_record
+
+    if restart:
+        begin_anew(work)
+    made = make_theorems_record(_data(out), work, workers=workers)
+    click.echo(f"theorems: {', '.join(made['files'])}")
+
+
+@records.command()
 @sweep_option
 @device_option
 @dtype_option

@@ -1,0 +1,385 @@
+"""What theorems and remarks of the papers come to in bundled models: ``workbench study records theorems``.
+
+Each row of ``data/records/theorems`` is one quantity of one model, trained or untrained: abdullaev2025 Theorem IV.1 and
+Corollary III.2, saritas2025 Appendices A.1 and D. The pages of the papers show them. The unit of sampling of a trained
+model is an input, that of untrained weights an initialisation, and that of a training a seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from workbench.analyses.attention_spectrum import kernel_svd, singular_alignment
+from workbench.analyses.kernel_pca import principal_axes
+from workbench.analyses.projection_error import (
+    assigned_range,
+    cross_term_range,
+    log_feature_norms,
+    projections,
+)
+from workbench.analyses.softmax_sensitivity import output_bound, output_perturbation
+from workbench.attention.primal import primal_layers
+from workbench.attention.residual import residual_growth
+from workbench.core.children import safe_path
+from workbench.core.files import atomic_write
+from workbench.core.intervals import mean_interval, paired_interval
+from workbench.core.null_distributions import generator
+from workbench.core.threads import one_thread
+from workbench.frames.provenance import versions
+from workbench.papers.claims import untrained_checkpoints
+from workbench.studies.records import THEOREMS, THEOREMS_FILE, read_theorems, write_record
+
+COMMAND = "workbench study records theorems"
+SEED = 0
+TRAINED_INPUTS, UNTRAINED_INPUTS = 8, 1
+INITIALISATIONS = 6
+SHARES = (0.0, 0.5, 1.0)
+"""t of the boosted residual."""
+SIZES = (16, 64, 256, 1024, 4096)
+"""Numbers of keys N of random logits."""
+PENALTIES = (0.05, 0.0)
+"""η of the KSVD penalty: the recipe's, and none."""
+SEEDS = (1907, 1912, 1931)
+
+
+class Row(NamedTuple):
+    """One quantity of one model; ``weights`` is "trained", "untrained", or what they were trained with."""
+
+    paper: str
+    place: str
+    quantity: str
+    setting: str
+    model: str
+    weights: str
+    value: float
+    low: float
+    high: float
+    n: int
+    units: str
+
+
+def make_theorems_record(data: Path, work: Path, *, workers: int = 1) -> dict[str, Any]:
+    """Measure every row, and write ``data/records/theorems`` in place of what is there.
+
+    Parts that are measured and trainings lie in `work`; parts are removed once the record is written.
+    """
+    from joblib import Parallel, delayed
+
+    with safe_path():
+        paths = Parallel(n_jobs=workers)(delayed(measured_part)(name, work) for name in PARTS)
+    about = {
+        "name": THEOREMS,
+        "command": COMMAND,
+        "seed": SEED,
+        "training_seeds": SEEDS,
+        "threads": 1,
+        "versions": versions(),
+    }
+    frame = pd.concat([read_theorems(path) for path in paths], ignore_index=True)
+    record = write_record(data / "records" / THEOREMS, THEOREMS_FILE, frame, about)
+    for path in paths:
+        path.unlink()
+    return record
+
+
+def measured_part(name: str, work: Path) -> Path:
+    """Return the file of one of `PARTS`, measured on one thread unless it lies in `work`."""
+    path = work / f"{name}.csv"
+    if not path.is_file():
+        with one_thread():
+            frame = pd.DataFrame(PARTS[name](work), columns=Row._fields)
+        atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    return path
+
+
+class _Sample(NamedTuple):
+    """A model in float64 and some of its inputs."""
+
+    module: nn.Module
+    batch: Tensor
+
+
+def _sample(spec: str, checkpoint: str | None, n: int) -> _Sample:
+    from workbench.data.batches import inputs
+    from workbench.models.loading import load
+
+    model = load(spec, checkpoint=checkpoint, device="cpu")
+    batch = inputs("bundled:digits", model, n=n, seed=SEED).batch
+    assert isinstance(batch, Tensor)  # images
+    return _Sample(copy.deepcopy(model.module).double().requires_grad_(False), batch.double())
+
+
+def _trained_and_not(
+    spec: str, measure: Callable[[_Sample], dict[str, list[float]]]
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """What ``measure`` gives of every input of the trained model, and on average of every initialisation."""
+    yield "trained", "inputs", pd.DataFrame(measure(_sample(spec, None, TRAINED_INPUTS)))
+    each = [
+        pd.DataFrame(measure(_sample(spec, name, UNTRAINED_INPUTS))).mean()
+        for name in untrained_checkpoints(spec, INITIALISATIONS)
+    ]
+    yield "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True)
+
+
+# abdullaev2025 Theorem IV.1 ----------------------------------------------------------------------------------
+
+
+def growth_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
+    """Growth of Lipschitz constants over all layers without MLPs, plain and boosted, beside the theorem's bounds."""
+    for weights, units, frame in _trained_and_not(spec, _growth):
+        layers = int(frame["layers"].iloc[0])
+        found = {
+            ("largest local Lipschitz constant L of an attention layer", ""): mean_interval(
+                frame["largest 0"]
+            )
+        }
+        for t in SHARES:
+            for name, quantity in (("growth", f"growth K of {layers} layers"), ("bound", "bound of K")):
+                found[quantity, f"t = {t:g}"] = mean_interval(frame[f"{name} {t:g}"])
+        for t in SHARES[1:]:
+            for name, quantity in (
+                ("growth", "K boosted over K plain"),
+                ("bound", "the same of their bounds"),
+            ):
+                ratio = paired_interval(frame[f"{name} {t:g}"], frame[f"{name} 0"], ratio=True)
+                found[quantity, f"t = {t:g}"] = ratio
+            printed = (1 - t / (frame["largest 0"] + 1)) ** layers
+            found["printed (1 − t/(L + 1))ⁿ, with the largest L", f"t = {t:g}"] = mean_interval(
+                printed, ratio=True
+            )
+        for (quantity, setting), one in found.items():
+            yield Row("abdullaev2025", "Theorem IV.1", quantity, setting, spec, weights, *one[:4], units)
+
+
+def learned_rows() -> Iterator[Row]:
+    """t that the bundled models with boosted residuals learned."""
+    for boosted in ("bundled:digits-softmax-boost", "bundled:digits-bilateral-boost"):
+        blocks: Any = _sample(boosted, None, 1).module.blocks
+        learned = pd.Series(
+            [float(block.boost.t) for block in blocks][1:]
+        )  # around the first, t has no effect
+        yield Row(
+            "abdullaev2025", "Theorem IV.1", "learned t: mean, least and largest", "layers from the second", boosted,
+            "trained", learned.mean(), learned.min(), learned.max(), len(learned), "layers",
+        )  # fmt: skip
+
+
+def _growth(sample: _Sample) -> dict[str, list[float]]:
+    first: list[Tensor] = []
+    blocks: Any = sample.module.blocks
+    handle = blocks.register_forward_pre_hook(lambda module, args: first.append(args[0]))
+    sample.module(sample.batch)
+    handle.remove()
+    layers = [lambda tokens, block=block: block.ls1(block.attn(block.norm1(tokens))) for block in blocks]
+    columns: dict[str, list[float]] = {"layers": [float(len(layers))] * len(sample.batch)}
+    for t in SHARES:
+        found = residual_growth(layers, first[0], t, tolerance=1e-3)
+        columns[f"largest {t:g}"] = found.lipschitz.amax(-1).tolist()
+        columns[f"growth {t:g}"] = found.growth[:, -1].tolist()
+        columns[f"bound {t:g}"] = found.bound[:, -1].tolist()
+    return columns
+
+
+# abdullaev2025 Corollary III.2 -------------------------------------------------------------------------------
+
+
+def output_rows() -> Iterator[Row]:
+    """How far noise in the logits moves the outputs of heads, beside the corollary's bound; and both against N."""
+    for spec, source in (
+        ("bundled:digits-vit", "bundled:digits"),
+        ("bundled:prose-softmax", "bundled:prose"),
+    ):
+        for weights, units, frame in _output_frames(spec, source):
+            moved, bound = frame["output_perturbation"], frame["output_perturbation_bound"]
+            found = {
+                "perturbation of a head's output": mean_interval(moved),
+                "its bound σ L √N ‖V‖, L = 1/2": mean_interval(bound),
+                "perturbation over bound": paired_interval(moved, bound, ratio=True),
+                "‖V‖ over √(dN) times the root mean square of V": mean_interval(frame["value_norm_ratio"]),
+            }
+            for quantity, one in found.items():
+                yield Row(
+                    "abdullaev2025", "Corollary III.2", quantity, "σ = 1", spec, weights, *one[:4], units
+                )
+    for spread in (1.0, 10.0):
+        yield from against_keys(spread)
+
+
+def _output_frames(spec: str, source: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    from workbench.runs.analyze import analyze
+
+    def measured(checkpoint: str | None, n: int) -> pd.DataFrame:
+        frame = analyze(
+            "softmax-sensitivity", model=spec, inputs=source, n=n, seed=SEED, checkpoint=checkpoint, null_samples=0,
+            device="cpu",
+        )  # fmt: skip
+        whole = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+        return whole[whole["statistic"].isna()].pivot_table(index="input", columns="metric", values="value")
+
+    yield "trained", "inputs", measured(None, TRAINED_INPUTS)
+    each = [
+        measured(checkpoint, UNTRAINED_INPUTS).mean()
+        for checkpoint in untrained_checkpoints(spec, INITIALISATIONS)
+    ]
+    yield "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True)
+
+
+def against_keys(spread: float, width: int = 64, samples: int = 200) -> Iterator[Row]:
+    """Exponents of N of the perturbation and of its bound, for random logits N(0, spread²) and values N(0, 1)."""
+    from scipy import stats
+
+    moved, bounds = [], []
+    for keys in SIZES:
+        drawn = generator(SEED, "theorems", keys)
+        logits, noise = torch.randn(2, samples, keys, generator=drawn, dtype=torch.float64)
+        v = torch.randn(keys, width, generator=drawn, dtype=torch.float64)
+        moved.append(output_perturbation(spread * logits, noise, v).mean().item())
+        bounds.append(output_bound(v, torch.tensor([keys]), 1.0).item())
+    logs = [pd.Series(numbers).map(math.log) for numbers in (SIZES, moved, bounds)]
+    setting = f"random logits, SD {spread:g}; N = {SIZES[0]} to {SIZES[-1]}"
+    for what, values in zip(("perturbation", "bound"), logs[1:], strict=True):
+        quantity = f"exponent of N of the {what}"
+        fit = stats.linregress(logs[0], values)
+        half = float(stats.t.ppf(0.975, len(SIZES) - 2)) * float(fit.stderr)
+        slope = float(fit.slope)
+        place = ("abdullaev2025", "Corollary III.2", quantity, setting, "", "")
+        yield Row(*place, slope, slope - half, slope + half, len(SIZES), "sizes")
+
+
+# saritas2025 Appendix A.1 ------------------------------------------------------------------------------------
+
+
+def assignment_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
+    """How far the cross-term and the projection loss depend on the assignment of axes, over all assignments."""
+    for weights, units, frame in _trained_and_not(spec, _assignments):
+        for quantity, ratio in (("cross-term, largest over least", True), ("loss J, largest over least", True),
+                                ("least J over the zero predictor's", False)):  # fmt: skip
+            found = mean_interval(frame[quantity], ratio=ratio)
+            yield Row("saritas2025", "Appendix A.1", quantity, "", spec, weights, *found[:4], units)
+
+
+def _assignments(sample: _Sample) -> dict[str, list[float]]:
+    """Geometric means over layers and heads, of every input."""
+    import workbench
+
+    captured: Any = workbench.capture(sample.module, sample.batch, sites=["q", "k", "v", "head_out", "scale"])
+    columns: dict[str, list[float]] = {}
+    for number in range(len(sample.batch)):
+        heads = []
+        for layer in captured:
+            operands = [getattr(layer, site)[number].double() for site in ("q", "k", "v", "head_out")]
+            heads += [_of_head(*head, scale=float(layer.scale)) for head in zip(*operands, strict=True)]
+        for name, value in pd.DataFrame(heads).map(math.log).mean().items():
+            columns.setdefault(str(name), []).append(math.exp(value))
+    return columns
+
+
+def _of_head(q: Tensor, k: Tensor, v: Tensor, h: Tensor, *, scale: float) -> dict[str, float]:
+    axes = principal_axes(k, scale, v.shape[-1])
+    eigenvalues = axes.eigenvalues * axes.log_factor.exp()
+    zero = log_feature_norms(q, k, scale).exp().mean()
+    least, largest = assigned_range(h, projections(q, k, scale, axes), eigenvalues)
+    low, high = cross_term_range(h, eigenvalues)
+    return {
+        "cross-term, largest over least": float(high / low),
+        "loss J, largest over least": float((zero + largest) / (zero + least)),
+        "least J over the zero predictor's": float((zero + least) / zero),
+    }
+
+
+# saritas2025 Appendix D --------------------------------------------------------------------------------------
+
+
+def value_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
+    """Alignment of softmax attention's values with its right singular vectors."""
+    for weights, units, frame in _trained_and_not(spec, _of_values):
+        yield from _aligned("values V of softmax attention", spec, weights, units, frame)
+
+
+def score_rows(work: Path, spec: str = "bundled:digits-primal") -> Iterator[Row]:
+    """Alignment of r-scores with the right singular vectors, trained with and without the penalty."""
+    each = [
+        pd.DataFrame(_of_scores(_sample(spec, name, UNTRAINED_INPUTS))).mean()
+        for name in untrained_checkpoints(spec, INITIALISATIONS)
+    ]
+    what = "r-scores of Primal-Attention"
+    yield from _aligned(what, spec, "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True))
+    for penalty in PENALTIES:
+        found = [pd.DataFrame(_of_scores(_penalised(penalty, seed, work))).mean() for seed in SEEDS]
+        frame = pd.DataFrame(found).reset_index(drop=True)
+        yield from _aligned(what, spec, f"trained, η = {penalty:g}", "seeds", frame)
+
+
+def _aligned(what: str, spec: str, weights: str, units: str, frame: pd.DataFrame) -> Iterator[Row]:
+    aligned, rotated = frame["as they are"], frame["directions rotated at random"]
+    found = {
+        "as they are": mean_interval(aligned),
+        "directions rotated at random": mean_interval(rotated),
+        "the first less the second": paired_interval(aligned, rotated),
+    }
+    quantity = f"{what}: mean |cosine| with H_r"
+    for setting, one in found.items():
+        yield Row("saritas2025", "Appendix D", quantity, setting, spec, weights, *one[:4], units)
+
+
+def _of_values(sample: _Sample) -> dict[str, list[float]]:
+    import workbench
+
+    captured: Any = workbench.capture(sample.module, sample.batch, sites=["v", "attn"])
+    found = [_alignment(layer.v.double(), layer.attn.double()) for layer in captured]
+    return {name: torch.stack([one[name] for one in found]).mean((0, 2)).tolist() for name in found[0]}
+
+
+def _of_scores(sample: _Sample) -> dict[str, list[float]]:
+    (layer,) = primal_layers(sample.module)
+    tokens: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda module, args: tokens.append(args[0]))
+    sample.module(sample.batch)
+    handle.remove()
+    _, sites = layer.attend(tokens[0], observe=True)
+    found = _alignment(sites["r_scores"], layer.kernel(tokens[0]))
+    return {name: values.mean(-1).tolist() for name, values in found.items()}
+
+
+def _alignment(vectors: Tensor, kernel: Tensor) -> dict[str, Tensor]:
+    """`singular_alignment` (input, head) of vectors, and of the same ones mixed by a random rotation."""
+    right = kernel_svd(kernel, vectors.shape[-1]).right
+    drawn = generator(SEED, "theorems", "rotation")
+    width = vectors.shape[-1]
+    turn = torch.linalg.qr(torch.randn(width, width, generator=drawn, dtype=torch.float64)).Q
+    return {
+        "as they are": singular_alignment(vectors, right),
+        "directions rotated at random": singular_alignment(vectors @ turn, right),
+    }
+
+
+def _penalised(penalty: float, seed: int, work: Path) -> _Sample:
+    """Primal-Attention in the last layer, trained on digits with this η."""
+    from workbench.studies.training.runs import asked_recipe, train
+
+    recipe = dataclasses.replace(
+        asked_recipe("digits", None, "primal", None, None, False), ksvd_weight=penalty
+    )
+    out = work / f"weight-{penalty:g}" / f"seed-{seed}"
+    result = train("digits", out, recipe=recipe, seed=seed, device="cpu", progress=False)
+    return _sample(f"file:{result.checkpoints[-1]}", None, TRAINED_INPUTS)
+
+
+PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    "growth": lambda work: growth_rows(),
+    "learned": lambda work: learned_rows(),
+    "output": lambda work: output_rows(),
+    "assignment": lambda work: assignment_rows(),
+    "values": lambda work: value_rows(),
+    "scores": score_rows,
+}
+"""What is measured by itself: function of the folder of trainings."""
