@@ -17,21 +17,22 @@ _COMPARED = {
 }  # fmt: skip
 SEEN_DATA = ("chirp",)
 """Embedded data whose scores had been seen before a claim about them was stated: what they show is exploratory."""
-WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
-"""Models without position encoding; their three seeds were fixed on 2026-11-28, before any was trained."""
 CONFIRMATORY: dict[str, tuple[int, ...]] = {
     f"{task}-{name}": (1907, 1912, 1931, 1949, 1973)[: 5 if task == "digits" else 3]
     for task, names in _COMPARED.items()
     for name in names
-} | dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
+}
 """Seeds of the models that claims compare."""
 CONTINUED: dict[str, tuple[int, ...]] = {
     name: {"digits": (1987, 1996), "prose": (1949, 1973, 1987, 1996)}[name.partition("-")[0]]
     for name in CONFIRMATORY
-    if not name.startswith("photos-") and name not in WITHOUT_POSITIONS
+    if not name.startswith("photos-")
 }
 """Seeds of the second stage, fixed on 2026-11-27. A claim uses them when all are on record for all its models."""
 CONFIRMATORY |= {
     f"digits-rpc-sym-{setting}": (1907, 1912, 1931)
     for setting in ("n5", "n6", "all", "implemented", "iterated")
 }  # other settings of RPC-Attention, fixed on 2026-11-28, without a second stage
+WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
+CONFIRMATORY |= dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
+"""Seeds of the models without position encoding, fixed on 2026-11-28 before any was trained, without a second stage."""
