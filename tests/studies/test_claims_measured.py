@@ -185,10 +185,10 @@ def test_the_command_writes_a_record_and_goes_on_where_it_stopped(tmp_path, monk
     monkeypatch.setattr(claims_measured, "QUESTIONS", (first, second))
     whole = workbench.papers.claims.claims
 
-    def interrupted(paper, model, *more, **settings):
+    def interrupted(model, **settings):
         if model == second.model:
             raise KeyboardInterrupt
-        return whole(paper, model, *more, **settings)
+        return whole(model=model, **settings)
 
     def command():
         with pytest.raises(SystemExit) as left:
@@ -202,10 +202,10 @@ def test_the_command_writes_a_record_and_goes_on_where_it_stopped(tmp_path, monk
     monkeypatch.setattr(
         workbench.papers.claims,
         "claims",
-        lambda *one, **settings: asked.append(one) or whole(*one, **settings),
+        lambda model, **settings: asked.append(model) or whole(model=model, **settings),
     )
     assert command() == 0
-    assert asked == [second]
+    assert asked == [second.model]
     assert "2 models" in capsys.readouterr().out
     about = json.loads((tmp_path / "records" / "claims" / "record.json").read_text())
     assert about["settings"] == {"null_samples": 2, "untrained": 2}
