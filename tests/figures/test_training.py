@@ -134,6 +134,19 @@ def test_every_variant_has_a_panel_with_the_baseline_behind_it():
     assert [trace.name for trace in lines(alone)] == ["softmax"]
 
 
+def test_behind_a_variant_is_the_baseline_of_its_claim_where_that_is_not_softmax():
+    fig = variant_curves_figure(record(), baselines={"m-tssa": "m-two", "m-absent": "m-plain"})
+    assert titles(fig) == ["bilateral", "token statistics<br>against bilateral"]
+    drawn = {(trace.xaxis, trace.name): trace.y for trace in lines(fig)}
+    assert list(drawn) == [
+        (axis, name)
+        for axis in ("x", "x2")
+        for name in ("baseline: softmax unless named", "attention named above")
+    ]
+    behind = drawn["x2", "baseline: softmax unless named"]
+    np.testing.assert_allclose(behind, drawn["x", "attention named above"])
+
+
 def test_the_axis_says_what_is_drawn_of_which_split():
     frame = record(("loss", "accuracy", "projection_error"))
     found = {metric: variant_curves_figure(frame, metric).layout.yaxis for metric in frame["metric"].unique()}
@@ -240,6 +253,20 @@ def test_the_dotted_line_is_the_baseline_s_or_where_it_is_asked_for():
     assert [line.x0 for line in lines] == pytest.approx([90, 1])
 
 
+def test_another_baseline_is_a_stroke_in_the_row_of_its_mechanism():
+    rows = results()
+    rows["baseline"] = rows["attention"].map({"bilateral": "m-softmax", "tssa": "m-bilateral"})
+    fig = versus_baseline_figure(rows, PANELS)
+    name = "bilateral, baseline of token statistics"
+    assert "not significant beside its baseline" in key(fig)
+    assert name in key(fig)
+    strokes = [trace for trace in fig.data if (trace.hovertemplate or "").startswith(name)]
+    assert [(trace.x[0], trace.y[0]) for trace in strokes] == [
+        (pytest.approx(80), 2),
+        (pytest.approx(1.6), 2),
+    ]
+
+
 def test_chance_is_a_bar_and_the_floor_a_stroke_where_there_are_any():
     fig = versus_baseline_figure(results(), PANELS)
     bars = bands(fig, NULL_BAND)
@@ -283,11 +310,11 @@ def test_words_stand_beside_their_rows():
 
     words = written(("tssa", "accuracy_top1", 0.77, 0.7512), ("primal", "accuracy_top1", 0.1, 0.2))
     assert words["77.0 % (75.1 %)"] == 2
-    assert words["Published (its softmax):ImageNet-1K top-1"] < 0
+    assert words["Published (its baseline):ImageNet-1K top-1"] < 0
     assert "10.0 % (20.0 %)" not in words  # no row of it
     words = written(("tssa", "cross_entropy", 3, 2.5), ("bilateral", "perplexity", 30, 31.26))
     assert (words["3.00 (2.50) nats"], words["30.0 (31.3)"]) == (2, 1)
-    assert words["Published (its softmax):word perplexity,or loss of a token"] < 0
+    assert words["Published (its baseline):word perplexity,or loss of a token"] < 0
     assert not any("Published" in text for text in written())
     with pytest.raises(UnknownName, match="speed"):
         written(("tssa", "speed", 1, 1))

@@ -97,8 +97,8 @@ def test_what_is_no_training_record_is_refused():
 
 def test_variants_have_their_range_and_their_difference_from_the_baseline():
     results = ends_and_speed(curves(), 0.7)
-    found = versus_baseline(results, {"digits": "baseline"})
-    assert list(found.columns) == list(baselines.COLUMNS)
+    found = versus_baseline(results, {"quick": "baseline", "never": "baseline"})
+    assert list(found.columns) == [*baselines.COLUMNS, "baseline"]
     row = ends(found, "quick", "mean_loss").iloc[0]
     own, reference = (ends(results, name, "mean_loss")["value"] for name in ("quick", "baseline"))
     assert (row["value"], row["low"], row["high"]) == (own.median(), own.min(), own.max())
@@ -128,19 +128,29 @@ def test_the_finding_is_what_the_interval_leaves(shift, word):
         for model, name, values in rows
         for seed, value in enumerate(values)
     )
-    found = versus_baseline(results, {"t": "a"})
+    found = versus_baseline(results, {"b": "a"})
     assert list(found["finding"]) == ["", word]
 
 
 def test_one_seed_tells_nothing_apart():
     results = ends_and_speed(curves({name: runs[:1] for name, runs in ACCURACY.items()}), 0.7)
-    found = versus_baseline(results, {"digits": "baseline"})
+    found = versus_baseline(results, {"quick": "baseline", "never": "baseline"})
     assert set(found["finding"]) == {"", "not significant", "not reached"}
 
 
-def test_a_task_without_its_baseline_is_refused():
-    with pytest.raises(InputError, match="digits has no baseline"):
-        versus_baseline(ends_and_speed(curves()), {"prose": "baseline"})
+def test_each_model_is_compared_with_its_baseline_and_one_that_is_absent_is_refused():
+    results = ends_and_speed(curves(), 0.7)
+    found = versus_baseline(results, {"quick": "never", "never": "baseline"})
+    row = ends(found, "quick", "accuracy").iloc[0]
+    values = [ends(results, name, "accuracy")["value"] for name in ("quick", "never")]
+    assert (row["baseline"], row["difference"]) == ("never", welch_interval(*values).value)
+    speed = ends(found, "quick", "epochs_to_threshold").iloc[0]  # which no seed of its baseline has
+    assert (speed["finding"], speed["difference"]) == (
+        "not significant",
+        pytest.approx(math.nan, nan_ok=True),
+    )
+    with pytest.raises(InputError, match="quick has no accuracy of its baseline other"):
+        versus_baseline(results, {"quick": "other"})
 
 
 def test_the_change_is_a_geometric_mean_over_seeds_and_its_difference_a_ratio():
@@ -228,8 +238,17 @@ def test_records_hold_the_baseline_first_and_the_variants_of_its_task():
     assert set(frame["attention"]) == {"softmax", "tssa", "bilateral"}
     assert set(frame["seed"]) == set(CONFIRMATORY["digits-vit"][:2])  # and no exploratory one
     assert frame["epoch"].max() == 3
-    assert frame.attrs["baselines"] == {"digits": "digits-vit"}
+    assert frame.attrs["baselines"] == {"digits-tssa": "digits-vit", "digits-bilateral": "digits-vit"}
     assert len(frame.attrs["records"]) == len(frame.attrs["provenance"]) == 3
+
+
+def test_records_hold_the_baselines_of_the_claims():
+    frame = recorded_curves([*PAIRS, ("bundled:prose-softmax", "bundled:prose")], ["rpc-sym"])
+    assert frame.attrs["baselines"] == {
+        "digits-rpc-sym": "digits-softmax-sym", "digits-softmax-sym": "digits-vit",
+        "prose-rpc-sym": "prose-softmax-sym", "prose-softmax-sym": "prose-softmax",
+    }  # fmt: skip
+    assert {*frame.attrs["baselines"], "digits-vit", "prose-softmax"} == set(frame["model"])
 
 
 def test_a_task_alone_has_the_origin_of_its_models_alone():
@@ -278,7 +297,7 @@ def test_records_that_there_are_not():
         recorded_curves([("bundled:digits-vitt", "bundled:digits")])
     found = recorded_curves([*PAIRS, ("bundled:nowhere", "bundled:prose")], ["tssa"])
     assert set(found.attrs["absent"]) == {"nowhere"}
-    assert found.attrs["baselines"] == {"digits": "digits-vit"}
+    assert found.attrs["baselines"] == {"digits-tssa": "digits-vit"}
 
 
 def test_printed_ends_are_those_of_the_papers_tables():

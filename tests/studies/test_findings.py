@@ -69,12 +69,15 @@ def test_sentences_about_seeds_name_their_number_and_agree_with_the_verdicts():
 def test_differences_and_learning_tell_what_their_intervals_decide():
     versus = pd.DataFrame(
         [
-            ("m", "digits", "tssa", "accuracy", 0.02, 0.01, 0.03, 3, "higher"),
-            ("m", "digits", "tssa", "mean_loss", 0.5, -0.1, 1.1, 3, "not significant"),
-            ("m", "digits", "tssa", "epochs_to_threshold", None, None, None, 3, "not reached"),
+            ("b", "digits", "softmax", "accuracy", None, None, None, 3, "", None),
+            ("m", "digits", "tssa", "accuracy", 0.02, 0.01, 0.03, 3, "higher", "b"),
+            ("m", "digits", "tssa", "mean_loss", 0.5, -0.1, 1.1, 3, "not significant", "b"),
+            ("m", "digits", "tssa", "epochs_to_threshold", None, None, None, 3, "not reached", "b"),
+            ("r", "digits", "rpc-sym", "epochs_to_threshold", -2.0, -3.0, -1.0, 3, "lower", "m"),
         ],
         columns=[
             "model", "task", "attention", "quantity", "difference", "difference_low", "difference_high", "n", "finding",
+            "baseline",
         ],
     )  # fmt: skip
     (sentence,) = findings.difference_findings(versus, "accuracy", "Accuracy in points", 100)
@@ -86,8 +89,8 @@ def test_differences_and_learning_tell_what_their_intervals_decide():
     assert findings.difference_findings(versus, "loss", "Loss") == []
     assert findings.difference_findings(pd.DataFrame(), "loss", "Loss") == []
     loss, speed, end = findings.learning_findings(versus, {"digits": 0.9})
-    assert "beside the baseline's, is significantly different with none (3 seeds" in loss
-    assert speed == "Epochs to 90 % accuracy are not reached with tssa."
+    assert "beside the baseline's (of rpc-sym: tssa), is significantly different with none (3 seeds" in loss
+    assert speed == "Epochs to 90 % accuracy are fewer with rpc-sym; not reached with tssa."
     assert end == "Accuracies at the end are higher with tssa."
 
 

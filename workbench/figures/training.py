@@ -43,7 +43,7 @@ _PRINTED = {
     "perplexity": ("word perplexity", "{:.1f} ({:.1f})"),
     "cross_entropy": ("loss of a token", "{:.2f} ({:.2f}) nats"),
 }
-_SCALED = ["value", "low", "high", "floor", "null_low", "null_high"]
+_SCALED = ["value", "low", "high", "reference", "floor", "null_low", "null_high"]
 
 
 def training_curves_figure(
@@ -84,9 +84,13 @@ def training_curves_figure(
 
 
 def variant_curves_figure(
-    frame: pd.DataFrame, metric: str = "loss", split: str = "test", first: int = 0
+    frame: pd.DataFrame,
+    metric: str = "loss",
+    split: str = "test",
+    first: int = 0,
+    baselines: Mapping[str, str] | None = None,
 ) -> go.Figure:
-    """A metric against the epoch, a panel per variant with the curve of softmax attention behind it.
+    """A metric against the epoch, a panel per variant with the curve of its baseline behind it.
 
     Medians over seeds, bands from least to largest. Losses, perplexities, errors and norms that span more than a decade
     are on logarithmic axes.
@@ -96,6 +100,7 @@ def variant_curves_figure(
         metric: of the record.
         split: "test" or "train".
         first: the epoch to begin with, where the first ones would hide all differences later.
+        baselines: model → its baseline; softmax attention by default. Another is named in the panel's title.
 
     Raises:
         InputError: no such rows, or two models with the same attention.
@@ -107,12 +112,19 @@ def variant_curves_figure(
     rows = rows[rows["epoch"] >= first].assign(value=lambda own: own["value"] * factor)
     medians = rows.groupby(["attention", "epoch"])["value"].median()
     others = [name for name in order if name != _BASELINE] or order
-    parts = []
+    attention = dict(zip(rows["model"], rows["attention"], strict=True))
+    pairs = [(model, base) for model, base in (baselines or {}).items() if {model, base} <= set(attention)]
+    behind = {attention[model]: attention[base] for model, base in pairs}
+    names, parts = {_OTHER: "attention named above"}, []
     for name in others:
-        own = rows[rows["attention"].isin([_BASELINE, name])]
-        same = own["attention"].where(own["attention"] == _BASELINE, _OTHER)
-        parts.append(own.assign(panel=look_of(name).label, attention=same))
-    plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names={_OTHER: "attention named above"})
+        base, title = behind.get(name, _BASELINE), look_of(name).label
+        if base != _BASELINE:
+            title += f"<br>against {look_of(base).label}"
+            names = {_BASELINE: "baseline: softmax unless named", **names}
+        own = rows[rows["attention"].isin([base, name])]
+        same = np.where(own["attention"] == base, _BASELINE, _OTHER)
+        parts.append(own.assign(panel=title, attention=same))
+    plot = Plot(pd.concat(parts), "epoch", "attention", "panel", names=names)
     logs = log and medians.max() > 10 * medians.min()
     # bands of seeds that diverge for some epochs would press the lines together
     plot = plot.metric(metric).scale(y_title=_title(split, words), y_log=logs, y_cut=True)
@@ -134,8 +146,9 @@ def versus_baseline_figure(
     """A row per variant, a panel per quantity: the value with its range, filled where it differs from the baseline's.
 
     A filled marker says that the difference from the softmax baseline is significant, an open one that it is
-    not; where there is no value stands why. The baseline's own is filled, and a line goes through it. A grey bar shows
-    the null distribution and a stroke the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
+    not; where there is no value stands why. The baseline's own is filled, and a line goes through it. A stroke is the
+    value of another baseline, which the column ``baseline`` names. A grey bar shows the null distribution and a stroke
+    the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
 
     Args:
         frame: rows of `workbench.studies.baselines` (its `COLUMNS`), one model per variant.
@@ -159,13 +172,15 @@ def versus_baseline_figure(
     side, side_title = _beside(published)
     for quantity in set(panels) - {*known}:
         raise InputError(f"the frame has no {quantity}; its quantities: {', '.join(known)}")
-    rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])])
+    other = _other_baselines(frame)
+    rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])]).assign(reference=other)
     rows[_SCALED] = rows[_SCALED].astype(float).mul(np.where(rows["quantity"] == "accuracy", 100, 1), axis=0)
     rows["same"] = ~rows["finding"].isin(["", "lower", "higher"])
     rows["side"] = rows["attention"].map(side)
     own = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
     levels = own.to_dict() | dict(lines or {})
-    hollow = ("same", "not significant beside softmax")
+    beside = "its baseline" if other.notna().any() else "softmax"
+    hollow = ("same", f"not significant beside {beside}")
     counts = rows.groupby("attention")["n"].max().dropna().astype(int) if "n" in rows else rows.iloc[:0]
     seeds = (
         f"{' to '.join(dict.fromkeys(map(str, (counts.min(), counts.max()))))} seeds"
@@ -177,9 +192,27 @@ def versus_baseline_figure(
     forest = Forest(rows, y="attention", x=panels, panel="quantity")
     forest = forest.scale(log=[*log], row=2.1 if nulls else 1.5)  # a null is seen above and below its marker
     forest = forest.add(Null(words=NOISE), Stroke(name="floor: error of the true projections"))
+    if other.notna().any():
+        pairs = frame[other.notna()].drop_duplicates("model")
+        attention = frame.drop_duplicates("model").set_index("model")["attention"]
+        of = {
+            f"{look_of(attention[row.baseline]).label}, baseline of {look_of(row.attention).label}"
+            for row in pairs.itertuples()
+        }
+        forest = forest.add(Stroke("reference", name="; ".join(sorted(of))))
     forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
     return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
+
+
+def _other_baselines(frame: pd.DataFrame) -> pd.Series:
+    """The value of each row's baseline, NaN where that has no baseline itself: a line through all rows shows it."""
+    values = frame.set_index(["model", "quantity"])["value"]
+    compared = set(frame.loc[frame["finding"] != "", "model"])
+    keys = zip(frame.get("baseline", [None] * len(frame)), frame["quantity"], strict=True)
+    return pd.Series(
+        [values[key] if key[0] in compared else np.nan for key in keys], frame.index, dtype=float
+    )
 
 
 def _end_panels(known: Iterable[str], threshold: float) -> dict[str, str]:
@@ -200,7 +233,7 @@ def _beside(published: pd.DataFrame | None) -> tuple[dict[str, str], str]:
     }
     title = ",<br>or ".join(name for metric, (name, _) in _PRINTED.items() if metric in metrics)
     spaced = {name: text.replace("%", " %") for name, text in words.items()}
-    return spaced, f"Published (its softmax):<br>{title}"
+    return spaced, f"Published (its baseline):<br>{title}"
 
 
 def _axis(metric: str) -> tuple[str, int, bool]:

@@ -136,10 +136,11 @@ def recorded_curves(
 
     Args:
         pairs: (baseline, inputs): a bundled model, and the bundled inputs of its task, for instance
-            ("bundled:digits-vit", "bundled:digits"). ``frame.attrs["baselines"]`` is ``{task: baseline}``; one that is
-            without data is listed in ``frame.attrs["absent"]``, ``{model: reason}``.
-        variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. The baseline
-            is always there.
+            ("bundled:digits-vit", "bundled:digits"). ``frame.attrs["baselines"]`` is ``{model: baseline}``: that of
+            the papers' claims (`stated_baselines`), or of its task. A baseline without data is listed in
+            ``frame.attrs["absent"]``, ``{model: reason}``.
+        variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. Their
+            baselines are always there.
         n: how many seeds of each model, the first ones; all that answer by default.
         epochs: the first so many epochs; all by default.
 
@@ -168,18 +169,20 @@ def recorded_curves(
         for variant in sorted(wanted - known):
             raise UnknownName("attention on record for these tasks", variant, known)
         others = others[others["attention"].isin(wanted)]
-    frame = answering_each(recorded([*baselines, *others.index], "training"))
+    stated = stated_baselines()
+    of_claims = [stated[name] for name in others.index if name in stated]
+    models = dict.fromkeys([*baselines, *others.index, *of_claims])
+    frame = answering_each(recorded([*models], "training"))
     if (n is not None and n < 1) or (epochs is not None and epochs < 1):
         raise InputError(f"no rows of n {n} seeds and {epochs} epochs; give numbers from 1 on")
     attrs = frame.attrs
     rank = frame.groupby("model")["seed"].rank(method="dense")
     chosen = rank <= (math.inf if n is None else n)
     frame = frame[chosen & (frame["epoch"] <= (math.inf if epochs is None else epochs))]
-    frame.attrs = {
-        **attrs,
-        "absent": absent,
-        "baselines": {about.loc[name, "task"]: name for name in baselines},
-    }
+    tasks = frame.drop_duplicates("model").set_index("model")["task"]
+    by_task = {tasks[name]: name for name in baselines}
+    of_each = {name: stated.get(name, by_task[task]) for name, task in tasks.items() if name not in baselines}
+    frame.attrs = {**attrs, "absent": absent, "baselines": of_each}
     return frame
 
 
@@ -237,32 +240,40 @@ def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] =
 
 
 def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Median, least and largest value over seeds of every quantity, and the mean difference from the task's baseline.
+    """Median, least and largest value over seeds of every quantity, and the mean difference from the baseline's.
 
     ``difference`` has Welch's 95 % interval; ``finding`` is "lower" or "higher" where that leaves 0 out, "not
     significant" where it does not, "not reached" where a seed has no value, and empty for the baseline itself. No
-    allowance is made for asking of several variants. ``baselines`` is ``{task: model}``. Columns are `COLUMNS`.
+    allowance is made for asking of several variants. ``baselines`` is ``{model: baseline}``; a model that it lacks is
+    a baseline only. Columns are `COLUMNS` and ``baseline``.
 
-    Raises `InputError` for a task whose baseline is not in the frame.
+    Raises `InputError` for a model whose baseline is not in the frame.
     """
     rows = []
-    for task, own in results.groupby("task", sort=False):
-        baseline = baselines.get(str(task))
-        if baseline not in set(own["model"]):
-            raise InputError(f"task {task} has no baseline in this frame; baselines are {dict(baselines)}")
-        values = {key: part.set_index("seed")["value"] for key, part in own.groupby(["model", "quantity"])}
-        for row in own.drop_duplicates(["model", "quantity"]).to_dict("records"):
-            here = values[row["model"], row["quantity"]]
-            reference = values[baseline, row["quantity"]]
-            apart = {} if row["model"] == baseline else _apart(welch_interval(here, reference))
-            rows.append(
-                {name: row[name] for name in ("model", "task", "attention", "quantity", "unit")}
-                | {"value": here.median(), "low": here.min(), "high": here.max(), "n": int(here.count())}
-                | {"over": "seeds"}
-                | apart
-                | ({"finding": UNREACHED} if here.isna().any() else {})
+    values = {key: part.set_index("seed")["value"] for key, part in results.groupby(["model", "quantity"])}
+    for row in results.drop_duplicates(["model", "quantity"]).to_dict("records"):
+        model, quantity = row["model"], row["quantity"]
+        baseline = baselines.get(model)
+        if baseline is not None and (baseline, quantity) not in values:
+            raise InputError(f"{model} has no {quantity} of its baseline {baseline} in this frame")
+        here = values[model, quantity]
+        apart = {}
+        if baseline is not None:
+            reference = values[baseline, quantity]
+            reached = reference.notna().all()  # else its remaining seeds are chosen by their values
+            apart = _apart(
+                welch_interval(here, reference)
+                if reached
+                else Finding(math.nan, math.nan, math.nan, len(here))
             )
-    return _results(rows)
+        rows.append(
+            {name: row[name] for name in ("model", "task", "attention", "quantity", "unit")}
+            | {"value": here.median(), "low": here.min(), "high": here.max(), "n": int(here.count())}
+            | {"over": "seeds", "baseline": baseline}
+            | apart
+            | ({"finding": UNREACHED} if here.isna().any() else {})
+        )
+    return _results(rows, "baseline")
 
 
 def compared(
@@ -280,8 +291,11 @@ def compared(
         return frame, frame, frame
     by_seed = ends_and_speed(frame)
     known = set(frame["model"])
-    baselines = {task: f"{task}-{reference}" for task in tasks if f"{task}-{reference}" in known}
-    versus = versus_baseline(by_seed[by_seed["task"].isin(baselines)], baselines)
+    references = {task: f"{task}-{reference}" for task in tasks if f"{task}-{reference}" in known}
+    rows = by_seed[by_seed["task"].isin(references)]
+    task_of = dict(zip(rows["model"], rows["task"], strict=True))
+    baselines = {model: references[task] for model, task in task_of.items() if model != references[task]}
+    versus = versus_baseline(rows, baselines)
     for part in (frame, by_seed, versus):
         names = zip(part["model"], part["task"], strict=True)
         part["label"] = [kinds[model.removeprefix(f"{task}-")] for model, task in names]

@@ -172,10 +172,12 @@ def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor:
 
 
 def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> list[str]:
-    """By task, which variants significantly learn faster or slower than the baseline, and end better or worse.
+    """By task, which variants significantly learn faster or slower than their baselines, and end better or worse.
 
     Of `versus_baseline` of `ends_and_speed`; ``thresholds`` are the accuracies whose epochs are compared.
     """
+    attention = dict(zip(ends["model"], ends["attention"], strict=True))
+    common = set(ends.loc[ends["finding"] == "", "model"])
     sentences = []
     for task, own in ends.groupby("task", sort=False):
 
@@ -189,9 +191,12 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
         at = f"{thresholds[str(task)]:.0%}".replace("%", " %")
         order = {"lower": "lower with", "higher": "higher with"}
         epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "not reached with"}
+        compared = own[(own["finding"] != "") & ~own["baseline"].isin(common)].drop_duplicates("model")
+        others = [f"{row.attention}: {attention[row.baseline]}" for row in compared.itertuples()]
+        beside = f"the baseline's (of {', '.join(others)})" if others else "the baseline's"
         sentences += [
-            f"On {task} the mean test loss of training, beside the baseline's, is {those('mean_loss', order)} "
-            f"({_counts(own.groupby('attention')['n'].max())} seeds each, Welch's 95 % CI of the difference).",
+            f"On {task} the mean test loss of training, beside {beside}, is {those('mean_loss', order)} "
+            f"({_counts(own.groupby('model')['n'].max())} seeds each, Welch's 95 % CI of the difference).",
             f"Epochs to {at} accuracy are {those('epochs_to_threshold', epochs)}.",
             f"Accuracies at the end are {those('accuracy', order)}.",
         ]
