@@ -21,7 +21,6 @@ from workbench.studies import records
 from workbench.studies.evaluation.robustness import claimed, make_robustness_record
 from workbench.studies.records import (
     CONFIRMED_COLUMNS,
-    confirmed_seeds,
     evaluation_record,
     read_metrics,
     training_record,
@@ -276,7 +275,7 @@ def _evaluate_the_seeds(tmp_path, data, work, monkeypatch):
 
 def test_a_confirmatory_seed_is_trained_by_the_recipe_on_record():
     given = {task: load_task(task).architecture for task in ("digits", "photos", "prose")}
-    for name in confirmed_seeds(list(CONFIRMATORY)):
+    for name in CONFIRMATORY:
         model = (MODELS | CONFIRMED_ONLY)[name]
         asked = asked_recipe(model.task, model.recipe, model.attention, None, model.options, model.boost)
         on_record = records._described(name, confirmed=name in CONFIRMED_ONLY)["recipe"]
