@@ -144,8 +144,8 @@ def test_a_figure_of_a_notebook_opens_where_it_measured(tmp_path, monkeypatch):
     )
     address = address_of_figure(tmp_path / "spectra.json")
     assert address == {
-        "model": "bundled:digits-softmax-sym", "inputs": "bundled:digits", "n": 2, "seed": 3,
-        "layer": 1, "view": "spectrum",
+        "model": "bundled:digits-softmax-sym", "checkpoint": "epoch-030",
+        "inputs": "bundled:digits", "n": 2, "seed": 3, "layer": 1, "view": "spectrum",
     }  # fmt: skip
     assert Explorer.at(address).place.layer == 1
 
