@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from workbench.core.null_distributions import FEW_NULL_SAMPLES, null_of_draws
+from workbench.core.intervals import FEW_NULL_SAMPLES
+from workbench.core.null_distributions import null_of_draws
 
 
 def draws(count):

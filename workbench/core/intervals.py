@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 LEVEL = 0.95
+FEW_NULL_SAMPLES = 40
+"""From this number on 2.5 % of the null samples are at least one: fewer have no 95 % range."""
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

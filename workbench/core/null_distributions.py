@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.core.intervals import FEW_NULL_SAMPLES
+
 
 def derived_seed(seed: int, *place: str | int) -> int:
     """A seed for one place (input, layer, …) under a run's seed, the same on every machine and batching."""
@@ -22,10 +24,6 @@ def generator(seed: int, *place: str | int) -> torch.Generator:
 
 
 ROUNDING = 1e-12  # relative; draws closer than this differ in the order of their sums
-
-
-FEW_NULL_SAMPLES = 40
-"""From this number on 2.5 % of the null samples are at least one: fewer have no 95 % range."""
 
 
 class Null(NamedTuple):

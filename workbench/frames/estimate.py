@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.core.intervals import Finding, mean_interval
-from workbench.core.null_distributions import FEW_NULL_SAMPLES
+from workbench.core.intervals import FEW_NULL_SAMPLES, Finding, mean_interval
 from workbench.frames.results import provenance_of
 
 
