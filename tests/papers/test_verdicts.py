@@ -457,7 +457,7 @@ def test_the_page_of_rules_has_the_numbers_of_the_records():
     assert f"a family has at most {largest} members" in " ".join(page.split())
     few = counted(trained).query("units == 'seeds' and n == 3 and over == 'model - baseline'")
     points = 100 * few.loc[few["measure"].str.startswith("accuracy"), "detectable"].dropna()
-    said = f"Three seeds detect differences of {points.min():.0f} to {points.max():.0f} percentage points of accuracy"
+    said = f"three seeds detect differences of {points.min():.0f} to {points.max():.0f} percentage points of accuracy"
     assert said in " ".join(page.split())
 
 
