@@ -147,7 +147,7 @@ def test_what_a_figure_compares_is_what_the_verdict_of_the_same_quantity_says(ev
         assert row["seeds"] == claim["n"]
 
 
-def test_robust_principal_components_lose_under_pgd_and_noise_though_seed_0_wins(evaluated):
+def test_robust_principal_components_win_nothing_under_pgd_and_noise_though_seed_0_does(evaluated):
     attacked = evaluated[
         (evaluated["metric"] == "accuracy_top1") & evaluated["protocol"].isin(["pgd", "noise"])
     ]
@@ -155,9 +155,9 @@ def test_robust_principal_components_lose_under_pgd_and_noise_though_seed_0_wins
     for protocol, budget in (("pgd", 0.02), ("noise", 0.3)):
         own = found[(found["protocol"] == protocol) & (found["epsilon"] == budget)]
         mean, seed = own[own["training_seed"].isna()].iloc[0], own[own["training_seed"] == 0].iloc[0]
-        assert mean["value"] < 0
+        assert mean["low"] < 0
         assert mean["seeds"] >= 5
-        assert seed["value"] > 0.1  # what figures once drew, with an interval over its images
+        assert seed["value"] > 0.1 > mean["value"]  # what figures once drew, with an interval over its images
 
 
 ATTACKS = {"fgsm": "FGSM", "pgd": "PGD"}
