@@ -95,7 +95,7 @@ pages: $(READY) ## write the tables and numbers that pages take from records
 
 docs: $(READY) ## build the documentation site into site/, with the figures that are there
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && touch site/.complete
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && touch site/.complete
 
 site: docs ## put the site of this version beside earlier ones, on the branch gh-pages: make site VERSION=0.1
 	@test -n "$(VERSION)" || { echo "say which version: make site VERSION=0.1"; exit 2; }

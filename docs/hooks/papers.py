@@ -40,7 +40,8 @@ _WORDS = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Put the paper's section of the page of coverage in the place of its mark."""
     if page.file.src_uri.startswith("papers/") and "<!-- coverage -->" in markdown:
-        rows = coverage(Path(page.file.src_uri).stem).replace("](papers/", "](")  # links from the folder of papers
+        # links lead on from the folder of papers
+        rows = coverage(Path(page.file.src_uri).stem).replace("](papers/", "](")
         markdown = markdown.replace("<!-- coverage -->", rows)
     return markdown
 
