@@ -126,7 +126,10 @@ def _module_stub(path: Path) -> str:
     body = [text for node in tree.body for text in _declared(node, TYPED[path.name])]
     imports = _imports(tree, "\n".join(body))
     imports += ["from typing import Literal, Unpack, overload", "from workbench.runs import options"]
-    return "\n".join([f"{HEAD}# ruff: noqa: I001", *imports, "", *body]) + "\n"
+    return (
+        "\n".join([f"{HEAD}# ruff: noqa: I001 (imports in the order of the source)", *imports, "", *body])
+        + "\n"
+    )
 
 
 def _declared(node: ast.stmt, typed: str) -> Iterator[str]:

@@ -113,10 +113,10 @@ def name_of_model(model: Mapping[str, Any]) -> Any:
 def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], list[str]]:
     """Number the models of several frames that have one name and other weights: "ViT 1", "ViT 2", in their order.
 
-    Return the frames, renamed where needed, and a note for each name. Weights are told apart by their sha256 in the
-    provenance, or that of the file they were captured into. Rows per token or pair, which have no column
+    Return the frames, renamed where needed, and a note for each name. Weights are the same where their sha256 in the
+    provenance is, or that of the file they were captured into. Rows per token or pair, which have no column
     ``checkpoint``, get the checkpoint into the name. A name that has several weights in one frame, as a record of
-    training seeds has, stays: its rows tell them apart.
+    training seeds has, stays: a column of its rows names the seed.
     """
     weights: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
     several = set()
@@ -141,7 +141,7 @@ def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFr
 
 
 def _name_and_weights(run: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
-    """What the rows of a run are told apart by, and the checkpoint and hash of the weights that they are of."""
+    """Return what names the rows of a run, and the checkpoint and hash of the weights that they are of."""
     model = run.get("model") or {}
     checkpoint = model.get("checkpoint")
     file = (run.get("inputs") or {}).get("qkv") or {}

@@ -1,6 +1,6 @@
 # Written by `python -m tests.stubs` from the signatures and the registry of analyses.
 # fmt: off
-# ruff: noqa: I001
+# ruff: noqa: I001 (imports in the order of the source)
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 import pandas as pd
