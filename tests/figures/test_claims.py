@@ -164,7 +164,7 @@ def test_an_interpretation_that_alone_was_tested_on_a_model_is_drawn_where_the_o
     assert text.count("other") == 1
 
 
-def test_headlines_stay_with_all_their_models_where_a_page_is_too_short():
+def test_primary_claims_stay_with_all_their_models_where_a_page_is_too_short():
     rows = [claims(interpretation=str(n), primary=n in (2, 7), claim="one").iloc[:1] for n in range(48)]
     other = claims("other", interpretation="7", primary=True, claim="one").iloc[:1]
     kept = shown_claims(pd.concat([*rows, other]))
@@ -231,9 +231,7 @@ def test_every_outcome_has_a_colour_of_its_own_and_its_words_in_column_key_and_c
         == len({VERDICTS[verdict] for verdict in outcomes})
         == 5
     )
-    assert "it is not diagnostic where the null lies in the range too" in claims_caption(
-        claims(verdict=NOT_DIAGNOSTIC)
-    )
+    assert "not diagnostic: the null lies in the range too" in claims_caption(claims(verdict=NOT_DIAGNOSTIC))
     assert "also random: it holds of untrained weights too" in claims_caption(claims(verdict=RANDOM_TOO))
     assert not re.search("diagnostic|random", claims_caption(claims(verdict="holds")))
 
@@ -270,9 +268,9 @@ def test_the_number_of_null_samples_stands_in_the_key():
 def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
     plain = claims_caption(claims())
     assert "equivalent" not in plain
-    assert "rows marked" not in plain
+    assert "Rows marked" not in plain
     trained = claims(options="model=digits-tssa, baseline=digits-vit", kind="count")
-    assert "rows marked exact count do not." in claims_caption(trained)
+    assert "Rows marked exact count do not count." in claims_caption(trained)
     assert claims_caption(trained).endswith(f"{DATA['digits']}.")
     assert "digits;</span>" in " ".join(titles(claims_figure(trained)))
     for data, said in (("shape", "shape"), ("shape+chirp", "2 data sets")):
@@ -286,7 +284,7 @@ def test_a_caption_says_of_verdicts_kinds_and_data_what_is_drawn():
     told = claims_caption(claims(options=f"data={many}, model=primal, baseline=softmax"))
     assert told.endswith("3 data sets, of which a row has the mean: shape, chirp and phase.")
     same = claims_caption(claims(verdict="equivalent within the margin"))
-    assert "is equivalent, whatever the shading, where" in same
+    assert "equivalent: within the margin" in same
 
 
 def test_what_holm_undecides_is_marked_with_its_p():
@@ -377,7 +375,7 @@ def test_a_small_published_number_makes_no_axis_logarithmic():
     assert "signed log" not in titles(fig)
 
 
-def test_what_is_no_headline_says_why():
+def test_what_is_not_primary_says_why():
     text = " ".join(titles(claims_figure(claims(kind="identity"))))
     assert "mathematics</span>" in text
     assert "secondary</span>" in " ".join(titles(claims_figure(claims(primary=False))))

@@ -73,7 +73,7 @@ _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letter
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 570, PAGE - 2 * _MARGIN, 3
 _DOUBTS = {
-    "†": "decided by its own interval, undecided among the paper's headline claims of its date: Holm-adjusted p = {}",
+    "†": "decided by its own interval, undecided among the paper's primary claims of its date: Holm-adjusted p = {}",
     "‡": "decided over all data sets, undecided without one of them: Holm-adjusted p = {}",
 }
 # By the analysis, what the null of permutations permutes.
@@ -283,8 +283,8 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table of claims that `claims_figure` draws.
 
     What was not tested is left out. Where the rest would not fit a page, those claims keep one row each that have no
-    headline there: headlines stay, and with a row all its models. Where that would not fit either, headlines alone
-    stay, without mathematics, exact counts and questions of ours.
+    primary one there: primary ones stay, and with a row all its models. Where that would not fit either, primary ones
+    alone stay, without mathematics, exact counts and questions of ours.
 
     Args:
         frame: what `claims_figure` takes.
@@ -330,37 +330,34 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None) -> str:
-    """How the figure of a table of claims is read: verdicts, why rows are no headlines, and data, of what it draws.
+    """Return how the figure of a table of claims is read: verdicts, rows that do not count, and data.
 
     Args:
         frame: what `claims_figure` takes.
         titles: embedded data → what they are, in words.
     """
     shown, rows = _shown(frame)
-    lanes = _lanes(rows)
-    same = "is equivalent, whatever the shading, where it lies within the margin (bracket, or shading about a number), "
-    against = any(one.verdict == AGAINST for one in lanes)
-    same += "which is no effect where more or less is claimed, " * against
-    aside = _listed(_aside(shown)).replace(" and ", " or ")
-    said = "A claim holds where the whole 95 % CI lies in the shaded range, fails where it lies outside, "
-    said += same * (EQUIVALENT in {*shown["verdict"]} or any(one.same for one in lanes))
-    said += "and is undecided elsewhere; "
-    said += "it is not diagnostic where the null lies in the range too; " * (
-        NOT_DIAGNOSTIC in {*shown["verdict"]}
-    )
-    said += "also random: it holds of untrained weights too; " * (RANDOM_TOO in {*shown["verdict"]})
-    said += "a paper's headline claims of one date "
-    said += (
-        "about one model " * (counted(shown)["model"].nunique() > 1) + "are decided together (Holm, 5 %). "
-    )
-    said += "A headline is the one reading of a claim that counts" + f"; rows marked {aside} do not" * bool(
-        aside
-    )
-    said += (
-        ". Margins, and thresholds that a paper does not print, are set here, not by the paper; § names the "
-    )
-    known = [f"{DATA[name]}." for name in _data(shown) if name in DATA]
-    return " ".join([f"{said}claim's place.", *known, *_embedded(shown, titles or {})])
+    lanes, verdicts = _lanes(rows), {*shown["verdict"]}
+    parts = [
+        "A claim holds where its whole 95 % CI lies in the shaded range, fails where it lies outside, and is undecided "
+        "otherwise"
+    ]
+    if EQUIVALENT in verdicts or any(lane.same for lane in lanes):
+        against = any(lane.verdict == AGAINST for lane in lanes)
+        part = "equivalent: within the margin (bracket, or shading about a number)"
+        parts.append(part + (", no effect where one is claimed" if against else ""))
+    if NOT_DIAGNOSTIC in verdicts:
+        parts.append("not diagnostic: the null lies in the range too")
+    if RANDOM_TOO in verdicts:
+        parts.append("also random: it holds of untrained weights too")
+    model = "about one model " if counted(shown)["model"].nunique() > 1 else ""
+    parts.append(f"primary claims of one date {model}are decided together (Holm, 5 %)")
+    sentences = ["; ".join(parts) + "."]
+    if aside := _listed(_aside(shown)).replace(" and ", " or "):
+        sentences.append(f"Rows marked {aside} do not count.")
+    sentences.append("Margins, and thresholds that a paper does not print, are ours.")
+    data = [f"{DATA[name]}." for name in _data(shown) if name in DATA]
+    return " ".join([*sentences, *data, *_embedded(shown, titles or {})])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -452,7 +449,7 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
 
 
 def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls: bool) -> str:
-    """The words of a claim, what must hold, and in grey its place, its sample and why it is no headline."""
+    """The words of a claim, what must hold, and in grey its place, its sample and why it does not count."""
     first = own.iloc[0]
     every = [(row["model"], _sampled(row)) for row in own["row"]]
     sampled = [one for name, one in every if one not in ("", usual.get(name))]
@@ -478,7 +475,7 @@ def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls
 
 
 def _aside(frame: pd.DataFrame) -> list[str]:
-    """Why rows are no headlines."""
+    """Return why rows do not count."""
     kinds = frame["kind"].map(_KINDS).fillna("secondary")
     return [*kinds[frame["kind"].isin([*_KINDS]) | ~frame["primary"].astype(bool)].unique()]
 
