@@ -86,9 +86,6 @@ def _class(name: str, bases: list[str], kinds: list[type], entry: Analysis | Non
         options = {key: option for key, option in options_of(kind).items() if key in own}
         for key, option in options.items():
             lines += [f"    {key}: {written(option.kind)}", *_documented(option.help)]
-    if entry is not None and "method" not in entry.options:
-        ways = ["auto", "dense"] if entry.whole else ["auto", "dense", "tiled"]
-        lines += [f"    method: {written(Literal[tuple(ways)])}", *_documented("changes nothing here")]
     if len(lines) == 1:
         lines.append("    ...")
     return "\n".join(lines)

@@ -30,7 +30,7 @@ from workbench.analyses.layer import (
     visible_of,
 )
 from workbench.analyses.reductions import Diversity, HeadOutput, Received, RowDistance, RowEntropy
-from workbench.analyses.registry import Analysis, OfMaps
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
 from workbench.analyses.tiles import Operands, Reduced, Reduction, count_tiled, report_broken, tiled_operands
 from workbench.captures import attention_output
 from workbench.core.errors import InputError
@@ -51,7 +51,7 @@ SINK_OVER_UNIFORM = 2.0  # more than this many times its share under uniform att
 
 
 @dataclass(frozen=True)
-class Options(OfMaps):
+class Options(OfInputs):
     """Options of `attention-map`."""
 
     null_samples: Annotated[
@@ -61,7 +61,7 @@ class Options(OfMaps):
 
 
 @dataclass(frozen=True)
-class PairOptions:
+class PairOptions(OfMatrices):
     """Which queries to show pair by pair."""
 
     query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
@@ -348,7 +348,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
     need_token_attention(layer)
     record = layer.record
-    operands = tiled_operands(layer, options)
+    operands = tiled_operands(layer, options.method)
     count_tiled(layer, operands is not None, "without a null distribution of head diversity")
     found = _of_maps(layer, options) if operands is None else _of_tiles(layer, operands)
     maps, windows, positions = found.maps, layer.window_column, found.positions
@@ -448,7 +448,7 @@ def _output(reduced: Reduced) -> Tensor:
 
 def _all_heads(layer: Layer) -> Operands:
     """Of the chosen heads and the others, whose mean a head's output is compared with."""
-    operands = tiled_operands(replace(layer, chosen_heads=None), Options(method="tiled"))
+    operands = tiled_operands(replace(layer, chosen_heads=None), "tiled")
     assert operands is not None  # tiles are asked for
     return operands
 

@@ -31,7 +31,7 @@ from workbench.analyses.layer import (
     visible_of,
 )
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, RowSquares
-from workbench.analyses.registry import Analysis, OfMaps
+from workbench.analyses.registry import Analysis, OfInputs
 from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.analyses.tiles import Operands, count_tiled, report_broken, tiled_operands
 from workbench.core import operands
@@ -49,7 +49,7 @@ _PERMUTED = (
 
 
 @dataclass(frozen=True)
-class Options(OfMaps):
+class Options(OfInputs):
     """How far local attention reaches, and which segments the patches of an image belong to."""
 
     radius: Annotated[
@@ -354,7 +354,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, each of which attends within itself")
-    operands = tiled_operands(layer, options)
+    operands = tiled_operands(layer, options.method)
     if operands is None:
         attn = layer.choose_heads(token_attention(layer.record))
         queries, keys = attn.shape[-2:]

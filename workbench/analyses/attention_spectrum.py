@@ -33,7 +33,7 @@ from workbench.analyses.layer import Layer, NotApplicable, need_token_attention
 from workbench.analyses.linalg import best_matches, head_bases, inside_share, left_out
 from workbench.analyses.null_values import null_values
 from workbench.analyses.reductions import HeadOutput
-from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues, Single
+from workbench.analyses.registry import Analysis, OfValues, Single
 from workbench.analyses.tiled_spectra import attention_leading
 from workbench.analyses.tiles import Operands, count_tiled, reduce_tiles, tiled_operands
 from workbench.attention.primal import PrimalAttention
@@ -55,7 +55,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
-class Options(OfValues, InTiles):
+class Options(OfValues):
     """How many singular values; the null distribution of the spectra is that of random queries and keys."""
 
     max_rank: Annotated[
@@ -65,8 +65,8 @@ class Options(OfValues, InTiles):
 
     @property
     def map_limit(self) -> int | None:
-        """The largest maps, in entries per input, that are captured; None for all."""
-        return None if self.max_rank == "all" else FromMaps(self.method).map_limit
+        """The largest matrices, in entries, that are formed whole; None for all."""
+        return None if self.max_rank == "all" else super().map_limit
 
 
 SINGULAR_VALUE = Metric(
@@ -250,13 +250,13 @@ def _in_tiles(layer: Layer, options: Options) -> bool:
             )
         return True
     known = layer.record.q is not None and layer.record.k is not None and layer.record.attn is None
-    return not primal and known and options.max_rank != "all" and options.in_tiles(layer.site("k").shape[-2])
+    return not primal and known and options.in_tiles(layer.site("k").shape[-2] ** 2)
 
 
 def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
     """`measure` without whole matrices: the leading singular triplets, by products in tiles."""
     need_token_attention(layer)
-    operands = tiled_operands(layer, FromMaps("tiled"))
+    operands = tiled_operands(layer, "tiled")
     assert operands is not None  # tiles are asked for
     queries, keys = operands.q.shape[-2], operands.k.shape[-2]
     if queries != keys:

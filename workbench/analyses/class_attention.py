@@ -29,7 +29,7 @@ from workbench.analyses.layer import (
 )
 from workbench.analyses.membership import placed_share
 from workbench.analyses.reductions import Received
-from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.analyses.tiles import Mask, Operands, count_tiled, report_broken, tiled_operands
 from workbench.captures import LayerRecord
@@ -55,7 +55,7 @@ _CHOOSE = "choose one with query: mean (over all queries), first or last"
 
 
 @dataclass(frozen=True)
-class Options(FromMaps, OfHeads):
+class Options(OfHeads):
     """Whose attention, and what of it."""
 
     query: Query = "auto"
@@ -74,7 +74,7 @@ class Options(FromMaps, OfHeads):
 
 
 @dataclass(frozen=True)
-class TokenOptions(FromMaps):
+class TokenOptions(OfMatrices):
     """Whose attention to show token by token."""
 
     query: Query = "auto"
@@ -311,7 +311,7 @@ def class_rows(
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
-    operands = tiled_operands(layer, options)
+    operands = tiled_operands(layer, options.method)
     count_tiled(layer, operands is not None)
     queries, tokens = _map_size(layer.record)
     if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
@@ -385,7 +385,7 @@ def _rollout_in_tiles(
     """`attention_rollout`, each layer by one product of its row with the maps."""
     row = weights
     for record in reversed(records):
-        operands = tiled_operands(replace(layer, record=record, chosen_heads=None), FromMaps("tiled"))
+        operands = tiled_operands(replace(layer, record=record, chosen_heads=None), "tiled")
         assert operands is not None  # tiles are asked for
         operands = operands._replace(keys=None)
         own = row / 2

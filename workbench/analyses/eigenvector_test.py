@@ -22,7 +22,7 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, r
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.pairs import absolute_differences, relative_differences
-from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
+from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tiled_spectra import GramTiles
 from workbench.analyses.tiles import count_tiled
 from workbench.core.errors import InputError, UnknownName
@@ -41,7 +41,7 @@ CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relati
 
 
 @dataclass(frozen=True)
-class Options(OfValues, InTiles):
+class Options(OfValues):
     """In which precision, and how much noise perturbs the eigenvectors."""
 
     precision: Annotated[
@@ -327,7 +327,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     v = layer.choose_heads(layer.site("v"))
     k, scale, real = chosen_keys(layer, options.standardize, options.padding)
-    tiled = options.in_tiles(k.shape[-2]) and (options.method == "tiled" or options.precision == "float64")
+    tiled = options.in_tiles(k.shape[-2] ** 2) and (
+        options.method == "tiled" or options.precision == "float64"
+    )
     found = eigenvector_test(
         k,
         v,

@@ -24,7 +24,7 @@ from workbench.analyses.layer import (
     token_attention,
     visible_of,
 )
-from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
@@ -70,11 +70,6 @@ class Options(OfHeads):
         "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
     ] = 4
     single: Single = False
-
-    @property
-    def map_limit(self) -> int | None:
-        """The largest maps, in entries per input, that are captured beside what they are made of."""
-        return FromMaps().map_limit
 
 
 FILTER_SHARE = Metric(

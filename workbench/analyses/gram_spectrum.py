@@ -22,7 +22,7 @@ from torch import Tensor
 from workbench.analyses.attention_matrix import groups_of, noise_like
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
 from workbench.analyses.linalg import EPSILON
-from workbench.analyses.registry import Analysis, InTiles, OfInputs, Standardize
+from workbench.analyses.registry import Analysis, OfInputs, Standardize
 from workbench.analyses.tiled_spectra import GramTiles, effective_rank_of
 from workbench.analyses.tiles import count_tiled
 from workbench.core import operands
@@ -43,7 +43,7 @@ _RESIDUAL = 1e-6  # of the largest eigenvalue: where a pair by products in tiles
 
 
 @dataclass(frozen=True)
-class Options(OfInputs, InTiles):
+class Options(OfInputs):
     """How many eigenvalues, of which keys, in which unit."""
 
     max_rank: Annotated[
@@ -557,7 +557,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     spectrum. In tiles the leading eigenvalues, with their residuals and bounds of what needs them all.
     """
     need_token_attention(layer)
-    if options.in_tiles(layer.site("k").shape[-2]) and (
+    if options.in_tiles(layer.site("k").shape[-2] ** 2) and (
         options.method == "tiled" or options.max_rank != "all"
     ):
         yield from _tiled(layer, options)

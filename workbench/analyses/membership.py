@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
-from workbench.analyses.registry import Analysis, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
@@ -58,7 +58,7 @@ class Options(OfHeads):
 
 
 @dataclass(frozen=True)
-class TokenOptions:
+class TokenOptions(OfMatrices):
     """By which formula to show memberships token by token."""
 
     convention: Annotated[

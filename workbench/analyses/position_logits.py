@@ -23,7 +23,7 @@ from workbench.analyses.layer import (
     need_token_attention,
     visible_of,
 )
-from workbench.analyses.registry import Analysis, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
@@ -56,7 +56,7 @@ class Options(OfHeads):
 
 
 @dataclass(frozen=True)
-class PairOptions:
+class PairOptions(OfMatrices):
     """How much of long inputs to show pair by pair."""
 
     max_tokens: Annotated[Annotated[int, Ge(1)], "how many tokens of each input, from its first"] = 80

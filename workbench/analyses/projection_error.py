@@ -23,7 +23,7 @@ from workbench.analyses.layer import Layer, need_token_attention, report_axes, s
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.reductions import HeadOutput
-from workbench.analyses.registry import Analysis, FromMaps, InTiles, OfValues
+from workbench.analyses.registry import Analysis, OfValues
 from workbench.analyses.tiles import Mask, count_tiled, reduce_tiles
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
@@ -42,7 +42,7 @@ LARGEST = torch.finfo(torch.float64).max
 
 
 @dataclass(frozen=True)
-class Options(OfValues, InTiles):
+class Options(OfValues):
     """Which of the conventions, of which queries and keys."""
 
     convention: Annotated[
@@ -53,11 +53,6 @@ class Options(OfValues, InTiles):
         Literal["none", "per-token"],
         "none, or per-token: q and k over features, and attention from them (teo2024_as_implemented always does)",
     ] = "none"
-
-    @property
-    def map_limit(self) -> int | None:
-        """Pairs of queries and keys per input up to which a causal mask is written out."""
-        return FromMaps(self.method).map_limit
 
 
 PROJECTION_ERROR = Metric(
@@ -508,7 +503,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     q = layer.choose_heads(queries)
     k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
     asked = CONVENTIONS if options.convention == "all" else (options.convention,)
-    tiled = options.in_tiles(k.shape[-2])
+    tiled = options.in_tiles(k.shape[-2] ** 2)
     causal = tiled and record.causal and q.shape[-2] == k.shape[-2]
     found = projection_errors(
         q,

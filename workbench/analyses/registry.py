@@ -38,57 +38,43 @@ Per = Literal["token", "pair"]
 """What a row of the finer tables is of: a token, or a pair (query and key, two directions)."""
 
 
+Method = Literal["auto", "dense", "tiled"]
+MAP_ENTRIES = 2**25
+"""Entries of a matrix of tokens × tokens up to which it is formed whole unless asked otherwise.
+
+256 MB in float64; 12 heads at 1672 tokens."""
+
+
 @dataclass(frozen=True)
-class OfInputs:
-    """The option of every analysis of inputs."""
+class OfMatrices:
+    """The option of every analysis: how it works with matrices of tokens × tokens, if it needs any."""
+
+    method: Annotated[
+        Method,
+        "matrices of tokens × tokens: dense forms them whole, in float64; tiled works tile by tile, in memory that "
+        "grows with the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads "
+        "of an input; others: of one head), then tiled",
+    ] = "auto"
+
+    @property
+    def map_limit(self) -> int | None:
+        """The largest matrices, in entries, that are formed whole; None for all."""
+        return {"auto": MAP_ENTRIES, "tiled": 0, "dense": None}[self.method]
+
+    def in_tiles(self, entries: int) -> bool:
+        """Whether to work in tiles for matrices of this size."""
+        return self.map_limit is not None and entries > self.map_limit
+
+
+@dataclass(frozen=True)
+class OfInputs(OfMatrices):
+    """The options of every analysis of inputs."""
 
     per_input: Annotated[
         bool,
         "rows per input; false: means, or else mean, deviation, 95 % interval and quantiles over inputs, in memory "
         "that does not grow with them",
     ] = True
-
-
-MAP_ENTRIES = 2**25
-"""Pairs of a query and a key, over the heads of an input, up to which maps are formed whole unless asked otherwise.
-
-256 MB in float64; 12 heads at 1672 tokens."""
-
-
-@dataclass(frozen=True)
-class FromMaps:
-    """The option of what reads attention maps and can do without the matrix of queries × keys."""
-
-    method: Annotated[
-        Literal["auto", "dense", "tiled"],
-        "dense: maps formed whole, in float64; tiled: tile by tile in memory that grows with the tokens, products in "
-        "float32 and sums in float64; auto: dense up to 2^25 pairs of queries and keys per input, then tiled",
-    ] = "auto"
-
-    @property
-    def map_limit(self) -> int | None:
-        """The largest maps, in entries per input, that are formed whole; None for all."""
-        return {"auto": MAP_ENTRIES, "tiled": 0, "dense": None}[self.method]
-
-
-@dataclass(frozen=True)
-class OfMaps(FromMaps, OfInputs):
-    """Options of an analysis of attention maps."""
-
-
-@dataclass(frozen=True)
-class InTiles:
-    """The option of an analysis of matrices of tokens × tokens that can do without forming them."""
-
-    method: Annotated[
-        Literal["auto", "dense", "tiled"],
-        "dense: matrices of tokens × tokens formed whole; tiled: leading pairs and sums by products in tiles, float64, "
-        "in memory that grows with the tokens; auto: dense up to 2^25 pairs of tokens of a head, then tiled",
-    ] = "auto"
-
-    def in_tiles(self, tokens: int) -> bool:
-        """Whether to work in tiles for so many tokens."""
-        return self.method == "tiled" or (self.method == "auto" and tokens**2 > MAP_ENTRIES)
 
 
 @dataclass(frozen=True)
@@ -192,7 +178,7 @@ class Analysis:
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
     """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
     whole: str = ""
-    """Why it needs matrices of tokens × tokens whole; empty where it forms none, or has a method without them."""
+    """Why it has no method "tiled"; empty where it forms no matrices of tokens × tokens, or can do without."""
     pooled: tuple[str, ...] = ()
     """Options (or "checkpoint") over whose values runs of a model are described together; rows have a column each."""
 
@@ -205,19 +191,13 @@ class Analysis:
         """The options as its functions receive them, complete and valid.
 
         Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take, such
-        as method="tiled" of an analysis that needs whole matrices; any of them takes "auto" and "dense", and one that
-        forms no such matrix takes "tiled" as well.
+        as method="tiled" of an analysis that needs whole matrices.
         """
-        if "method" in options and "method" not in self.options:
-            options = dict(options)
-            method = options.pop("method")
-            if method not in ("auto", "dense", "tiled"):
-                raise InputError(f"method must be 'auto', 'dense' or 'tiled'; got {method!r}")
-            if method == "tiled" and self.whole:
-                raise InputError(f"{self.name} has no method 'tiled': {self.whole}; leave method out")
-        return check_options(
-            self.options_type, options, self.name if self.per is None else f"{self.name} per {self.per}"
-        )
+        name = self.name if self.per is None else f"{self.name} per {self.per}"
+        chosen = check_options(self.options_type, options, name)
+        if self.whole and options.get("method") == "tiled":
+            raise InputError(f"{name} has no method 'tiled': {self.whole}; leave method out")
+        return chosen
 
     def rows_per(self, per: str | None) -> Analysis:
         """Itself for None, else its rows of tokens or pairs. Raises `InputError` where it has no such rows."""

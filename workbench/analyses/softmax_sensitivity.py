@@ -27,7 +27,7 @@ from workbench.analyses.attention_matrix import (
     with_null,
 )
 from workbench.analyses.layer import Layer, NotApplicable
-from workbench.analyses.registry import Analysis, FromMaps, OfHeads, Single
+from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
@@ -58,11 +58,6 @@ class Options(OfHeads):
         "samples of the null distribution, random q and k of the same size, at least 2; 0 leaves it out",
     ] = 20
     single: Single = False
-
-    @property
-    def map_limit(self) -> int | None:
-        """The largest maps, in entries per input, that are captured beside what they are made of."""
-        return FromMaps().map_limit
 
 
 SOFTMAX_LIPSCHITZ = Metric(

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, span_angles
 from workbench.analyses.null_values import null_values
-from workbench.analyses.registry import Analysis
+from workbench.analyses.registry import Analysis, OfMatrices
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed, generator
 from workbench.core.operands import check_finite, checked
@@ -39,7 +39,7 @@ Of = Annotated[
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(OfMatrices):
     """Whose directions."""
 
     projection: Of = "v"
@@ -49,7 +49,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class PairOptions:
+class PairOptions(OfMatrices):
     """Whose directions, and how many, to show pair by pair."""
 
     projection: Of = "v"

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, NotApplicable, need_room_for_maps
-from workbench.analyses.registry import FromMaps
+from workbench.analyses.registry import Method, OfMatrices
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import checked
@@ -563,19 +563,19 @@ class Operands(NamedTuple):
         )
 
 
-def tiled_operands(layer: Layer, options: FromMaps) -> Operands | None:
+def tiled_operands(layer: Layer, method: Method) -> Operands | None:
     """What to work through in tiles; None where the maps of this layer are to be formed whole.
 
     Raises `NotApplicable` where tiles are asked for and attention is not the softmax of its queries and keys.
     """
     record, known = layer.record, layer.record.q is not None and layer.record.k is not None
-    if options.method == "dense" or (options.method == "auto" and (record.attn is not None or not known)):
+    if method == "dense" or (method == "auto" and (record.attn is not None or not known)):
         need_room_for_maps(layer, 2, "leave method='dense' out, or take fewer tokens or heads")
         return None
     if not known:
         raise NotApplicable("holds no queries and keys that make its attention: take method='dense'")
     queries, keys = layer.site("q"), layer.site("k")
-    if queries.shape[1] * queries.shape[2] * keys.shape[2] <= (options.map_limit or 0):
+    if not OfMatrices(method).in_tiles(queries.shape[1] * queries.shape[2] * keys.shape[2]):
         return None
     heads = queries.shape[1]
     q = layer.choose_heads(queries)

@@ -20,7 +20,7 @@ from workbench.analyses.kernel_pca import SPAN_SHARE, PrincipalAxes, kpca_values
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, report_axes, standardize_column
 from workbench.analyses.linalg import best_matches
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
-from workbench.analyses.registry import Analysis, InTiles, OfValues, Standardize
+from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tiles import count_tiled
 from workbench.analyses.value_matrix import (
     PermutedValues,
@@ -38,7 +38,7 @@ SAMPLES, SAMPLED = 4, 1024  # of tokens, in place of a matching of all of them
 
 
 @dataclass(frozen=True)
-class Options(OfValues, InTiles):
+class Options(OfValues):
     """Which vectors are compared, and what becomes of their similarities."""
 
     axis: Annotated[
@@ -377,7 +377,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     v = layer.choose_heads(layer.site("v"))
     k, scale, real = chosen_keys(layer, options.standardize, options.padding)
     quantities = chosen_quantities(options)
-    tiled = options.in_tiles(k.shape[-2])
+    tiled = options.in_tiles(k.shape[-2] ** 2)
     found = value_similarity(
         k,
         v,

@@ -87,7 +87,7 @@ def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> 
         sites,
         keep_nonfinite=analysis.counts_nonfinite,
         # without the site attn no map is formed, and a causal mask need not be written out either
-        map_limit=getattr(options, "map_limit", None if "attn" in sites else 0),
+        map_limit=getattr(options, "map_limit", None) if "attn" in sites else 0,
         perturb=None if perturb is None else lambda given: perturb(given, options, settings.seed),
     )
 

@@ -7,23 +7,16 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-class OfInputs(TypedDict, total=False):
+class OfMatrices(TypedDict, total=False):
+    method: Literal["auto", "dense", "tiled"]
+    """matrices of tokens × tokens: dense forms them whole, in float64; tiled works tile by tile, in memory that grows
+    with the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads of an
+    input; others: of one head), then tiled"""
+
+class OfInputs(OfMatrices, total=False):
     per_input: bool
     """rows per input; false: means, or else mean, deviation, 95 % interval and quantiles over inputs, in memory that
     does not grow with them"""
-
-class FromMaps(TypedDict, total=False):
-    method: Literal["auto", "dense", "tiled"]
-    """dense: maps formed whole, in float64; tiled: tile by tile in memory that grows with the tokens, products in
-    float32 and sums in float64; auto: dense up to 2^25 pairs of queries and keys per input, then tiled"""
-
-class OfMaps(FromMaps, OfInputs, total=False):
-    ...
-
-class InTiles(TypedDict, total=False):
-    method: Literal["auto", "dense", "tiled"]
-    """dense: matrices of tokens × tokens formed whole; tiled: leading pairs and sums by products in tiles, float64,
-    in memory that grows with the tokens; auto: dense up to 2^25 pairs of tokens of a head, then tiled"""
 
 class OfHeads(OfInputs, total=False):
     per_head: bool
@@ -39,7 +32,7 @@ class OfValues(OfHeads, total=False):
     permuted), both of these, rotation (tokens of the values rotated at random about their mean), all three,
     projection (values of all heads projected at random: the same input, other weights), or a null of a plug-in"""
 
-class GramSpectrum(OfInputs, InTiles, total=False, closed=True):
+class GramSpectrum(OfInputs, total=False, closed=True):
     """Spectrum of the centred Gram matrix of the keys."""
     max_rank: Literal["head_dim", "all"] | int
     """how many eigenvalues per head: a number, head_dim (as the papers' tables) or all"""
@@ -52,19 +45,17 @@ class GramSpectrum(OfInputs, InTiles, total=False, closed=True):
     """samples of the null distribution, Gaussian keys of the same shape and mean square, at least 2; each costs as
     much as the spectrum itself; 0 leaves it out"""
 
-class AttentionMap(OfMaps, total=False, closed=True):
+class AttentionMap(OfInputs, total=False, closed=True):
     """Entropy, reach and sinks of attention; head diversity, dead heads, non-finite values."""
     null_samples: int
     """samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out"""
 
-class AttentionMapPair(TypedDict, total=False, closed=True):
+class AttentionMapPair(OfMatrices, total=False, closed=True):
     """The attention of every query to every key, per pair."""
     query: int | None
     """only this token as the query; none: all of them"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class AttentionPatterns(OfMaps, total=False, closed=True):
+class AttentionPatterns(OfInputs, total=False, closed=True):
     """Which simple pattern each head follows: previous, first or own token, induction, local, class, segment, even."""
     radius: float
     """reach of local attention, in tokens of a text and in patches of an image"""
@@ -72,7 +63,7 @@ class AttentionPatterns(OfMaps, total=False, closed=True):
     """segments of images: a folder with one mask image per input, of its name, a colour or grey level each; ink
     (bright patches, for the bundled digits); or none"""
 
-class ClassAttention(FromMaps, OfHeads, total=False, closed=True):
+class ClassAttention(OfHeads, total=False, closed=True):
     """What the class token attends to: special tokens, how evenly, how far apart, on a mask."""
     query: Literal["auto", "mean", "first", "last"]
     """whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all
@@ -89,7 +80,7 @@ class ClassAttention(FromMaps, OfHeads, total=False, closed=True):
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
-class ClassAttentionToken(FromMaps, total=False, closed=True):
+class ClassAttentionToken(OfMatrices, total=False, closed=True):
     """What the class token attends to, token by token, per token."""
     query: Literal["auto", "mean", "first", "last"]
     """whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all
@@ -115,10 +106,8 @@ class TokenSimilarity(OfInputs, total=False, closed=True):
     rate: Literal["none", "fit"]
     """fit: also the oversmoothing rate r per layer, 1 − cos = δ exp(−r layer), by least squares on logarithms; or
     none"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class ValueSimilarity(OfValues, InTiles, total=False, closed=True):
+class ValueSimilarity(OfValues, total=False, closed=True):
     """Similarity of the values V with the kernel-PCA values V̇."""
     axis: Literal["tokens", "features", "both"]
     """features: compare columns of V and V̇ (as the text has it); tokens: rows (as its code); both"""
@@ -128,7 +117,7 @@ class ValueSimilarity(OfValues, InTiles, total=False, closed=True):
     """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
     tokens)"""
 
-class EigenvectorTest(OfValues, InTiles, total=False, closed=True):
+class EigenvectorTest(OfValues, total=False, closed=True):
     """Are the values made of eigenvectors of the centred Gram matrix."""
     precision: Literal["float64", "float32"]
     """float64, or float32 as published: what rounding alone does to γ"""
@@ -138,7 +127,7 @@ class EigenvectorTest(OfValues, InTiles, total=False, closed=True):
     """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
     tokens)"""
 
-class ProjectionError(OfValues, InTiles, total=False, closed=True):
+class ProjectionError(OfValues, total=False, closed=True):
     """Do head outputs project the queries on the principal axes."""
     convention: Literal["teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact", "all"]
     """teo2024_as_published, teo2024_as_implemented, saritas2025, exact or all"""
@@ -157,16 +146,12 @@ class Membership(OfHeads, total=False, closed=True):
     mean"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class MembershipToken(TypedDict, total=False, closed=True):
+class MembershipToken(OfMatrices, total=False, closed=True):
     """Membership of every token in every head, per token."""
     convention: Literal["as_published", "as_implemented"] | None
     """of token statistics attention: as_published (wu2025 eq. 10) or as_implemented (as ToST is trained); none: what
     each layer computes itself"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
 class CodingRate(OfInputs, total=False, closed=True):
     """Coding rates of the tokens before and after attention."""
@@ -179,26 +164,20 @@ class CodingRate(OfInputs, total=False, closed=True):
     normalize: Literal["layer", "none"]
     """layer: streams pass through the norm before the layer's attention, so that they compare with its input; none:
     as they are"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class Subspaces(TypedDict, total=False, closed=True):
+class Subspaces(OfMatrices, total=False, closed=True):
     """Subspaces that the heads read: coherence and angles, from the weights alone."""
     projection: Literal["v", "q", "k"]
     """whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)"""
     null_samples: int
     """samples of the null distribution, random directions, at least 2; 0 leaves it out"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class SubspacesPair(TypedDict, total=False, closed=True):
+class SubspacesPair(OfMatrices, total=False, closed=True):
     """|cos| of every two directions that the heads read, per pair."""
     projection: Literal["v", "q", "k"]
     """whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)"""
     directions: int | None
     """directions of each head, picked at random as in the paper; none: all"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
 class PositionLogits(OfHeads, total=False, closed=True):
     """Attention logits split by content and position."""
@@ -207,17 +186,13 @@ class PositionLogits(OfHeads, total=False, closed=True):
     out"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-    method: Literal["auto", "dense"]
-    """changes nothing here"""
 
-class PositionLogitsPair(TypedDict, total=False, closed=True):
+class PositionLogitsPair(OfMatrices, total=False, closed=True):
     """Attention logits and their parts, for every query and key, per pair."""
     max_tokens: int
     """how many tokens of each input, from its first"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
-class AttentionSpectrum(OfValues, InTiles, total=False, closed=True):
+class AttentionSpectrum(OfValues, total=False, closed=True):
     """Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors."""
     max_rank: Literal["all"] | int
     """how many singular values per head: a number or all"""
@@ -232,13 +207,9 @@ class SoftmaxSensitivity(OfHeads, total=False, closed=True):
     """samples of the null distribution, random q and k of the same size, at least 2; 0 leaves it out"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
 class RobustComponents(OfHeads, total=False, closed=True):
     """What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up."""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
 
 class FilterKernels(OfHeads, total=False, closed=True):
     """Attention beside fitted Gaussian, non-local-means and bilateral kernels."""
@@ -249,8 +220,6 @@ class FilterKernels(OfHeads, total=False, closed=True):
     """samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-    method: Literal["auto", "dense"]
-    """changes nothing here"""
 
 class Snr(OfInputs, total=False, closed=True):
     """Signal and noise before and after attention: does the residual connection raise their ratio."""
@@ -264,5 +233,3 @@ class Snr(OfInputs, total=False, closed=True):
     zero"""
     per_head: bool
     """one row per input and layer, in place of means"""
-    method: Literal["auto", "dense", "tiled"]
-    """changes nothing here"""
