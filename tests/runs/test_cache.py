@@ -268,36 +268,44 @@ def test_an_interrupted_run_goes_on_after_the_layers_it_has_measured(name, optio
     )  # fmt: skip
     with pytest.raises(Stopped):
         workbench.analyze(name, **arguments, cache=True, progress=stopping_after(5))
-    kept = folder.with_name("results-unfinished")
     assert measured == [(0, 2), (1, 2), (2, 2), (3, 2), (0, 1)]
-    assert len([*kept.glob("*/*.safetensors")]) == 5
-    damaged = min(kept.glob("*/*.safetensors"))
+    assert len(layers_in(folder)) == 5
+    damaged = min(layers_in(folder))
     damaged.write_bytes(damaged.read_bytes()[:-3])  # one of the five is measured again
     measured.clear()
     found = workbench.analyze(name, **arguments, cache=True)
     assert len(measured) == 4
     assert {*measured} >= {(1, 1), (2, 1), (3, 1)}
     same(found, whole)
-    assert not [*kept.glob("*")]
+    assert not layers_in(folder)
     assert workbench.analyze(name, **arguments, cache=True).equals(whole)
 
 
-def test_layers_that_take_no_time_are_not_kept_and_old_ones_leave(monkeypatch, folder):
+def layers_in(folder):
+    return [*folder.glob("*/*.layer")]
+
+
+def test_layers_that_take_no_time_are_not_kept_and_the_others_leave_as_results_do(monkeypatch, folder):
     arguments = {"model": "bundled:digits-vit", "inputs": "bundled:digits", "n": 1, "cache": True}
-    kept = folder.with_name("results-unfinished")
     with pytest.raises(Stopped):
         workbench.analyze(NAME, **arguments, progress=stopping_after(2))
-    assert not kept.exists()
-    (kept / "old").mkdir(parents=True)
-    (kept / "young").mkdir()
-    os.utime(kept / "old", (0, 0))
+    assert not layers_in(folder)
     monkeypatch.setattr(unfinished, "WORTH", 0.0)
     with pytest.raises(Stopped):
         workbench.analyze(NAME, **arguments, progress=stopping_after(2))
-    assert {path.name for path in kept.glob("*")} > {"young"}
-    assert not (kept / "old").exists()
-    Store().clear()
-    assert not kept.exists()
+    first, second = layers_in(folder)
+    os.utime(first, (0, 0))
+    store = Store(limit=second.stat().st_size)
+    assert store.info() | {"folder": ""} == {
+        "folder": "",
+        "results": 0,
+        "bytes": 2 * store.limit,
+        "limit": store.limit,
+    }
+    store.shrink()
+    assert layers_in(folder) == [second]
+    assert store.clear() == 0
+    assert not layers_in(folder)
 
 
 def test_what_was_not_used_for_longest_leaves_first():

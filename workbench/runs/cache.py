@@ -15,11 +15,9 @@ import hashlib
 import importlib.metadata
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,7 @@ from workbench.core.files import sha256_bytes
 from workbench.frames.provenance import versions
 from workbench.frames.results import SCHEMA_VERSION, provenance_of, read_frame, shared, write_frame
 from workbench.models.loading import tensor_bytes
-from workbench.runs.unfinished import Unfinished
+from workbench.runs.unfinished import SUFFIX, Unfinished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,33 +58,30 @@ class Unhashable(TypeError):
 
 
 class CacheEntry:
-    """Where one result belongs: ``find`` what is there, ``keep`` what was computed.
+    """The cached result of one run: `find` it, or `keep` it.
 
-    Where the content of something cannot be hashed, nothing is kept and the result's notes say why.
+    Where the content of a model or an input cannot be hashed, nothing is kept and the result's notes give the reason.
     """
 
     def __init__(self, source: Source, ours: bool, question: Mapping[str, Any]) -> None:
         self.store, self.key, self.reason = Store(), None, None
+        self.unfinished: Unfinished | None = None
+        """The layers of the run so far; None where nothing is kept."""
         try:
             self.key = result_key(source, ours, question)
+            self.unfinished = Unfinished(self.store.path(self.key))
         except Unhashable as error:
             self.reason = f"not cached: {error}"
 
-    @property
-    def unfinished(self) -> Unfinished | None:
-        """Where layers are kept until the result is; None where nothing is."""
-        return None if self.key is None else Unfinished(self.store.layers, self.key)
-
     def find(self) -> pd.DataFrame | None:
-        """The result as it was computed, or None."""
+        """Return the result as it was computed, or None."""
         return None if self.key is None else self.store.read(self.key)
 
     def keep(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The same frame, kept for the next time."""
-        if self.key is not None:
+        """Keep the frame for the next time, and return it."""
+        if self.key is not None and self.unfinished is not None:
             self.reason = self.store.write(self.key, frame)
-        if self.unfinished is not None:
-            self.unfinished.done()
+            self.unfinished.remove()
         if self.reason is not None:
             frame.attrs["notes"].append(self.reason)
         return frame
@@ -242,111 +237,108 @@ def _source_sha256() -> str:
     return content_sha256([[str(path.relative_to(root)), sha256_bytes(path.read_bytes())] for path in files])
 
 
-@dataclass(frozen=True)
-class _StoredResult:
-    path: Path
-    size: int
-    used: float
+def find_frame(path: Path, key: str) -> pd.DataFrame | None:
+    """Read the result that `keep_frame` wrote under this key; None for a missing, damaged or other file."""
+    try:
+        frame = read_frame(path)
+        (run,) = frame.attrs["provenance"]
+        if run.pop("cache_key") != key:
+            return None
+        frame.attrs = {"notes": list(run["notes"]), "provenance": shared(run)}
+    except Exception:  # however it is damaged, it is computed again
+        return None
+    return frame
+
+
+def keep_frame(path: Path, key: str, frame: pd.DataFrame) -> None:
+    """Write the result of one run with the key of all that its numbers depend on."""
+    (run,) = provenance_of(frame)
+    kept = frame.copy()
+    kept.attrs = {"provenance": [{**run, "cache_key": key}]}
+    write_frame(kept, path)
 
 
 class Store:
-    """A folder of results by key, of at most ``limit`` bytes: what was not used for longest leaves first."""
+    """A folder of results by key, of at most ``limit`` bytes: the least recently used file is removed first."""
 
     def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
         self.folder = paths.cache_dir() / "results" if folder is None else folder
         self.limit = size_limit() if limit is None else limit
 
-    @property
-    def layers(self) -> Path:
-        """The folder of what runs that are not finished have measured."""
-        return self.folder.with_name(f"{self.folder.name}-unfinished")
-
     def path(self, key: str) -> Path:
+        """Return the path of a result; layers of an unfinished run are beside it."""
         return self.folder / key[:2] / f"{key}.parquet"
 
     def read(self, key: str) -> pd.DataFrame | None:
-        """The result of a key; None where there is none, or the file is damaged (it is then removed)."""
+        """Return the result of a key; None where there is none or its file is damaged, which is removed."""
         path = self.path(key)
         if not path.is_file():
             return None
-        try:
-            frame = read_frame(path)
-            (run,) = frame.attrs["provenance"]
-            if run.pop("cache_key") != key:
-                raise ValueError("the file of another key")
-        except Exception:  # however it is damaged, it is computed again
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return None
-        with contextlib.suppress(OSError):  # another process may have let it go in the meantime
-            os.utime(path)
-        frame.attrs = {"notes": list(run["notes"]), "provenance": shared(run)}
+        frame = find_frame(path, key)
+        with contextlib.suppress(OSError):  # another process may have removed it
+            path.unlink() if frame is None else os.utime(path)
         return frame
 
     def write(self, key: str, frame: pd.DataFrame) -> str | None:
-        """Keep a result, and let go what is over the limit; returns why it could not be kept."""
-        (run,) = provenance_of(frame)
-        kept = frame.copy()
-        kept.attrs = {"provenance": [{**run, "cache_key": key}]}
+        """Keep a result and remove what is over the limit; return why it could not be kept."""
         try:
-            write_frame(kept, self.path(key))
+            keep_frame(self.path(key), key, frame)
             self.shrink()
-        except (OSError, InputError) as error:
-            return f"not cached: {error}"
         except Exception as error:  # a full disk must not cost the result
-            return f"not cached: {type(error).__name__}: {error}"
+            return f"not cached: {error}"
         return None
 
     def shrink(self) -> None:
-        """Remove what a killed process left, and results until the others fit."""
-        files = sorted(self._stored(), key=lambda one: one.used)
-        total = sum(one.size for one in files)
-        for one in files:
+        """Remove half-written files of killed processes, and the least recently used ones until the others fit."""
+        files = self._files()
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
             if total <= self.limit:
                 break
-            one.path.unlink(missing_ok=True)
-            total -= one.size
+            path.unlink(missing_ok=True)
+            total -= size
 
     def info(self) -> dict[str, Any]:
-        """Folder, number of results, bytes and limit."""
-        files = self._stored()
+        """Return folder, number of results, bytes and limit."""
+        files = self._files()
         return {
             "folder": str(self.folder),
-            "results": len(files),
-            "bytes": sum(one.size for one in files),
+            "results": sum(path.suffix == ".parquet" for *_, path in files),
+            "bytes": sum(size for _, size, _ in files),
             "limit": self.limit,
         }
 
     def clear(self) -> int:
-        """Remove all results, and layers of runs that are not finished; returns how many results there were."""
-        shutil.rmtree(self.layers, ignore_errors=True)
-        files = self._stored()
-        for one in files:
-            one.path.unlink(missing_ok=True)
-        return len(files)
+        """Remove all results and the layers of unfinished runs; return the number of results."""
+        results = 0
+        for *_, path in self._files():
+            path.unlink(missing_ok=True)
+            results += path.suffix == ".parquet"
+        return results
 
-    def _stored(self) -> list[_StoredResult]:
+    def _files(self) -> list[tuple[float, int, Path]]:
+        """Time of the last use, bytes and path of all files, the least recently used first."""
         files = []
-        for path in self.folder.glob("*/*") if self.folder.is_dir() else ():
+        for path in self.folder.glob("*/*"):
             hidden = path.name.startswith(".")
-            if path.suffix != ".parquet" and not hidden:
+            if path.suffix not in (".parquet", SUFFIX) and not hidden:
                 continue
-            with contextlib.suppress(FileNotFoundError):  # let go by another process
+            with contextlib.suppress(FileNotFoundError):  # removed by another process
                 about = path.stat()
                 if not hidden:
-                    files.append(_StoredResult(path, about.st_size, about.st_mtime))
+                    files.append((about.st_mtime, about.st_size, path))
                 elif time.time() - about.st_mtime > STALE:
                     path.unlink()
-        return files
+        return sorted(files)
 
 
 def size_limit() -> int:
     """Bytes that may be kept: ``WORKBENCH_CACHE_SIZE`` ("500 MB", "2 GiB", a number of bytes), or `SIZE`."""
-    said = os.environ.get("WORKBENCH_CACHE_SIZE", "").strip()
-    if not said:
+    text = os.environ.get("WORKBENCH_CACHE_SIZE", "").strip()
+    if not text:
         return SIZE
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", said.upper())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", text.upper())
     if match is None:
-        raise InputError(f"WORKBENCH_CACHE_SIZE is a number of bytes, such as 500 MB or 2 GiB; got {said!r}")
+        raise InputError(f"WORKBENCH_CACHE_SIZE is a number of bytes, such as 500 MB or 2 GiB; got {text!r}")
     number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary or not unit else 1000) ** _UNITS[unit])

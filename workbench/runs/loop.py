@@ -118,8 +118,8 @@ def accumulate(
         if unfinished is None:
             yield from analysis.measured(layer, options)
             return
-        found = unfinished.find(layer)
-        if found is None:
+        result = unfinished.find(layer)
+        if result is None:
             started, layer.counts = time.monotonic(), Counts()
             try:
                 measurements = cast(
@@ -128,12 +128,12 @@ def accumulate(
             finally:
                 into.counts.merge(layer.counts)
             yield from measurements
-            found = LayerResult(measurements, layer.counts.counts, layer.heads, layer.total_heads)
-            unfinished.keep(layer, found, time.monotonic() - started)
+            result = LayerResult(measurements, layer.counts.counts, layer.heads, layer.total_heads)
+            unfinished.keep(layer, result, time.monotonic() - started)
             return
-        into.counts.merge(Counts(found.counts))
-        layer.heads, layer.total_heads = [*found.heads], found.total_heads
-        yield from found.measurements
+        into.counts.merge(Counts(result.counts))
+        layer.heads, layer.total_heads = [*result.heads], result.total_heads
+        yield from result.measurements
 
     def measure(layer: Layer) -> None:
         into.sources[layer.index] = layer.record.source

@@ -1,18 +1,16 @@
-"""What was measured of single layers, kept until the whole result is: a run that was interrupted goes on after them."""
+"""Results of single layers, kept until the whole result is: an interrupted run resumes after them."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import save
+import torch
 from torch import Tensor
 
 from workbench.analyses.layer import Layer
@@ -22,16 +20,14 @@ from workbench.core.null_distributions import Null
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import METRICS
 
+SUFFIX = ".layer"
 WORTH = 5.0
 """Seconds from which a layer is kept: less is sooner measured again."""
-STALE = 7 * 24 * 3600.0
-"""Seconds after which nobody goes on with what was kept."""
-_KEY = "workbench"
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """What an analysis found in one layer of one batch: its measurements, counts by message, heads of how many."""
+    """One layer of one batch: measurements, counts by message, measured heads and their total number."""
 
     measurements: Sequence[Measurement]
     counts: Mapping[str, Sequence[int]]
@@ -40,99 +36,61 @@ class LayerResult:
 
 
 class Unfinished:
-    """A folder of layer results, of a run that is known by the ``key`` of its whole result."""
+    """The layers of a run, in files beside its result: a SHA-256, then what `torch.save` writes."""
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / key
+    def __init__(self, result: Path) -> None:
+        self.result = result
 
     def find(self, layer: Layer) -> LayerResult | None:
-        """What was kept of a layer; None where nothing was, or its file is damaged (it is then written anew)."""
-        place = self._place(layer)
-        if not place.is_file():
-            return None
+        """Return a layer's result; None where none was kept or its file is damaged."""
         try:
-            with safe_open(place, "pt") as file:
-                about = json.loads(file.metadata()[_KEY])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-            if about["content"] != _content(tensors):
+            content = self._path(layer).read_bytes()
+            if sha256_bytes(content[64:]).encode() != content[:64]:
                 return None
-            measurements = [
-                _read(str(number), one, tensors) for number, one in enumerate(about["measurements"])
-            ]
-            return LayerResult(measurements, about["counts"], about["heads"], about["total_heads"])
-        except Exception:  # however it is damaged, it is measured again
+            saved = torch.load(io.BytesIO(content[64:]), weights_only=True)
+            return LayerResult(
+                **saved | {"measurements": [_measurement(each) for each in saved["measurements"]]}
+            )
+        except Exception:  # however it is damaged, the layer is measured again
             return None
 
-    def keep(self, layer: Layer, found: LayerResult, seconds: float) -> None:
-        """Keep a layer that took so long, where that is worth it; a full disk costs the copy, not the result."""
+    def keep(self, layer: Layer, result: LayerResult, seconds: float) -> None:
+        """Keep a layer that took at least `WORTH` seconds; a full disk costs the copy, not the result."""
         if seconds < WORTH:
             return
-        tensors, measurements = {}, []
-        for number, measurement in enumerate(found.measurements):
-            tensors |= dict(_tensors(str(number), measurement))
-            measurements.append(
-                {
-                    "metric": measurement.name,
-                    "axes": list(measurement.axes),
-                    "columns": measurement.columns,
-                    "form": measurement.form,
-                }
-            )
-        about = {
-            "measurements": measurements,
-            "counts": found.counts,
-            "heads": found.heads,
-            "total_heads": found.total_heads,
-            "content": _content(tensors),
-        }
-        if not self.path.is_dir():
-            self._forget_stale()
-        with contextlib.suppress(MissingResource, TypeError):  # or a column that JSON does not know
-            atomic_write(self._place(layer), save(tensors, {_KEY: json.dumps(about)}))
+        buffer = io.BytesIO()
+        torch.save(vars(result) | {"measurements": [_plain(each) for each in result.measurements]}, buffer)
+        content = buffer.getvalue()
+        with contextlib.suppress(MissingResource):
+            atomic_write(self._path(layer), sha256_bytes(content).encode() + content)
 
-    def done(self) -> None:
-        """The whole result is there: nothing goes on from here."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def remove(self) -> None:
+        """Remove all layers: the whole result is there."""
+        for path in self.result.parent.glob(f"{self.result.stem}-*{SUFFIX}"):
+            path.unlink(missing_ok=True)
 
-    def _place(self, layer: Layer) -> Path:
-        said = json.dumps([list(layer.ids), layer.step, layer.index])
-        return self.path / f"{sha256_bytes(said.encode())[:32]}.safetensors"
-
-    def _forget_stale(self) -> None:
-        for other in self.path.parent.glob("*"):
-            with contextlib.suppress(OSError):
-                if time.time() - other.stat().st_mtime > STALE:
-                    shutil.rmtree(other)
+    def _path(self, layer: Layer) -> Path:
+        name = sha256_bytes(json.dumps([list(layer.ids), layer.step, layer.index]).encode())[:32]
+        return self.result.with_name(f"{self.result.stem}-{name}{SUFFIX}")
 
 
-def _tensors(name: str, measurement: Measurement) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a measurement by name, on the CPU."""
-    held = {"values": measurement.values}
-    held |= {f"draws.{null}": draws for null, draws in measurement.null_samples.items()}
-    if measurement.null is not None:
-        held |= {f"null.{part}": tensor for part, tensor in measurement.null._asdict().items()}
-    for part, tensor in held.items():
-        # a copy: tensors that share memory cannot be written together
-        yield f"{name}.{part}", tensor.detach().cpu().clone().contiguous()
+def _plain(measurement: Measurement) -> dict[str, Any]:
+    """A measurement in types that `torch.load` reads without running code."""
+    null = measurement.null
+    plain = vars(measurement) | {"metric": measurement.name, "null": None if null is None else tuple(null)}
+    return {name: _copied(value) for name, value in plain.items()}
 
 
-def _read(name: str, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Measurement:
-    """The measurement whose tensors `_tensors` named."""
-    own = {key.partition(".")[2]: tensor for key, tensor in tensors.items() if key.partition(".")[0] == name}
-    null = Null(*(own[f"null.{part}"] for part in Null._fields)) if "null.mean" in own else None
-    draws = {key.removeprefix("draws."): tensor for key, tensor in own.items() if key.startswith("draws.")}
-    return Measurement(
-        METRICS[about["metric"]],
-        own["values"],
-        tuple(about["axes"]),
-        null,
-        about["columns"],
-        draws,
-        about["form"],
-    )
+def _copied(value: Any) -> Any:
+    """Tensors on the CPU, without the memory that they are a view of; containers as dict and tuple."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(item) for name, item in value.items()}
+    return tuple(map(_copied, value)) if isinstance(value, tuple) else value
 
 
-def _content(tensors: Mapping[str, Tensor]) -> str:
-    """Hash of tensors by their names."""
-    digests = [f"{name} {sha256_bytes(save({'x': tensors[name]}))}" for name in sorted(tensors)]
-    return sha256_bytes("\n".join(digests).encode())
+def _measurement(plain: Mapping[str, Any]) -> Measurement:
+    null = None if plain["null"] is None else Null(*plain["null"])
+    fields: dict[str, Any] = {**plain, "metric": METRICS[plain["metric"]], "null": null}
+    return Measurement(**fields)
