@@ -83,9 +83,13 @@ def _class(name: str, bases: list[str], kinds: list[type], entry: Analysis | Non
         lines += [f'    """{title}."""']
     for kind in kinds:
         own = inspect.get_annotations(kind)
+        parents = [base for base in kind.__bases__ if base is not object]
+        inherited = {key: written(part.kind) for base in parents for key, part in options_of(base).items()}
         options = {key: option for key, option in options_of(kind).items() if key in own}
         for key, option in options.items():
-            lines += [f"    {key}: {written(option.kind)}", *_documented(option.help)]
+            narrowed = key in inherited and inherited[key] != written(option.kind)
+            ignored = "  # ty: ignore[invalid-typed-dict-field]" if narrowed else ""
+            lines += [f"    {key}: {written(option.kind)}{ignored}", *_documented(option.help)]
     if len(lines) == 1:
         lines.append("    ...")
     return "\n".join(lines)

@@ -175,17 +175,16 @@ def test_an_analysis_of_whole_matrices_says_why_it_refuses_tiles_and_others_take
     given = layer_of(5)
     for method in ("auto", "dense"):
         assert len(workbench.analyze("gram-spectrum", qkv=given, method=method))
-    with pytest.raises(InputError, match=r"filter-kernels has no method 'tiled': .*fit"):
-        workbench.analyze("filter-kernels", qkv=given, method="tiled")
+    for name, reason in {"filter-kernels": "every fit", "position-logits": "the four terms"}.items():
+        with pytest.raises(
+            InputError, match=f"{name}: method must be 'auto' or 'dense': .*{reason}.*got 'tiled'"
+        ):
+            workbench.analyze(name, qkv=given, method="tiled")
     with pytest.raises(InputError, match="method must be 'auto', 'dense' or 'tiled'; got 'whole'"):
         workbench.analyze("token-similarity", qkv=given, method="whole")
-    for (
-        name,
-        analysis,
-    ) in registry.ANALYSES.items():  # each has a method, forms no such matrix, or says why it must
-        assert analysis.asked({"method": "dense"})
-        if not analysis.whole:
-            assert analysis.asked({"method": "tiled"}), name
+    for name, analysis in registry.ANALYSES.items():
+        for entry in (analysis, *analysis.finer):
+            assert entry.asked({"method": "dense"}).method == "dense", name
 
 
 SPECTRA = ["gram-spectrum", "value-similarity", "eigenvector-test", "projection-error"]

@@ -28,7 +28,7 @@ from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
-from workbench.core.options import NullSamples
+from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import null_range, over_everything, place_in_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -65,6 +65,11 @@ class Options(OfHeads):
         "what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its W = "
         "W_QᵀW_K) or both",
     ] = "both"
+    method: Annotated[
+        Literal["auto", "dense"],
+        "matrices of tokens × tokens are formed whole",
+        Accepted(f"'auto' or 'dense': {_WHOLE}"),
+    ] = "auto"
     null_samples: Annotated[
         NullSamples,
         "samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out",
@@ -577,5 +582,4 @@ ANALYSIS = Analysis(
     (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
     Options,
     findings=findings,
-    whole=_WHOLE,
 )

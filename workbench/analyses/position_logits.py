@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -27,7 +27,7 @@ from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
-from workbench.core.options import NullSamples
+from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import beside_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -47,6 +47,11 @@ CORRELATED = ("token-position", "position-token", "cross")
 class Options(OfHeads):
     """How well the null distribution of the cross terms is known."""
 
+    method: Annotated[
+        Literal["auto", "dense"],
+        "matrices of tokens × tokens are formed whole",
+        Accepted(f"'auto' or 'dense': {_WHOLE}"),
+    ] = "auto"
     null_samples: Annotated[
         NullSamples,
         "samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it "
@@ -365,7 +370,6 @@ ANALYSIS = Analysis(
     (LOGIT_SHARE, LOGIT_CORRELATION),
     Options,
     findings=findings,
-    whole=_WHOLE,
     finer=(
         Analysis(
             "position-logits",

@@ -177,8 +177,6 @@ class Analysis:
     """The same in finer rows."""
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
     """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
-    whole: str = ""
-    """Why it has no method "tiled"; empty where it forms no matrices of tokens × tokens, or can do without."""
     pooled: tuple[str, ...] = ()
     """Options (or "checkpoint") over whose values runs of a model are described together; rows have a column each."""
 
@@ -190,14 +188,10 @@ class Analysis:
     def asked(self, options: Mapping[str, Any]) -> Any:
         """The options as its functions receive them, complete and valid.
 
-        Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take, such
-        as method="tiled" of an analysis that needs whole matrices.
+        Raises `UnknownName` for an option that does not exist, and `InputError` for a value that it does not take.
         """
         name = self.name if self.per is None else f"{self.name} per {self.per}"
-        chosen = check_options(self.options_type, options, name)
-        if self.whole and options.get("method") == "tiled":
-            raise InputError(f"{name} has no method 'tiled': {self.whole}; leave method out")
-        return chosen
+        return check_options(self.options_type, options, name)
 
     def rows_per(self, per: str | None) -> Analysis:
         """Itself for None, else its rows of tokens or pairs. Raises `InputError` where it has no such rows."""

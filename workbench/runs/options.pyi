@@ -181,6 +181,8 @@ class SubspacesPair(OfMatrices, total=False, closed=True):
 
 class PositionLogits(OfHeads, total=False, closed=True):
     """Attention logits split by content and position."""
+    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
+    """matrices of tokens × tokens are formed whole"""
     null_samples: int
     """samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it
     out"""
@@ -216,6 +218,8 @@ class FilterKernels(OfHeads, total=False, closed=True):
     content: Literal["tokens", "heads", "both"]
     """what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its W =
     W_QᵀW_K) or both"""
+    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
+    """matrices of tokens × tokens are formed whole"""
     null_samples: int
     """samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out"""
     single: bool
