@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def _load_analyses() -> None:
     try:
         import torch  # noqa: F401 (is it there?)
-    except ImportError:  # records are drawn without it; their metrics are of no analysis
+    except ImportError:  # frames of records are drawn without it
         return
     from workbench.analyses.registry import ANALYSES
 

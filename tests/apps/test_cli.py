@@ -79,7 +79,7 @@ SCHEME = {
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",
-    "study evaluate", "study efficiency", "render",
+    "study claims", "study evaluate", "study efficiency", "render",
 }  # fmt: skip
 RESUMED = {
     "sweep run", "render", "study train", "study efficiency", "study records training", "study records robustness",

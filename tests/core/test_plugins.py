@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import subprocess
 import sys
 import textwrap
 import tomllib
@@ -60,7 +61,7 @@ def place(tmp_path, monkeypatch):
 
 def registry():
     own = {"eigenvalue": METRICS["eigenvalue"]}
-    return Registry(own, "workbench.metrics", instance_of(Metric))
+    return Registry(own, "workbench.nulls", instance_of(Metric))
 
 
 def words(caught):
@@ -70,7 +71,7 @@ def words(caught):
 
 def test_a_plug_in_joins_when_a_name_is_not_ours(place):
     install(
-        place, "other-a", "1.2", {"workbench.metrics": {"glow": "other_a:GLOW"}},
+        place, "other-a", "1.2", {"workbench.nulls": {"glow": "other_a:GLOW"}},
         {"other_a.py": METRIC.format("GLOW", "glow")},
     )  # fmt: skip
     table = registry()
@@ -79,7 +80,7 @@ def test_a_plug_in_joins_when_a_name_is_not_ours(place):
     assert table["glow"].label == "Label"
     assert list(table) == ["eigenvalue", "glow"]
     (plugin,) = plugins.plugins()
-    assert plugin.title == "metric 'glow' of other-a 1.2 (other_a:GLOW)"
+    assert plugin.title == "null 'glow' of other-a 1.2 (other_a:GLOW)"
     with pytest.raises(KeyError):
         table["none"]
 
@@ -95,14 +96,14 @@ def test_a_plug_in_joins_when_a_name_is_not_ours(place):
     ],
 )  # fmt: skip
 def test_a_broken_one_is_named_in_one_warning_and_the_rest_work(place, module, problem):
-    entries = {"workbench.metrics": {"glow": "other_a:GLOW"}}
+    entries = {"workbench.nulls": {"glow": "other_a:GLOW"}}
     install(place, "other-a", "1.2", entries, {"other_a.py": module})
     install(
-        place, "other-b", "2", {"workbench.metrics": {"shine": "other_b:SHINE"}},
+        place, "other-b", "2", {"workbench.nulls": {"shine": "other_b:SHINE"}},
         {"other_b.py": METRIC.format("SHINE", "shine")},
     )  # fmt: skip
     table = registry()
-    with pytest.warns(UserWarning, match=r"metric 'glow' of other-a 1\.2 \(other_a:GLOW\)") as caught:
+    with pytest.warns(UserWarning, match=r"null 'glow' of other-a 1\.2 \(other_a:GLOW\)") as caught:
         assert list(table) == ["eigenvalue", "shine"]
     (said,) = words(caught)
     assert problem in said
@@ -114,7 +115,7 @@ def test_names_that_clash_are_refused_with_both_origins(place):
     metric = METRIC.format("ONE", "{}")
     for name, entries in (("other-a", ("eigenvalue", "glow")), ("other-b", ("glow",))):
         install(
-            place, name, "1", {"workbench.metrics": {entry: f"{name.replace('-', '_')}:ONE" for entry in entries}},
+            place, name, "1", {"workbench.nulls": {entry: f"{name.replace('-', '_')}:ONE" for entry in entries}},
             {f"{name.replace('-', '_')}.py": metric.format("glow")},
         )  # fmt: skip
     table = registry()
@@ -219,10 +220,15 @@ def test_the_worked_example(tmp_path, cold, monkeypatch):
     assert found["attention"] == pytest.approx([1 / 65])
     assert found["layers"] == 1
     assert found["nulls"] == ["shifted"]
-    assert [text.split(" (")[0] for text in found["found"]] == [
+    assert [text.split(" (")[0] for text in found["found"] if "speckles" in text] == [
         "analysis 'value-norm' of speckles 0.3",
         "metric 'reaction_time' of speckles 0.3",
         "null 'shifted' of speckles 0.3",
         "family 'squared' of speckles 0.3",
         "attention variant 'uniform' of speckles 0.3",
+        "command 'norms' of speckles 0.3",
     ]
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "norms"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, float(done.stdout) > 0) == (0, True), done.stderr

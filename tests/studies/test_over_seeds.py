@@ -8,8 +8,6 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import crossed_interval, crossed_mean_interval, mean_interval, welch_interval
-from workbench.figures import embedded_scores_figure
-from workbench.figures.embedded import NAMES
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import CONFIRMED, parse_measure
 from workbench.studies import claims_from_records, over_seeds
@@ -21,6 +19,8 @@ from workbench.studies.baselines import (
     stated_baselines,
     stated_budgets,
 )
+from workbench.studies.figures import embedded_scores_figure
+from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.over_seeds import answering, answering_each, conditions, seed_differences, seed_means
 from workbench.studies.records import embedded_record, recorded
 

@@ -1,6 +1,7 @@
 """The studies are a room that can be taken out, and what is committed needs no torch to be drawn."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,8 @@ sys.meta_path.insert(0, NoTorch())
 """
 DRAWN = """
 import workbench
-from workbench.figures import exponents_figure, robustness_models_figure, scaling_figure, claims_figure
+from workbench.figures import claims_figure
+from workbench.studies.figures import exponents_figure, robustness_models_figure, scaling_figure
 from workbench.studies import claims_from_records
 from workbench.studies.records import recorded, scaling_record
 from workbench.studies.scaling import printed_exponents, scaling_exponents
@@ -74,7 +76,6 @@ for words in (
     ["models"],
     ["claims", "--paper", "wu2025", "-n", "2", "--json"],
     ["analyze", "gram-spectrum", "-m", "bundled:digits-vit", "-i", "bundled:digits", "-n", "1", "-o", "one.csv"],
-    ["study", "--help"],
     ["study", "train", "digits"],
 ):
     print("next")
@@ -108,12 +109,22 @@ def test_the_library_works_with_the_studies_removed(tmp_path):
     lines, refused = _run(LIBRARY, tmp_path)
     counts, *shown = "\n".join(lines).split("next\n")
     assert all(map(int, counts.splitlines()[-1].split()))
-    words = ("analyze", "digits-vit", "undecided", "one.csv", "train", "")
-    for word, status, text in zip(words, (0, 0, 0, 0, 0, 3), shown, strict=True):
+    words = ("analyze", "digits-vit", "wu2025", "one.csv", "")
+    for word, status, text in zip(words, (0, 0, 0, 0, 2), shown, strict=True):
         assert word in text
         assert text.splitlines()[-1] == f"status {status}"
-    assert "this installation has no studies" in refused
+    assert "plug-in left out: command 'study'" in refused
+    assert "No such command 'study'" in refused
     assert (tmp_path / "one.csv").is_file()
+
+
+def test_the_rooms_below_hold_no_word_of_studies():
+    """Nor of what they are about: a figure, a command or a metric of theirs is in their folder."""
+    word = re.compile(r"robustness|training curve|scaling exponent|workbench.studies import", re.I)
+    package = Path(workbench.__file__).parent
+    for room in ("figures", "apps", "frames"):
+        for path in sorted((package / room).rglob("*.py")):
+            assert not word.findall(path.read_text(encoding="utf-8")), path
 
 
 def test_what_is_committed_is_read_and_drawn_without_torch_also_by_its_notebook():

@@ -148,6 +148,7 @@ def _plugins() -> Iterator[Finding]:
 
     from workbench.analyses.null_values import SOURCES
     from workbench.analyses.registry import ANALYSES
+    from workbench.apps.commands import COMMANDS
     from workbench.attention import VARIANTS
     from workbench.captures.registry import load_plugin_families
     from workbench.core.plugins import plugins
@@ -155,7 +156,7 @@ def _plugins() -> Iterator[Finding]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would say stands in the table
-        for registry in (METRICS, VARIANTS, ANALYSES, SOURCES):
+        for registry in (METRICS, VARIANTS, ANALYSES, SOURCES, COMMANDS):
             registry.complete()
         load_plugin_families()
     for plugin in plugins():

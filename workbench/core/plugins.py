@@ -1,4 +1,4 @@
-"""Analyses, metrics, nulls, families and variants of other people's packages, which join through entry points.
+"""Analyses, metrics, nulls, families, variants and commands that join through entry points, ours or other people's.
 
 A package names them in its ``pyproject.toml``, under a group of `GROUPS`; docs/extending.md works an example. They
 are loaded when a name is asked for that is not ours, or when all are listed. One that cannot be loaded is named in a
@@ -25,6 +25,7 @@ GROUPS = {
     "workbench.nulls": "null",
     "workbench.families": "family",
     "workbench.variants": "attention variant",
+    "workbench.commands": "command",
 }
 """Groups of entry points, and what one entry of each is called."""
 OURS = "the workbench"
@@ -126,7 +127,12 @@ class Registry(MutableMapping[str, Entry]):
         return name in self._own and self[name] is self._own[name]
 
     def _accept(self, plugin: Plugin, value: Any) -> None:
-        self[plugin.name] = self._check(plugin.name, value)
+        """Take one entry, or a mapping of several by their names."""
+        entries = value if isinstance(value, Mapping) else {plugin.name: value}
+        taken = [name for name in entries if name in self._entries]
+        if taken:
+            raise InputError(f"{', '.join(taken)} is there already; it must be called otherwise")
+        self._entries |= {name: self._check(name, entry) for name, entry in entries.items()}
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:

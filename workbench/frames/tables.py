@@ -22,20 +22,15 @@ _KEYS = (
 # What is part of a quantity's name where a table has a column for each.
 _PARTS = ("axis", "statistic", "convention", "candidate")
 _CLAIM = ("place", "claim", "interpretation", "model", "published", "measured", "low", "high", "verdict")
-_COSTS = ("source", "attention", "baseline", "metric", "condition", "value", "unit", "ratio")
-_SHORT = {"parameters": "parameters", "macs": "MACs", "seconds_per_sample": "time", "peak_memory": "memory"}
-_EFFECTS = ("group", "label", "source", "value", "low", "high", "verdict")
-_EVALUATION = ("model", "protocol", "kind", "epsilon", "severity", "metric", "value", "low", "high")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
-_NORMS = ("Linf", "L2", "L1", "words")  # what a budget bounds: it needs no saying beside the protocol
-_BESIDE = ("attention", "quantity", "value", "low", "high", "difference", "finding")
-_TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
 # Numbers of places, also where a missing one has made them floats.
 _COORDINATES = {
     "layer", "head", "rank", "step", "token", "row", "column", "query", "key", "seed", "epoch", "direction",
     "other_head", "other_direction",
 }  # fmt: skip
 MAX_ROWS = 40  # a printed table longer than a page is not read
+LAYOUTS: dict[tuple[str, ...], Callable[[pd.DataFrame], pd.DataFrame]] = {}
+"""Tables of frames that other rooms make: the columns such a frame has, and what its printed table is."""
 _FORMULA = re.compile(
     r"'*[=+\-@\t\r]"
 )  # what a spreadsheet would run, also behind apostrophes that prevent it
@@ -85,26 +80,15 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
     becomes one row per quantity: "mean ± standard deviation" over inputs, and each null distribution. Claims are
-    printed with what was measured and their verdict. Costs of attention variants become one row per source and variant,
-    with multiples of the baseline. Evaluations become one row per model and one column per condition, or the other
-    way round where there are fewer models than conditions; single severities are left to the means. Effects of
-    mechanisms, measured and published, become one row per comparison. Trained variants become one row each, with the
-    range of every quantity over seeds; a training record one row per model, its last epoch. Any other frame is printed
-    as it is up to 40 rows, and beyond as count, mean, spread and quartiles of its quantities, model by model.
-    Coordinates (layers, heads, tokens, rows) are not averaged.
+    printed with what was measured and their verdict; a frame with the columns of one of `LAYOUTS` as that says. Any
+    other frame is printed as it is up to 40 rows, and beyond as count, mean, spread and quartiles of its quantities,
+    model by model. Coordinates (layers, heads, tokens, rows) are not averaged.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
-    if set(_COSTS) <= set(data.columns):
-        return _costs_table(data)
-    if set(_EFFECTS) <= set(data.columns):
-        return _effects_table(data)
-    if set(_EVALUATION) <= set(data.columns):
-        return _evaluation_table(data)
-    if set(_BESIDE) <= set(data.columns):
-        return _beside_table(data)
-    if set(_TRAINING) <= set(data.columns):
-        return _training_table(data)
+    for columns, table in LAYOUTS.items():
+        if set(columns) <= set(data.columns):
+            return table(data)
     if not set(_READ) <= set(data.columns):
         if len(data) <= MAX_ROWS:
             return data.reset_index(drop=True)
@@ -122,7 +106,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         quantity=[
             ", ".join(
                 [
-                    _quantity(metric),
+                    quantity_label(metric),
                     *(str(part) for part in parts if pd.notna(part)),
                     *([] if pd.isna(rank) else [f"rank {rank}"]),
                 ]
@@ -189,49 +173,7 @@ def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
     return shown.astype(object).where(shown.notna(), None).reset_index(drop=True)
 
 
-def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
-    """Multiples of the baseline; the baseline's own row has what they are multiples of."""
-    keys = [*(["problem"] if "problem" in data else []), "source", "baseline", "attention"]
-    shown = data[keys].copy()
-    shown["quantity"] = [
-        f"{_SHORT[metric]} ({condition})" if condition else _SHORT[metric]
-        for metric, condition in data[["metric", "condition"]].itertuples(index=False)
-    ]
-    shown["text"] = [
-        f"1 = {value:.3g} {unit}".rstrip() if name == baseline else f"{ratio:.3g}"
-        for name, baseline, value, unit, ratio in data[
-            ["attention", "baseline", "value", "unit", "ratio"]
-        ].itertuples(index=False)
-    ]
-    return _spread_out(shown, keys)
-
-
-def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, a column per quantity: value, its range, and a significant difference from the baseline."""
-    words = [
-        None
-        if pd.isna(value)
-        else f"{value:.3g} [{low:.3g}, {high:.3g}]"
-        + (f" ({finding})" if finding in ("lower", "higher") else "")
-        for value, low, high, finding in data[["value", "low", "high", "finding"]].itertuples(index=False)
-    ]
-    return _spread_out(data[["attention", "quantity"]].assign(text=words), ["attention"])
-
-
-def _training_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per model, a column per split and metric: at the last epoch the median, least and most of the seeds."""
-    last = data[data["epoch"] == data.groupby(["model", "split", "metric"])["epoch"].transform("max")]
-    shown = last.groupby(["model", "attention", "split", "metric"], sort=False)["value"].agg(
-        ["median", "min", "max"]
-    )
-    shown = shown.reset_index()
-    shown["quantity"] = shown["split"] + " " + shown["metric"]
-    cells = shown[["median", "min", "max"]].itertuples(index=False)
-    shown["text"] = [f"{middle:.3g} [{least:.3g}, {most:.3g}]" for middle, least, most in cells]
-    return _spread_out(shown, ["model", "attention"])
-
-
-def _spread_out(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def pivoted(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """The column ``text`` with a column for each ``quantity``, both ways in order of appearance."""
     quantities = list(dict.fromkeys(shown["quantity"]))
     table = (
@@ -241,66 +183,8 @@ def _spread_out(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), None)
 
 
-def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
-    shown = data[data["severity"].isna()]
-    if "training_seed" in shown and shown["training_seed"].isna().any():
-        shown = shown[shown["training_seed"].isna()]  # the means over seeds
-    conditions = [
-        ", ".join(
-            [
-                *(str(part) for part in (protocol, kind) if pd.notna(part) and part not in _NORMS),
-                *([f"ε = {epsilon:g}"] if pd.notna(epsilon) else []),
-                *([] if metric == "accuracy_top1" else [_quantity(metric)]),
-            ]
-        )
-        for protocol, kind, epsilon, metric in shown[["protocol", "kind", "epsilon", "metric"]].itertuples(
-            index=False
-        )
-    ]
-    # In a comparison with baselines the interval is the ratio's.
-    value = "ratio" if "ratio" in shown else "value"
-    cells = [_with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
-    if "seeds" in shown:
-        many = [f" ({count} seed{'s'[: count - 1]})" for count in shown["seeds"]]
-        cells = [text + words for text, words in zip(cells, many, strict=True)]
-    names = shown["model"].str.removeprefix("bundled:")
-    if "compared" in shown:  # with a baseline
-        signs = shown["compared"].map({"difference": " − ", "ratio": " / "})
-        names = (names + signs + shown["baseline"].str.removeprefix("bundled:")).where(signs.notna(), names)
-    shown = shown.assign(model=names, condition=conditions, text=cells)
-    several = shown.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
-    for seeds in several[several["count"] > 1].reset_index().to_dict("records"):  # of training
-        same = (shown["model"] == seeds["model"]) & (shown["condition"] == seeds["condition"])
-        shown.loc[same, "text"] = "{median:.3g} ({min:.3g} to {max:.3g})".format(**seeds)
-    wide = shown.drop_duplicates(["model", "condition"]).set_index(["model", "condition"])["text"]
-    wide = wide.unstack("condition", sort=False)[list(dict.fromkeys(conditions))]
-    if wide.shape[0] < wide.shape[1]:
-        wide = wide.T
-    table = wide.reset_index()
-    table.columns = [str(column) for column in table.columns]
-    return table.astype(object).where(table.notna(), None)
-
-
-def _effects_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per comparison: measured, verdict, and the range of what is published."""
-    rows = []
-    for _, own in data.groupby(["group", "label"], sort=False):
-        row = {"models": own["group"].iloc[0], "compared": own["label"].iloc[0]}
-        for here in own[own["source"] == "here"].to_dict("records"):
-            row["verdict"] = here["verdict"]
-            if pd.notna(here["value"]):
-                row["measured [95 %]"] = _with_interval(here["value"], here["low"], here["high"])
-        printed = own.loc[own["source"] == "published", "value"]
-        if len(printed):
-            ends = dict.fromkeys(f"{end:.3g}" for end in (printed.min(), printed.max()))
-            row["published"] = " to ".join(ends)
-        rows.append(row)
-    columns = ["models", "compared", "measured [95 %]", "published", "verdict"]
-    table = pd.DataFrame(rows, columns=columns).astype(object)
-    return table.where(table.notna(), None)
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
+def with_interval(value: float, low: float, high: float) -> str:
+    """Write a value, and its interval where it has one."""
     return f"{value:.3g}" if pd.isna(low) or pd.isna(high) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
@@ -327,7 +211,7 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     numbers = whole.groupby(keys, dropna=False, sort=False).ngroup()
     for number, part in zip(numbers, whole.to_dict("records"), strict=True):
         row = rows.setdefault(number, {key: part[key] for key in keys})
-        row |= {"metric": _quantity(part["metric"])}
+        row |= {"metric": quantity_label(part["metric"])}
         row.setdefault("mean ± sd", _spread(part["value"], part["sd"]))
         if pd.notna(part["null_mean"]):
             level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**part)
@@ -338,7 +222,8 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), None)
 
 
-def _quantity(metric: Any) -> str:
+def quantity_label(metric: Any) -> str:
+    """Name a metric as a table does: its label and unit."""
     known = METRICS.get(metric)
     if known is None:
         return str(metric)

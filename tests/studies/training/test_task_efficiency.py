@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import cost_figure
 from workbench.frames.results import join_frames
 from workbench.frames.tables import summary_table
+from workbench.studies.figures import cost_figure
 from workbench.studies.training import published_task_costs, task_cost_findings, task_costs
 from workbench.studies.training import task_efficiency as module
 from workbench.studies.training.embedded_runs import PLAN

@@ -20,7 +20,8 @@ from typing import TextIO
 import click
 
 from workbench._version import __version__
-from workbench.apps.cli import completion, figures, look, study, sweeps
+from workbench.apps.cli import completion, figures, look, sweeps
+from workbench.apps.commands import COMMANDS
 from workbench.core.errors import WorkbenchError
 
 EXIT_CODES = (
@@ -32,7 +33,7 @@ _LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 
 
 class _Commands(click.Group):
-    """The command list in the order of a first visit, not of the alphabet."""
+    """The command list in the order of a first visit, not of the alphabet; commands of plug-ins come last."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -52,10 +53,11 @@ def cli(debug: bool) -> None:
     """
 
 
+cli.commands = COMMANDS
 for command in (
     figures.demo, look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze,
     look.capture, look.compare, look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep,
-    look.cache, study.study, completion.completion,
+    look.cache, completion.completion,
 ):  # fmt: skip
     cli.add_command(command)
 

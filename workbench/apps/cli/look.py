@@ -36,11 +36,12 @@ from workbench.apps.cli.printing import (
     print_notes,
     print_table,
     records_of,
-    studies_installed,
     write_csv,
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from workbench.analyses.registry import Per
 
 WARNED: set[str] = set()
@@ -267,10 +268,19 @@ def _null_options(_: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-@click.command()
-@click.option(
+paper_option = click.option(
     "--paper", type=PAPER, metavar="KEY", help="Only this paper: teo2024, saritas2025 … [default: all]"
 )
+primary_option = click.option(
+    "--primary", is_flag=True, help="Only the rows that count: one interpretation of each claim."
+)
+why_option = click.option(
+    "--why", is_flag=True, help="Print the reason of each verdict; --out and --json always have it."
+)
+
+
+@click.command()
+@paper_option
 @model_option("The model to measure on. [default: bundled:digits-vit]")
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
 @count_option
@@ -286,10 +296,8 @@ def _null_options(_: Mapping[str, Any]) -> Mapping[str, Any]:
     metavar="N",
     help="How many untrained weights of the model are measured beside it; 0 for none. [default: 6]",
 )
-@click.option("--primary", is_flag=True, help="Only the rows that count: one interpretation of each claim.")
-@click.option(
-    "--why", is_flag=True, help="Print the reason of each verdict; --out and --json always have it."
-)
+@primary_option
+@why_option
 @out_file("Also write the table: .csv.")
 @json_option
 def claims(
@@ -309,8 +317,6 @@ def claims(
     workbench claims --paper teo2024 --checkpoint epoch-003 --primary --why
     """
     import workbench
-    from workbench.frames.results import join_frames
-    from workbench.papers.verdicts import counted
 
     check_out(out, "claims are")
     model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
@@ -318,21 +324,20 @@ def claims(
     given |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
     measured = workbench.claims(progress=sys.stderr.isatty(), **given)
     weights = " ".join(filter(None, (model, given.get("checkpoint"))))
-    parts = [(f"Claims on {weights} with {inputs}", measured)]
-    if studies_installed():
-        from workbench.studies import claims_from_records
+    print_claims(measured, f"Claims on {weights} with {inputs}", primary, why, out, as_json)
 
-        trained = claims_from_records(given.get("paper"))
-        parts.append(("Claims about trained mechanisms, from records", trained))
-    parts = [(title, counted(part) if primary else part) for title, part in parts]
-    frame = join_frames([part for _, part in parts if len(part)])
-    write_csv(frame, out)
-    if as_json:
-        print_table(records_of(frame), "", as_json)
-    for title, part in [] if as_json else parts:
-        if len(part):
-            print_table([_claim_row(claim, why) for claim in part.to_dict("records")], title)
-    print_notes(measured.attrs.get("notes", ()))
+
+def print_claims(
+    frame: pd.DataFrame, title: str, primary: bool, why: bool, out: str | None, as_json: bool
+) -> None:
+    """Print claims with their verdicts, or those that count alone, and write them where a place is given."""
+    from workbench.papers.verdicts import counted
+
+    shown = counted(frame) if primary else frame
+    write_csv(shown, out)
+    rows = records_of(shown) if as_json else [_claim_row(claim, why) for claim in shown.to_dict("records")]
+    print_table(rows, title, as_json)
+    print_notes(frame.attrs.get("notes", ()))
 
 
 def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -90,22 +89,10 @@ def _notebooks() -> Iterable[str]:
     return bundled_notebooks()
 
 
-def _recipes() -> Iterable[str]:
-    folder = Path(__file__).parents[2] / "studies" / "training" / "recipes"  # importing them takes seconds
-    return sorted(path.stem for path in folder.glob("*.toml"))
-
-
 ANALYSIS = Known("analysis", "analyses.registry:ANALYSES")
 MODEL = Known("SPEC", _models, more=True)
 INPUTS = Known("SPEC", _inputs, more=True)
 NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)
-RECIPE = Known("recipe", _recipes, more=True)
-TASK = Known("task", "studies.training.tasks:TASKS")
-EMBEDDED_DATA = Known("embedded data", "studies.training.tasks.embedded:EMBEDDED")
-VARIANT = Known("attention variant", "attention:VARIANTS")
-PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
-SWEEP = Known("sweep", "papers.operators:SWEEPS")
-OPERATOR = Known("operator", "papers.operators:OPERATORS")
 PAPER = Known("paper", "papers.published:PAPERS")
 SITES = Known("site", "captures:SITES", several=True, more=True)
 FORMATS = Known("format", "figures.export:FORMATS", several=True)
@@ -276,8 +263,6 @@ count_option, seed_option, layers_option = map(setting_option, ("n", "seed", "la
 checkpoint_option, batch_size_option = map(setting_option, ("checkpoint", "batch_size"))
 device_option, dtype_option = map(setting_option, ("device", "dtype"))
 workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
-epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
-limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")
 restart_option = click.option(
     "--restart", is_flag=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -87,8 +86,3 @@ def print_notes(notes: Sequence[str]) -> None:
     """Print what a reader of the numbers should know, to standard error."""
     for note in notes:
         click.echo(f"note: {note}", err=True)
-
-
-def studies_installed() -> bool:
-    """Whether the package has its studies (training, evaluation, committed records), which can be left out."""
-    return importlib.util.find_spec("workbench.studies") is not None

@@ -6,10 +6,10 @@ import pytest
 
 from tests.figures.drawn import bands, ends, key, lines, said
 from workbench.core.errors import InputError
-from workbench.figures import conditions_figure, segment_shares_figure, swapped_share_figure
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.estimate import with_means
 from workbench.frames.results import make_frame
+from workbench.studies.figures import conditions_figure, segment_shares_figure, swapped_share_figure
 
 INPUTS, LAYERS, HEADS = ["a", "b", "c"], [0, 1], [0, 1]
 ATTENTIONS = ("softmax-sym", "rpc-sym")

@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.embedded import MAJORITY, NAMES, axis_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Rule
-from workbench.figures.robustness import ATTACKS
+from workbench.studies.figures.embedded_tasks import MAJORITY, NAMES, axis_of
+from workbench.studies.figures.perturbed_inputs import ATTACKS
 
 _BUDGET = r"(?P<protocol>[a-z-]+) (?P<epsilon>[\d.e-]+)"
 _BASELINE, _MECHANISM = "softmax", "the mechanism of the panel"

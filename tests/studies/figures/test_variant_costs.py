@@ -6,7 +6,7 @@ import pytest
 from tests.figures.drawn import key
 from tests.figures.study import named
 from workbench.core.errors import InputError
-from workbench.figures import cost_figure
+from workbench.studies.figures import cost_figure
 
 
 def row(

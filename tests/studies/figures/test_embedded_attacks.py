@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.figures import embedded_budgets_figure, embedded_scores_figure
-from workbench.figures.embedded import NAMES
+from workbench.studies.figures import embedded_budgets_figure, embedded_scores_figure
+from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.findings import embedded_findings
 from workbench.studies.records import beside_perturbed
 

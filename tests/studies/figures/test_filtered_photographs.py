@@ -9,8 +9,8 @@ import pytest
 from tests.figures.drawn import bands, key
 from tests.figures.study import named, study, titles
 from workbench.core.errors import InputError
-from workbench.figures import filter_share_figure, filtered_figure
 from workbench.figures.theme import NULL_BAND
+from workbench.studies.figures import filter_share_figure, filtered_figure
 
 KINDS = (
     ("gaussian", None),

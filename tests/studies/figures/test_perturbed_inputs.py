@@ -7,14 +7,14 @@ import pytest
 from tests.figures.drawn import key
 from tests.figures.study import named
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import (
+from workbench.figures.variants import look_of
+from workbench.studies.figures import (
     corruptions_figure,
     ood_figure,
     robustness_differences_figure,
     robustness_models_figure,
 )
-from workbench.figures.robustness import FAMILIES, attack_words
-from workbench.figures.variants import look_of
+from workbench.studies.figures.perturbed_inputs import FAMILIES, attack_words
 
 KINDS = {"softmax": "digits-vit", "rpc-sym": "digits-rpc-sym", "tssa": "digits-tssa"}
 

@@ -10,8 +10,8 @@ from tests.figures.drawn import bands, key
 from tests.figures.drawn import maps as drawn_maps
 from tests.figures.study import levels, named, study
 from workbench.core.errors import InputError
-from workbench.figures import contamination_figure, recovery_figure, sparse_map_figure
 from workbench.figures.theme import NULL_BAND
+from workbench.studies.figures import contamination_figure, recovery_figure, sparse_map_figure
 
 ROWS, COLUMNS = 4, 5
 

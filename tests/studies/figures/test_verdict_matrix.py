@@ -4,9 +4,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.figures import verdict_matrix_caption, verdict_matrix_figure
 from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
-from workbench.figures.verdict_matrix import matrix_cells
 from workbench.papers.verdicts import (
     EQUIVALENT,
     NOT_DIAGNOSTIC,
@@ -17,6 +15,8 @@ from workbench.papers.verdicts import (
     outcome,
 )
 from workbench.studies import claims_from_records, recorded_claims
+from workbench.studies.figures import verdict_matrix_caption, verdict_matrix_figure
+from workbench.studies.figures.verdict_matrix import matrix_cells
 from workbench.studies.records import claims_record
 
 ROW = {

@@ -10,10 +10,10 @@ import pytest
 from tests.figures.drawn import bands, key, lines
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import training_curves_figure, variant_curves_figure, versus_baseline_figure
 from workbench.figures.theme import NULL_BAND
 from workbench.figures.variants import look_of
 from workbench.studies.baselines import COLUMNS
+from workbench.studies.figures import training_curves_figure, variant_curves_figure, versus_baseline_figure
 
 VARIANTS = {"m-tssa": "tssa", "m-plain": "softmax", "m-two": "bilateral"}
 FACTORS = (1.0, 4.0, 2.0)  # of three seeds, not in order

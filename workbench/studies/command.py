@@ -1,38 +1,32 @@
-"""Commands of what only the papers' tables need: training, evaluation, the cost of attention, committed records.
+"""The command ``workbench study``: training, evaluation, the cost of attention, recorded verdicts, committed records.
 
-The package works without its folder ``studies``; these commands then say that it is not installed.
+It joins the command line as a plug-in, through the entry point ``workbench.commands``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from workbench.apps.cli.look import paper_option, primary_option, print_claims, why_option
 from workbench.apps.cli.options import (
-    EMBEDDED_DATA,
     MODEL,
-    OPERATOR,
-    PROTOCOL,
-    RECIPE,
-    SWEEP,
-    TASK,
-    VARIANT,
+    Known,
     Settings,
     count_option,
     device_option,
     dtype_option,
-    epochs_option,
     inputs_option,
     json_option,
     layers_option,
-    limit_option,
     max_time_option,
     model_option,
+    number_option,
     out_file,
     out_folder,
     read_settings,
@@ -49,11 +43,24 @@ from workbench.apps.cli.printing import (
     print_notes,
     print_table,
     records_of,
-    studies_installed,
     write_csv,
 )  # fmt: skip
-from workbench.core.errors import MissingResource
 
+
+def _recipes() -> Iterable[str]:
+    folder = Path(__file__).parent / "training" / "recipes"  # importing them takes seconds
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+RECIPE = Known("recipe", _recipes, more=True)
+TASK = Known("task", "studies.training.tasks:TASKS")
+EMBEDDED_DATA = Known("embedded data", "studies.training.tasks.embedded:EMBEDDED")
+VARIANT = Known("attention variant", "attention:VARIANTS")
+PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
+SWEEP = Known("sweep", "papers.operators:SWEEPS")
+OPERATOR = Known("operator", "papers.operators:OPERATORS")
+epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
+limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
 sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", multiple=True,
                             help="A sweep of sizes. May be repeated. [default: all]")  # fmt: skip
 
@@ -61,10 +68,6 @@ sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", mul
 @click.group()
 def study() -> None:
     """Train and evaluate models, measure what attention costs, make the committed records."""
-    if not studies_installed():
-        raise MissingResource(
-            "this installation has no studies (the folder workbench/studies): install the package whole"
-        )
 
 
 # Training ---------------------------------------------------------------------------------------------------
@@ -299,6 +302,28 @@ def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
         }
         for row in fitted[fitted["source"] == "measured"].to_dict("records")
     ]
+
+
+# Verdicts ---------------------------------------------------------------------------------------------------
+
+
+@study.command("claims")
+@paper_option
+@primary_option
+@why_option
+@out_file("Also write the table: .csv.")
+@json_option
+def recorded_verdicts(paper: str | None, primary: bool, why: bool, out: str | None, as_json: bool) -> None:
+    """Say which claims about trained mechanisms hold, from the committed records; nothing is trained.
+
+    \b
+    workbench study claims --paper wu2025 --primary
+    """
+    from workbench.studies import claims_from_records
+
+    check_out(out, "claims are")
+    title = "Claims about trained mechanisms, from records"
+    print_claims(claims_from_records(paper), title, primary, why, out, as_json)
 
 
 # Committed records ------------------------------------------------------------------------------------------

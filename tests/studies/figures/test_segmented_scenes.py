@@ -5,8 +5,8 @@ import pytest
 from plotly.colors import hex_to_rgb
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures import predictions_figure, scenes_figure
-from workbench.figures.scenes import CLASSES
+from workbench.studies.figures import predictions_figure, scenes_figure
+from workbench.studies.figures.segmented_scenes import CLASSES
 
 NAMES = ("sky", "grass", "a_wall")
 

@@ -5,14 +5,14 @@ import pytest
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures import (
+from workbench.studies.figures import (
     embedded_curves_figure,
     embedded_grid,
     embedded_grid_figure,
     embedded_scores_figure,
     learned_data,
 )
-from workbench.figures.embedded import NAMES
+from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.findings import ablation_findings, embedded_findings
 
 FINAL = {

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.figures import ablation_figure
+from workbench.studies.figures import ablation_figure
 
 LABELS = {"a": "first (softmax)", "b": "second", "c": "third"}
 ACCURACY = {

@@ -7,7 +7,7 @@ import pytest
 from tests.figures.drawn import key, lines
 from tests.figures.study import titles
 from workbench.core.errors import InputError
-from workbench.figures import perplexity_figure
+from workbench.studies.figures import perplexity_figure
 
 MODELS = {"prose-softmax": "softmax", "prose-tssa-causal": "tssa-causal"}
 

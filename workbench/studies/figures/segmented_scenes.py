@@ -11,12 +11,12 @@ from plotly.colors import hex_to_rgb
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.conditions import conditions_figure
 from workbench.figures.estimates import null_of_means
 from workbench.figures.marks import key_entry
 from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.variants import look_of
 from workbench.frames.estimate import with_means
+from workbench.studies.figures.condition_curves import conditions_figure
 
 CLASSES = (
     "#332288", "#DDCC77", "#44AA99", "#882255", "#88CCEE", "#117733", "#CC6677", "#999933", "#AA4499", "#BBBBBB",

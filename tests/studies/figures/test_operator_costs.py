@@ -7,9 +7,9 @@ import pytest
 from tests.figures.drawn import key
 from tests.figures.study import titles
 from workbench.core.errors import InputError
-from workbench.figures import exponents_figure, scaling_figure
 from workbench.figures.theme import RED
 from workbench.papers.operators import CONDITIONS, SWEEPS
+from workbench.studies.figures import exponents_figure, scaling_figure
 from workbench.studies.records import conform_scaling
 from workbench.studies.scaling import printed_exponents, scaling_exponents
 
