@@ -40,31 +40,35 @@ if TYPE_CHECKING:
 FRONT = Path(__file__).parent / "front"
 LIMIT_MB = 8.0
 LIVE_MB = 64.0  # what a page with a kernel is sent at once
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _START = """
 mount(document.getElementById("explorer"), embedded("bundle"), { address: true, start: document.body.dataset.start });
 """
 
 
 @cache
-def script(entry: str = "page") -> str:
-    """A module of front/ and all it imports as one script: a page opened from a disk may not load modules.
+def script(entry: str = "page", folder: Path = FRONT) -> str:
+    """Join a module of front/ and everything it imports into one script.
 
-    Every module imports by name from files beside it, so that what is exported by one is known to the next; no two
-    modules call anything by the same name.
+    A page opened from a disk may not load modules, and a widget is a single one. Each imported module becomes a
+    function that returns its exports; the entry follows at the top level.
     """
-    done: dict[str, str] = {}
+    joined: dict[str, str] = {}
 
-    def add(name: str) -> None:
-        if name in done:
-            return
-        source = (FRONT / f"{name}.js").read_text(encoding="utf-8")
-        for other in _IMPORT.findall(source):
-            add(other)
-        done[name] = re.sub(r"^export (?!default)", "", _IMPORT.sub("", source), flags=re.MULTILINE)
+    def bind(name: str) -> str:
+        """Return the source of a module that takes its imports from those joined before it."""
+        source = (folder / f"{name}.js").read_text(encoding="utf-8")
+        for _, other in _IMPORT.findall(source):
+            if other not in joined:
+                body = bind(other)
+                exports = ", ".join(_EXPORT.findall(body))
+                body = f"{_EXPORT.sub('', body)}return {{ {exports} }};"
+                joined[other] = f"const {other}_js = (() => {{\n{body}\n}})();\n"
+        return _IMPORT.sub(r"const \1 = \2_js;", source)
 
-    add(entry)
-    return "".join(done.values())
+    last = _EXPORT.sub("", bind(entry))
+    return "".join([*joined.values(), last])
 
 
 def page_html(bundle: Bundle, title: str, start: str = "") -> str:
