@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import bands, lines, said
+from tests.figures.drawn import bands, lines
 from tests.figures.drawn import maps as heatmaps
 from workbench.core.errors import InputError
-from workbench.figures import membership_agreement_figure, membership_figure, token_membership_figure
+from workbench.figures import membership_agreement_figure, membership_figure
 from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS, HEADS = 2, 5, 3
@@ -130,56 +130,3 @@ def test_memberships_by_two_formulas_have_a_line_each():
     assert any(name.endswith(", its own Π") for name in named if name)
     with pytest.raises(InputError, match="no values of membership_ari"):
         membership_agreement_figure(agreement().assign(metric="membership_share"))
-
-
-def word_memberships(heads=5, words=("the", "<s>", "clock"), first=2):
-    """A text after ``first`` tokens of padding, which the frame leaves out."""
-    values = np.random.default_rng(1).dirichlet(np.ones(heads), len(words)).T
-    rows = [
-        {"model": "bundled:prose-tost", "layer": 3, "input": "a", "head": head, "token": first + number,
-         "label": word, "kind": "word", "value": values[head, number]}
-        for head in range(heads)
-        for number, word in enumerate(words)
-    ]  # fmt: skip
-    return pd.DataFrame(rows).sample(frac=1, random_state=1), values
-
-
-def test_over_a_text_each_head_has_a_block_of_boxes_with_its_memberships():
-    frame, values = word_memberships(heads=3)
-    fig = token_membership_figure(frame, head=1, token=4)
-    drawn = [trace for trace in fig.data if trace.type == "bar"]
-    for boxes, expected in zip(drawn, values, strict=True):
-        np.testing.assert_allclose(boxes.marker.color, expected)
-        assert list(boxes.text) == ["the", "&lt;s&gt;", "clock"]
-        assert list(boxes.customdata) == [2, 3, 4]
-        assert np.argmax(boxes.marker.line.width) == 2
-    said = [note.text for note in fig.layout.annotations]
-    assert said == ["head 0", "<b>head 1</b>", "head 2", "Bold: head 1, which is looked at."]
-    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
-    said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale around even"
-    assert fig.layout.coloraxis12.colorbar.title.text.replace("<br>", " ") == said
-
-
-def test_of_many_heads_and_words_the_parts_with_the_chosen_ones_are_shown():
-    frame, values = word_memberships(heads=5, words=[f"word{number}" for number in range(90)], first=0)
-    fig = token_membership_figure(frame, head=4, token=70, max_heads=3, max_lines=2)
-    assert [note.text for note in fig.layout.annotations][:2] == ["head 3", "<b>head 4</b>"]
-    shown = list(fig.data[0].customdata)
-    assert shown == list(range(shown[0], shown[-1] + 1))
-    assert 70 in shown
-    assert max(fig.data[0].y) == 1
-    np.testing.assert_allclose(fig.data[1].marker.color, values[4, shown])
-    assert f"Heads 3 to 4 of 5 are shown. Tokens {shown[0]} to {shown[-1]} of 90 are shown." in said(fig)
-    again = token_membership_figure(frame, head=3, token=shown[0], max_heads=3, max_lines=2)
-    assert list(again.data[0].customdata) == shown
-
-
-def test_several_texts_in_one_figure_are_refused():
-    frame, _ = word_memberships()
-    with pytest.raises(InputError, match="2 inputs do not fit one figure"):
-        token_membership_figure(pd.concat([frame, frame.assign(input="b")]))
-    with pytest.raises(
-        InputError,
-        match=r'no column token; give the frame of `workbench\.analyze\("membership", …, per="token"\)`',
-    ):
-        token_membership_figure(frame.drop(columns="token"))

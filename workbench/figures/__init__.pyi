@@ -1,6 +1,5 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
-from .attention_matrix import attention_matrix_figure as attention_matrix_figure
 from .claims import claims_caption as claims_caption
 from .claims import claims_figure as claims_figure
 from .claims import shown_claims as shown_claims
@@ -10,7 +9,6 @@ from .class_attention import class_attention_text_figure as class_attention_text
 from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
-from .difference import difference_figure as difference_figure
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_span_figure as eigenvector_span_figure
 from .estimates import null_of_means as null_of_means
@@ -23,8 +21,6 @@ from .frames import page_name as page_name
 from .grammar import Plot as Plot
 from .grammar import plot as plot
 from .head_grid import head_grid_figure as head_grid_figure
-from .head_spectra import head_spectrum_figure as head_spectrum_figure
-from .head_spectra import singular_values_figure as singular_values_figure
 from .kernel_svd import attention_rank_figure as attention_rank_figure
 from .kernel_svd import attention_spectrum_figure as attention_spectrum_figure
 from .maps import Maps as Maps
@@ -38,7 +34,6 @@ from .marks import Published as Published
 from .marks import Rule as Rule
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
-from .membership import token_membership_figure as token_membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
@@ -58,7 +53,4 @@ from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
-from .token_attention import token_attention_figure as token_attention_figure
-from .token_norms import token_norms_figure as token_norms_figure
-from .trajectory import trajectory_figure as trajectory_figure
 from .words import variant_words as variant_words

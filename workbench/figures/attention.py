@@ -19,8 +19,7 @@ from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null, Rule
 from workbench.figures.scales import Scale
 from workbench.figures.theme import even_choice
-from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import TokenView, as_array, check_token, view_tokens
+from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, view_tokens
 
 MAX_LAYERS = 4
 MAX_HEADS = 4

@@ -11,64 +11,15 @@ import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import add_scale, is_masked, squared
-from workbench.figures.marks import key_entry
 from workbench.figures.measuring import text_width, widest
-from workbench.figures.overlays import CHOSEN
 from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
-from workbench.figures.theme import PAGE, theme_of
-from workbench.figures.token_attention import head_weights
-from workbench.figures.tokens import SPECIAL, TokenView, check_token, distinct, not_finite, view_tokens
+from workbench.figures.theme import theme_of
+from workbench.figures.tokens import SPECIAL, TokenView, distinct
 
 _MOST = 480  # pixels, of the side of a matrix
-_MOST_LABELS = 45  # that have room at such a side
+MOST_LABELS = 45  # that have room at such a side
 SMALL = 7 / 8  # of the theme's letters, a token label on paper in 7 pt
 LABEL = 0.89  # letters that such a label takes of an axis
-
-
-def attention_matrix_figure(attn: Any, tokens: Any, input: int = 0, token: int | None = None) -> go.Figure:
-    """Attention of one head, query × key: padding left out, arrow heads at the chosen token's row and column.
-
-    The axes name the tokens where there is room: words, patches as "row,column", and the class and register tokens;
-    of more tokens the numbers, of a larger image the rows of patches. Colours run from 0 along a course of
-    `workbench.figures.scales.course_of`. Keys that a causal head leaves out are masked, a colour of its own.
-    ``customdata`` of a cell is [query, key], the numbers of both tokens.
-
-    Args:
-        attn: attention weights of one head, (query, key), dimensionless; or (1, key), of class attention.
-        tokens: labels, kinds and grid of the batch, as `workbench.captures.TokenInfo` holds them; of cross attention
-            those of the queries, with those of the keys as their ``keys`` (what `Capture.tokens_of` gives).
-        input: which input of ``tokens``.
-        token: number of the chosen token, counted as in ``tokens``.
-
-    Raises:
-        InputError: attn is no (query, key) matrix of this input's tokens, or input or token does not exist.
-    """
-    others = getattr(tokens, "keys", None)
-    weights = head_weights(attn, cross=others is not None)
-    view = columns = view_tokens(tokens, input, weights.shape[1 if others is None else 0])
-    token = check_token(token, tokens, input)
-    if others is None:
-        queries, keys = asked_and_seen(weights, view)
-    else:
-        columns = view_tokens(others, input, weights.shape[1])
-        queries, keys = view.real, columns.real
-    shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
-    title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
-    place, notes, words = None if token is None else view.place(token), [], ""
-    if place is not None:
-        notes = _pointers(place, queries if len(queries) > 1 else [], "y")
-        notes += _pointers(place, keys if others is None else [], "x")
-        words = f"chosen token, as query and as key: {view.names[place]}" if notes else ""
-    elif token is None and others is None and len(queries) > 1:
-        most = int(np.nan_to_num(shown).mean(0).argmax())
-        notes = _pointers(keys[most], keys, "x")
-        words = f"key that receives most: {view.names[keys[most]]}"
-    marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
-    key = [key_entry(words, mode="markers", marker=marker)] if words else []
-    panel = replace(matrix_panel(shown, view, queries, keys, columns=columns), notes=notes)
-    if len(keys) > _MOST_LABELS:  # few labels, which have room side by side
-        panel = replace(panel, x=replace(panel.x, steep=False))
-    return compose_matrices([panel], 1, Scale.of([shown], title), most=PAGE, key=key)
 
 
 def compose_matrices(
@@ -119,7 +70,7 @@ def matrix_panel(
     )  # fmt: skip
     y = replace(y, low=y.high, high=y.low)
     shapes = [masked_shape()] if hidden.any() else []
-    if view.grid is not None and len(keys) > _MOST_LABELS:  # where a row of patches ends
+    if view.grid is not None and len(keys) > MOST_LABELS:  # where a row of patches ends
         ends = [n + 0.5 for n, place in enumerate(keys[:-1]) if _ends_a_row(columns, place)]
         rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": 0.8}}
         shapes += [rule | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
@@ -141,12 +92,12 @@ def _token_axis(word: str, view: TokenView, places: Sequence[int], whole: int) -
     shown, said = names, labels
     if whole > len(places):
         title = f"{word} (first {len(places)} of {whole} tokens)"
-    elif len(places) > _MOST_LABELS and view.grid is not None:
+    elif len(places) > MOST_LABELS and view.grid is not None:
         rows = {f"{row},{view.grid[1] // 2}": f"row {row}" for row in range(view.grid[0])}
         kept = [n for n, label in enumerate(labels) if label in rows or view.kinds[places[n]] in SPECIAL]
         shown, said = [names[n] for n in kept], [rows.get(labels[n], labels[n]) for n in kept]
         title = f"{word} (patches, row by row)"
-    elif len(places) > _MOST_LABELS:
+    elif len(places) > MOST_LABELS:
         title = f"{word} (number of the token)"
     font = {"size": SMALL * theme_of("page").font}
     look = {"type": "category", "categoryarray": names, "ticklen": 2, "tickfont": font}
@@ -156,13 +107,3 @@ def _token_axis(word: str, view: TokenView, places: Sequence[int], whole: int) -
 def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], list[int]]:
     """Places of the queries and keys of a head's (query, key) matrix in the view, padding left out."""
     return view.real if len(weights) > 1 or len(view.index) == 1 else [view.asking], view.real
-
-
-def _pointers(place: int, shown: list[int], axis: str) -> list[dict]:
-    """An arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
-    if place not in shown:
-        return []
-    arrow = {axis: shown.index(place), "font": {"color": CHOSEN}, "borderpad": 0}
-    if axis == "y":
-        return [{**arrow, "text": "◂", "x": 1, "xref": "domain", "xanchor": "left", "yanchor": "middle"}]
-    return [{**arrow, "text": "▾", "y": 1, "yref": "domain", "xanchor": "center", "yanchor": "bottom"}]

@@ -20,6 +20,23 @@ def as_array(tensor: Any) -> np.ndarray:
     return np.asarray(held, dtype=np.float64)
 
 
+def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
+    """Return attention of one head as a float64 matrix (query, key); raise `InputError` for anything else.
+
+    Queries and keys are the same tokens, unless it is ``cross`` attention.
+    """
+    weights = as_array(attn)
+    if weights.ndim != 2:
+        raise InputError(
+            f"attention of one head is (query, key); got shape {weights.shape}: choose an input and a head"
+        )
+    if weights.shape[0] not in (1, weights.shape[1]) and not cross:
+        raise InputError(
+            f"attention of {weights.shape[0]} queries to {weights.shape[1]} keys is not among the same tokens"
+        )
+    return weights
+
+
 def not_finite(weights: np.ndarray) -> list[str]:
     """A sentence on NaN and infinite weights, as a broken model has them; none where all are finite."""
     count = int((~np.isfinite(weights)).sum())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LINES = 40
 """Of a text so many lines are shown: a page has room for more than print."""
-IMPORTS = ["import workbench", "from workbench import figures"]
+IMPORTS = ["import workbench", "from workbench.apps.explorer import head_figures"]
 
 
 def script(lines: list[str]) -> str:
@@ -88,7 +88,7 @@ def attention(address: Address, material: Material) -> list[str]:
     return [
         *_capture(address, material, '["attn"]'),
         f"attn = {_attn(address)}  # query × key",
-        f"figure = figures.token_attention_figure(attn, {_tokens(address, material)}, "
+        f"figure = head_figures.token_attention_figure(attn, {_tokens(address, material)}, "
         f"{address.token}{_whole(address, material)})",
     ]
 
@@ -97,7 +97,7 @@ def matrix(address: Address, material: Material) -> list[str]:
     """Lines of the view matrix."""
     return [
         *_capture(address, material, '["attn"]'),
-        f"figure = figures.attention_matrix_figure({_attn(address)}, {_tokens(address, material)}, "
+        f"figure = head_figures.attention_matrix_figure({_attn(address)}, {_tokens(address, material)}, "
         f"token={address.token})",
     ]
 
@@ -116,7 +116,7 @@ def norms(address: Address, material: Material) -> list[str]:
             for name in present
         ),
         "}",
-        f"figure = figures.token_norms_figure(lengths, {_tokens(address, material)}{_image(address, material)})",
+        f"figure = head_figures.token_norms_figure(lengths, {_tokens(address, material)}{_image(address, material)})",
     ]
 
 
@@ -125,7 +125,8 @@ def spectrum(address: Address, material: Material) -> list[str]:
     return [
         *_load(address, material),
         f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, null_samples={NULL_SAMPLES})',
-        f'figure = figures.head_spectrum_figure(frame[frame["head"] == {material.key_head(address)}], {address.layer})',
+        f'rows = frame[frame["head"] == {material.key_head(address)}]',
+        f"figure = head_figures.head_spectrum_figure(rows, {address.layer})",
     ]
 
 
@@ -138,7 +139,7 @@ def singular(address: Address, material: Material) -> list[str]:
         f"tokens = {_tokens(address, material)}",
         "real, keys = tokens.mask[0], (tokens.keys or tokens).mask[0]",
         f"attn = {_attn(address)}[real][:, keys]",
-        "figure = figures.singular_values_figure(torch.linalg.svdvals(attn))",
+        "figure = head_figures.singular_values_figure(torch.linalg.svdvals(attn))",
     ]
 
 
@@ -146,13 +147,13 @@ def membership(address: Address, material: Material) -> list[str]:
     """Lines of the view membership."""
     given = f'"membership", model=model, inputs=inputs, layers=[{address.layer}], per="token"'
     if material.one(address).images:
-        figure = "membership_figure(frame, images=inputs.images)"
+        figure = "workbench.figures.membership_figure(frame, images=inputs.images)"
     else:
-        figure = f"token_membership_figure(frame, {address.head}, {address.token})"
+        figure = f"head_figures.token_membership_figure(frame, {address.head}, {address.token})"
     return [
         *_load(address, material),
         f"frame = workbench.analyze({given})",
-        f"figure = figures.{figure}",
+        f"figure = {figure}",
     ]
 
 
@@ -164,7 +165,7 @@ def trajectory(address: Address, material: Material) -> list[str]:
         *_load(address, material),
         'names = ("token-similarity", "coding-rate")',
         "frame = join_frames([workbench.analyze(name, model=model, inputs=inputs) for name in names])",
-        f"figure = figures.trajectory_figure(frame, {address.layer})",
+        f"figure = head_figures.trajectory_figure(frame, {address.layer})",
     ]
 
 
@@ -179,7 +180,7 @@ def compare(address: Address, material: Material) -> list[str]:
         "",
         *_capture(address, material, '["attn"]', "second", "second_model", "second_inputs"),
         "",
-        "figure = figures.difference_figure(",
+        "figure = head_figures.difference_figure(",
         f"    {_attn(against, 'first')},",
         f"    {_attn(address, 'second')},",
         f"    {_pair(address.apart())},",

@@ -1,6 +1,6 @@
 """The views: what is drawn at an address, its numbers, one sentence of interpretation, and the lines that make it.
 
-Every view is a function of (address, material); the figures come from the same functions as the figure notebooks.
+Every view is a function of (address, material).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench import figures
 from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
@@ -162,9 +161,11 @@ def _names(tokens: TokenInfo) -> list[str]:
 
 
 def _draw_attention(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import token_attention_figure
+
     look = material.look(address)
     _among_one_kind(look, "here a token is both")
-    return figures.token_attention_figure(
+    return token_attention_figure(
         attention(look, address.head), look.tokens, _token(address, look), image=look.image,
         max_lines=code.LINES,
     )  # fmt: skip
@@ -249,10 +250,10 @@ def _read_column(
 
 
 def _draw_matrix(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import attention_matrix_figure
+
     look = material.look(address)
-    return figures.attention_matrix_figure(
-        attention(look, address.head), look.tokens, token=_token(address, look)
-    )
+    return attention_matrix_figure(attention(look, address.head), look.tokens, token=_token(address, look))
 
 
 def _read_matrix(address: Address, material: Material) -> str:
@@ -278,8 +279,10 @@ def _read_matrix(address: Address, material: Material) -> str:
 
 
 def _draw_norms(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import token_norms_figure
+
     look = material.look(address)
-    return figures.token_norms_figure(norms(look, address.head), look.tokens, image=look.image)
+    return token_norms_figure(norms(look, address.head), look.tokens, image=look.image)
 
 
 def _norm_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -315,10 +318,12 @@ def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
 
 
 def _draw_spectrum(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import head_spectrum_figure
+
     rows = _spectrum_rows(address, material)
     if not (rows["layer"] == address.layer).any():
         raise NotShown(f"layer {address.layer} has no keys whose Gram matrix could be taken")
-    return figures.head_spectrum_figure(rows, address.layer)
+    return head_spectrum_figure(rows, address.layer)
 
 
 def _read_spectrum(address: Address, material: Material) -> str:
@@ -331,7 +336,9 @@ def _read_spectrum(address: Address, material: Material) -> str:
 
 
 def _draw_singular(address: Address, material: Material) -> go.Figure:
-    return figures.singular_values_figure(singular_values(material.look(address), address.head))
+    from workbench.apps.explorer.head_figures import singular_values_figure
+
+    return singular_values_figure(singular_values(material.look(address), address.head))
 
 
 def _singular_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -347,10 +354,13 @@ def _read_singular(address: Address, material: Material) -> str:
 
 
 def _draw_membership(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import token_membership_figure
+    from workbench.figures.membership import membership_figure
+
     look, rows = material.look(address), material.memberships(address)
     if look.image is None:
-        return figures.token_membership_figure(rows, address.head, _token(address, look))
-    return figures.membership_figure(rows, images=[look.image])
+        return token_membership_figure(rows, address.head, _token(address, look))
+    return membership_figure(rows, images=[look.image])
 
 
 def _read_membership(address: Address, material: Material) -> str:
@@ -381,7 +391,9 @@ def _trajectory_rows(address: Address, material: Material) -> pd.DataFrame:
 
 
 def _draw_trajectory(address: Address, material: Material) -> go.Figure:
-    return figures.trajectory_figure(_trajectory_rows(address, material), address.layer)
+    from workbench.apps.explorer.head_figures import trajectory_figure
+
+    return trajectory_figure(_trajectory_rows(address, material), address.layer)
 
 
 def _read_trajectory(address: Address, material: Material) -> str:
@@ -409,11 +421,13 @@ def _pair(address: Address, material: Material) -> tuple[Look, Look]:
 
 
 def _draw_compare(address: Address, material: Material) -> go.Figure:
+    from workbench.apps.explorer.head_figures import difference_figure
+
     first, second = _pair(address, material)
     assert address.against is not None
     for look in (first, second):
         _among_one_kind(look, "a difference is taken among the same tokens")
-    return figures.difference_figure(
+    return difference_figure(
         attention(first, address.against.head),
         attention(second, address.head),
         address.apart(),
@@ -467,9 +481,11 @@ def without_attention(address: Address, material: Material) -> str:
 
 def overview(address: Address, material: Material) -> go.Figure:
     """All layers and heads, coloured by the address' metric; the address' own is outlined."""
+    from workbench.figures.head_grid import head_grid_figure
+
     frame = measure(address.metric).frame(address, material)
     layers = max(layer.index for layer in material.outline(address)) + 1
-    return figures.head_grid_figure(
+    return head_grid_figure(
         frame, frame["metric"].iloc[0], chosen=(address.layer, address.head), by_data=True, layers=layers
     )
 

@@ -4,14 +4,19 @@ import html
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from tests.figures.drawn import key, maps, said
 from tests.figures.tokens import GRID, image_tokens, rows_that_sum_to_one, text_tokens
+from workbench.apps.explorer.head_figures import (
+    attention_matrix_figure,
+    token_attention_figure,
+    token_membership_figure,
+)
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError
-from workbench.figures import attention_matrix_figure, token_attention_figure
 from workbench.figures.measuring import text_width
 from workbench.figures.scales import MASKED
 
@@ -172,19 +177,18 @@ def test_of_a_long_text_the_part_with_the_token_is_shown_and_the_share_it_holds(
 
 
 @pytest.mark.parametrize(
-    ("attn", "token", "input", "says"),
+    ("attn", "token", "says"),
     [
-        (rows_that_sum_to_one(2, 8, 8), 0, 0, r"\(query, key\); got shape \(2, 8, 8\)"),
-        (rows_that_sum_to_one(5, 8), 0, 0, "5 queries to 8 keys"),
-        (rows_that_sum_to_one(7, 7), 0, 0, "holds 7 tokens, but the input has 8"),
-        (rows_that_sum_to_one(8, 8), 8, 0, r"no token 8; the input has 8 \(0 to 7\)"),
-        (rows_that_sum_to_one(8, 8), 0, 1, "input 1 does not exist; there are 1"),
+        (rows_that_sum_to_one(2, 8, 8), 0, r"\(query, key\); got shape \(2, 8, 8\)"),
+        (rows_that_sum_to_one(5, 8), 0, "5 queries to 8 keys"),
+        (rows_that_sum_to_one(7, 7), 0, "holds 7 tokens, but the input has 8"),
+        (rows_that_sum_to_one(8, 8), 8, r"no token 8; the input has 8 \(0 to 7\)"),
     ],
 )
 @pytest.mark.parametrize("figure", [token_attention_figure, attention_matrix_figure])
-def test_what_does_not_fit_is_refused(figure, attn, token, input, says):
+def test_what_does_not_fit_is_refused(figure, attn, token, says):
     with pytest.raises(InputError, match=says):
-        figure(attn, image_tokens(), token=token, input=input)
+        figure(attn, image_tokens(), token=token)
 
 
 # ------------------------------------------------------------------------------------------------- the matrix
@@ -270,3 +274,48 @@ def test_the_matrix_of_cross_attention_names_both_kinds_of_tokens():
     assert (list(cells.y), list(cells.x)) == (["&lt;s&gt;", "x"], ["a", "b", "a (2)"])
     assert np.allclose(cells.z, weights[:2, :3])
     assert cells.customdata[1][2].tolist() == [1, 2]
+
+
+# ---------------------------------------------------------------------------------------------- memberships
+
+
+def word_memberships(heads=5, words=("the", "<s>", "clock"), first=2):
+    """A text after ``first`` tokens of padding, which the frame leaves out."""
+    values = np.random.default_rng(1).dirichlet(np.ones(heads), len(words)).T
+    rows = [
+        {"model": "bundled:prose-tost", "layer": 3, "input": "a", "head": head, "token": first + number,
+         "label": word, "kind": "word", "value": values[head, number]}
+        for head in range(heads)
+        for number, word in enumerate(words)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).sample(frac=1, random_state=1), values
+
+
+def test_over_a_text_each_head_has_a_block_of_boxes_with_its_memberships():
+    frame, values = word_memberships(heads=3)
+    fig = token_membership_figure(frame, head=1, token=4)
+    drawn = [trace for trace in fig.data if trace.type == "bar"]
+    for boxes, expected in zip(drawn, values, strict=True):
+        np.testing.assert_allclose(boxes.marker.color, expected)
+        assert list(boxes.text) == ["the", "&lt;s&gt;", "clock"]
+        assert list(boxes.customdata) == [2, 3, 4]
+        assert np.argmax(boxes.marker.line.width) == 2
+    said = [note.text for note in fig.layout.annotations]
+    assert said == ["head 0", "<b>head 1</b>", "head 2", "Bold: head 1, which is looked at."]
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
+    said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale around even"
+    assert fig.layout.coloraxis12.colorbar.title.text.replace("<br>", " ") == said
+
+
+def test_of_many_heads_and_words_the_parts_with_the_chosen_ones_are_shown():
+    frame, values = word_memberships(heads=5, words=[f"word{number}" for number in range(90)], first=0)
+    fig = token_membership_figure(frame, head=4, token=70, max_heads=3, max_lines=2)
+    assert [note.text for note in fig.layout.annotations][:2] == ["head 3", "<b>head 4</b>"]
+    shown = list(fig.data[0].customdata)
+    assert shown == list(range(shown[0], shown[-1] + 1))
+    assert 70 in shown
+    assert max(fig.data[0].y) == 1
+    np.testing.assert_allclose(fig.data[1].marker.color, values[4, shown])
+    assert f"Heads 3 to 4 of 5 are shown. Tokens {shown[0]} to {shown[-1]} of 90 are shown." in said(fig)
+    again = token_membership_figure(frame, head=3, token=shown[0], max_heads=3, max_lines=2)
+    assert list(again.data[0].customdata) == shown

@@ -1,14 +1,13 @@
 """Spectra of one head: of its keys in every layer, and of its attention."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from tests.figures.drawn import bands, key
 from workbench.analyses.gram_spectrum import effective_rank, rank_holding
+from workbench.apps.explorer.head_figures import head_spectrum_figure, singular_values_figure
 from workbench.core.errors import InputError
-from workbench.figures import head_spectrum_figure, singular_values_figure
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.results import make_frame
 
@@ -55,16 +54,6 @@ def test_what_is_lost_in_rounding_is_drawn_at_the_floor():
     frame.loc[frame["rank"] == 5, "value"] = 0.0
     drawn = lines(head_spectrum_figure(frame, 0))["layer 0"]
     assert drawn.y[-1] == pytest.approx(values.max() * np.finfo(float).eps * 5)
-
-
-def test_one_head_of_one_model_and_a_layer_that_is_there_are_needed():
-    _, frame = spectra()
-    with pytest.raises(InputError, match="2 heads"):
-        head_spectrum_figure(pd.concat([frame, frame.assign(head=1)]), 1)
-    with pytest.raises(InputError, match="2 models"):
-        head_spectrum_figure(pd.concat([frame, frame.assign(model="other")]), 1)
-    with pytest.raises(InputError, match="no layer 2; it holds 0-1, 3"):
-        head_spectrum_figure(frame, 2)
 
 
 # --------------------------------------------------------------------------------------------- singular values

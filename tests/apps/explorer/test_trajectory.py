@@ -2,11 +2,9 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from tests.figures.drawn import key, lines
-from workbench.core.errors import InputError
-from workbench.figures import trajectory_figure
+from workbench.apps.explorer.head_figures import trajectory_figure
 from workbench.frames.results import make_frame
 
 AXES = {"input": ["i0", "i1"], "layer": range(4)}
@@ -40,11 +38,3 @@ def test_a_metric_that_is_missing_has_no_panel():
     cosine, rate = frames()
     assert len(lines(trajectory_figure(rate, 1))) == 1
     assert "yaxis2" not in trajectory_figure(cosine, 1).layout
-
-
-def test_what_is_not_there_is_refused():
-    cosine, _ = frames()
-    with pytest.raises(InputError, match="no layer 4; there are 0 to 3"):
-        trajectory_figure(cosine, 4)
-    with pytest.raises(InputError, match="neither token_cosine nor coding_rate"):
-        trajectory_figure(cosine.assign(metric="MOC"), 0)
