@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.figures.marks import THIN
+from workbench.figures.marks import RULE_LINE, THIN
 from workbench.figures.theme import GREY
 
 
@@ -28,6 +28,12 @@ def lines(fig):
         and trace.x[0] is not None
         and trace.line.width != THIN  # of a single input
     ]
+
+
+def rules(fig):
+    """Where the rules across rows stand, panel by panel."""
+    drawn = [trace for trace in fig.data if trace.line.width == RULE_LINE["width"] and trace.x[0] is not None]
+    return [trace.x[0] for trace in drawn if trace.x[0] == trace.x[1]]
 
 
 def bands(fig, colour):

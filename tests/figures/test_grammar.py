@@ -13,7 +13,7 @@ import workbench as wb
 from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
-from workbench.figures import Band, Dots, Forest, Interval, Line, Maps, Null, Plot, Published, Rule, Verdict
+from workbench.figures import Band, Dots, Interval, Line, Maps, Null, Plot, Published, Rule, Text
 from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
@@ -187,16 +187,16 @@ def test_the_key_of_a_forest_says_what_its_nulls_are_of(unit):
         held = means(kinds=("permutation",)).assign(metric="attention_diversity")
     if unit == "input":
         held = held[(held["layer"] == 0) & (held["head"] == 0)].assign(layer=pd.NA, head=pd.NA)
-    fig = Forest(held, x=["attention_diversity"]).add(Interval(), Null()).figure()
+    fig = Plot(held, y="model", x=["attention_diversity"]).add(Interval(), Null()).figure()
     assert key(fig)[-1] == f"null: permuted (95 % range of {f'one {unit}' if unit else 'the mean'})"
-    low, high = bands(fig, NULL_BAND)[0].x[:2]
+    low, high = min(bands(fig, NULL_BAND)[0].x), max(bands(fig, NULL_BAND)[0].x)
     drawn = held[held["layer"].isna() & held["input"].isna()] if unit is None else held
     assert (low, high) == pytest.approx((drawn["null_low"].mean(), drawn["null_high"].mean()))
 
 
 def test_a_null_of_a_forest_without_ends_is_a_dotted_stroke_at_its_mean():
     held = frame().drop(columns=["null_low", "null_high"])
-    fig = Forest(held, x=["attention_diversity"]).add(Interval(), Null()).figure()
+    fig = Plot(held, y="model", x=["attention_diversity"]).add(Interval(), Null()).figure()
     assert key(fig)[-1] == "null: permuted"
     (stroke,) = [trace for trace in fig.data if trace.line.dash == "dot" and trace.x[0] is not None]
     assert list(stroke.x) == pytest.approx([held["null_mean"].mean()] * 2)
@@ -365,7 +365,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     held = means()
     held = pd.concat([held, held.assign(model=MODELS[2], value=held["value"] + 0.1)])
     rows = pd.DataFrame([{"paper": "teo2024", "model": "dino-vits16", "metric": "KCKA", "value": 0.3}])
-    fig = Forest(held, x=["KCKA"]).add(Interval(), Null("gaussian"), Published(rows)).figure()
+    fig = Plot(held, y="model", x=["KCKA"]).add(Interval(), Null("gaussian"), Published(rows)).figure()
     dots = next(trace for trace in fig.data if trace.error_x.array is not None)
     own = held[held["input"].notna() & (held["null"] == "gaussian") & (held["model"] == MODELS[0])]
     found = mean_interval(own["value"])
@@ -374,8 +374,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
         overall["value"].iloc[0]
     )  # the mean over everything, as the frame has it
     assert dots.x[0] + dots.error_x.array[0] == pytest.approx(found.high)
-    low, _ = bands(fig, NULL_BAND)[0].x[:2]
-    assert low == overall["null_low"].iloc[0]
+    assert min(bands(fig, NULL_BAND)[0].x) == overall["null_low"].iloc[0]
     assert fig.layout.yaxis.ticktext == ("digits-vit", "dino-vits16")
     assert key(fig) == [
         "mean over 5 inputs, 95 % CI",
@@ -395,9 +394,9 @@ def test_a_forest_of_a_table_has_its_groups_its_ends_and_its_verdicts():
          "value": [1.2, 0.9, 1], "low": [1.1, 0.8, 0.9], "high": [1.3, 1.0, 1.2],
          "verdict": ["holds", "fails", "undecided"]}
     )  # fmt: skip
-    forest = Forest(table, y="label", group="pair", panel="kind", x={"ratio": "Ratio to baseline"})
+    forest = Plot(table, y="label", group="pair", panel="kind", x={"ratio": "Ratio to baseline"})
     forest = forest.add(
-        Interval(columns=("value", "low", "high"), words="95 % CI over seeds"), Rule(1), Verdict()
+        Interval(columns=("value", "low", "high"), words="95 % CI over seeds"), Rule(1), Text()
     )
     fig = forest.figure()
     assert fig.layout.yaxis.ticktext == ("<b>a over b</b>", "clean", "PGD", "<b>c over b</b>", "clean")
@@ -415,10 +414,8 @@ def test_what_is_at_or_below_zero_reaches_the_lower_end_of_a_log_axis_and_the_ke
         {"label": ["above", "across", "below"], "kind": "ratio", "value": [1.0, 2.0, -1.0], "low": [0.5, -0.5, -2.0],
          "high": [3.0, 4.0, 1.5]}
     )  # fmt: skip
-    forest = Forest(table, y="label", panel="kind", x=["ratio"]).add(
-        Interval(columns=("value", "low", "high"))
-    )
-    fig = forest.scale(log=True).figure()
+    forest = Plot(table, y="label", panel="kind", x=["ratio"]).add(Interval(columns=("value", "low", "high")))
+    fig = forest.scale(x_log=True).figure()
     edge = 10 ** fig.layout.xaxis.range[0]
     assert edge > 0.4
     dots, arrow = (trace for trace in fig.data if trace.error_x.array is not None)
@@ -470,7 +467,9 @@ def test_the_key_says_of_bands_and_bars_whether_they_can_be_seen():
         for each, spread in zip(own, spreads, strict=True):
             each["value"] = each["layer"].astype(float) / 5 + spread * each["input"].str[-1].astype(float)
         held = conform(pd.concat(own))
-        forest = Forest(held, x=["attention_diversity"]).scale(range=(0, 1)).add(Interval()).figure()
+        forest = (
+            Plot(held, y="model", x=["attention_diversity"]).scale(x_range=(0, 1)).add(Interval()).figure()
+        )
         fig = Plot(held, panel="model").metric("attention_diversity").add(Band(), Line()).figure("page")
         return key(fig)[-1], key(forest)[0]
 
@@ -526,7 +525,7 @@ def test_what_cannot_be_drawn_is_refused_in_words():
     with pytest.raises(InputError, match="scale"):
         Plot(frame()).scale(z_log=True)
     with pytest.raises(InputError, match="no panels"):
-        Forest(frame()).figure()
+        Plot(frame(), y="model").figure()
 
 
 @functools.cache
@@ -542,7 +541,7 @@ def _crowded():
         lambda width: plot.figure(width, labels="ends"),
         lambda width: wb.plot(two, width=width),
         Plot(held, panel="model").metric("attention_diversity").add(Line(), Null()).figure,
-        Forest(forest, x=["KCKA"]).add(Interval(), Null(), Verdict("version")).figure,
+        Plot(forest, y="model", x=["KCKA"]).add(Interval(), Null(), Text("version")).figure,
         Maps(maps(), title="Attention of the class token").figure,
     ]
 
@@ -627,7 +626,7 @@ def test_intervals_and_null_bands_end_where_the_quantity_does(metric, values, en
     held = conform(pd.concat([rows.assign(layer=layer) for layer in (0, 1)]))
     assert not low <= mean_interval(pd.Series(values)).low <= mean_interval(pd.Series(values)).high <= high
     curve = Plot(held).metric(metric).add(Band(over="input"), Null(), Line()).figure()
-    forest = Forest(held, y="model", x=[metric]).add(Interval(over="input")).figure()
+    forest = Plot(held, y="model", x=[metric]).add(Interval(over="input")).figure()
     for fig in (curve, forest):
         for trace in (trace for trace in fig.data if trace.fill == "toself" and trace.y[0] is not None):
             reach = [value for value in trace.y if value is not None]
@@ -677,7 +676,7 @@ def test_fewer_than_forty_null_samples_have_no_95_percent_range(count):
     held = frame()
     held.attrs["provenance"] = [{"analysis": "attention-map", "options": {"null_samples": count}}]
     curve = Plot(held).metric("attention_diversity").add(Null(), Line()).figure()
-    forest = Forest(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
+    forest = Plot(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
     for fig in (curve, forest):
         (words,) = (words for words in key(fig) if words.startswith("null"))
         assert ("95 % range" in words) == (count >= 40)
@@ -688,7 +687,7 @@ def test_a_null_that_is_computed_exactly_names_no_samples():
     held = frame(null="isotropic")
     held.attrs["provenance"] = [{"analysis": "token-similarity", "options": {"null_samples": 20}}]
     curve = Plot(held).metric("attention_diversity").add(Null(), Line()).figure()
-    forest = Forest(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
+    forest = Plot(held, y="model", x=["attention_diversity"]).add(Null(), Interval()).figure()
     for fig in (curve, forest):
         (words,) = (words for words in key(fig) if words.startswith("null"))
         assert words == "null: random directions (95 % range of one head)"

@@ -12,10 +12,6 @@ from .comparison import with_range as with_range
 from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .eigenvectors import eigenvector_span_figure as eigenvector_span_figure
 from .estimates import null_of_means as null_of_means
-from .forest import Forest as Forest
-from .forest import Interval as Interval
-from .forest import Stroke as Stroke
-from .forest import Verdict as Verdict
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
 from .grammar import Plot as Plot
@@ -27,11 +23,14 @@ from .maps import Maps as Maps
 from .marks import At as At
 from .marks import Band as Band
 from .marks import Dots as Dots
+from .marks import Interval as Interval
 from .marks import Line as Line
 from .marks import Null as Null
 from .marks import Points as Points
 from .marks import Published as Published
 from .marks import Rule as Rule
+from .marks import Stroke as Stroke
+from .marks import Text as Text
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
 from .multipanel import multipanel as multipanel

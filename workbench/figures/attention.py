@@ -13,8 +13,9 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
+from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of
-from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null, Rule
 from workbench.figures.scales import Scale

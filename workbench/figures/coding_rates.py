@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of, series_labels, without_provenance
-from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line
 
 RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.estimates import input_count, titled
-from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels, short_name
-from workbench.figures.marks import Null, Published
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Interval, Null, Published
 from workbench.frames.metrics import METRICS
 
 _HERE, _ELSEWHERE = "measured here", "published, other data"
@@ -76,8 +76,8 @@ def comparison_figure(
     drawn = pd.concat([rows, apart.assign(value=float("nan"))]) if len(apart) else rows
     panels = {title: title for title in rows["panel"]}
     drawn.attrs = frame.attrs  # `pd.concat` drops what differs
-    forest = Forest(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
-    forest = forest.scale(range=ends).add(Null(null, random), Interval())
+    forest = Plot(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
+    forest = forest.scale(x_range=ends).add(Null(null, random), Interval())
     if len(found):
         several = found.duplicated(["panel", "model"]).any()
         papers = ", ".join(dict.fromkeys(found["paper"].dropna())) if "paper" in found else ""

@@ -8,11 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, at_level, values_once
-from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
-from workbench.figures.grammar import SERIES, Plot
-from workbench.figures.marks import NOISE, Band, Line, Null
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import NOISE, Band, Interval, Line, Null
 
 CANDIDATES = {  # the order of their colours
     "values": "recovered from V",
@@ -101,8 +101,8 @@ def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
     }
     rows = rows_of(frame, titles, needs=("candidate",))
     rows = rows.assign(model=series_labels(rows))
-    forest = Forest(rows, x=titles, color="candidate", names=CANDIDATES)
+    forest = Plot(rows, y="model", x=titles, color="candidate", names=CANDIDATES)
     lost = rows[rows["metric"] == "inconsistency"]
     most = 1.1 * lost[["value", *(name for name in ("null_high",) if name in lost)]].max().max()
     ends = {"span_share": (-0.02, 1.02), "inconsistency": (-0.02 * most, most)}
-    return forest.scale(range=ends).add(Null(), Interval()).figure()
+    return forest.scale(x_range=ends).add(Null(), Interval()).figure()

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds
+from workbench.core.intervals import mean_interval
+from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds, within_bounds
 from workbench.figures.frames import band, short_name
 from workbench.figures.theme import GREY, NULL_BAND, NULL_EDGE, PUBLISHED, RED, translucent
 from workbench.figures.words import in_words
@@ -24,6 +26,51 @@ NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither blac
 NEUTRAL_STYLE: dict[str, Any] = {
     "line": {"color": NEUTRAL, "dash": "solid"}, "marker": {"color": NEUTRAL, "symbol": "circle"},
 }  # fmt: skip
+PLACE = "place of the category"
+
+
+@dataclass
+class Categories:
+    """The categorical axis of one panel: where each category stands, and which colours have a value there."""
+
+    rows: pd.DataFrame
+    """All rows of the panel, with the column `PLACE`."""
+    column: str
+    name: Any
+    by: tuple[str | None, str]
+    """The columns of headings and of categories."""
+    color: str | None
+    split: str | None
+    """The column whose values are series: that of colours, or of categories that have looks of their own."""
+    places: Mapping[Any, int]
+    """(heading, category) → its place along the axis."""
+    words: Sequence[str]
+    """What stands at each place, headings included."""
+    shown: dict[Any, set[int]] = field(default_factory=dict)
+    shifts: dict[int, dict[Any, float]] = field(default_factory=dict)
+    kinds: int = 0
+    """How many kinds of published numbers a category of some panel has beside its estimates."""
+
+    @property
+    def apart(self) -> list[str]:
+        return [name for name in (*self.by, self.color) if name is not None]
+
+    def placed(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of another table about this panel, with their places."""
+        rows = rows[rows[self.column] == self.name] if self.column in rows else rows
+        heading, category = self.by
+        heads = [None] * len(rows) if heading is None else rows[heading]
+        places = {(head, short_name(value)): place for (head, value), place in self.places.items()}
+        keys = zip(heads, rows[category].map(short_name), strict=True)
+        rows = rows.assign(**{PLACE: [places.get(key, -1) for key in keys]})
+        return rows[rows[PLACE] >= 0]
+
+    def shift(self, place: int, slot: Any) -> float:
+        """Return how far beside its category a colour or a kind of published numbers stands."""
+        return self.shifts.get(place, {}).get(slot, 0.0)
+
+    def sample(self) -> Sample:
+        return Sample.means(self.rows, (PLACE,))
 
 
 @dataclass(frozen=True)
@@ -42,6 +89,10 @@ class Series:
     """How far from its place it is drawn, so that the bars of several series do not cover each other."""
     after: float = 0.0
     """How far after its place a bar alone is drawn, where only the last place has one."""
+    value: Any = None
+    """What the rows have in common: a value of the column of colours."""
+    slot: Any = None
+    categories: Categories | None = None
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was taken from the rows already: marks, key and axes ask for the same."""
 
@@ -54,20 +105,37 @@ class Series:
         """Whether there are so many places that a marker on each would hide the line."""
         return self.rows[self.x].nunique() > 26
 
+    @property
+    def rowed(self) -> Categories:
+        """The categorical axis of the series.
+
+        Raises:
+            InputError: it has none.
+        """
+        if self.categories is None:
+            raise InputError("strokes and ticks are drawn by category; give the plot a column y")
+        return self.categories
+
+    def at(self, places: Iterable[Any]) -> list[float]:
+        """Return where along the axis the series is drawn at its places."""
+        if self.categories is None:
+            return [place + self.aside for place in places]
+        return [place + self.categories.shift(place, self.slot) for place in places]
+
     def named(self, trace: go.Scatter) -> go.Scatter:
         """A trace that belongs to this series."""
         return trace.update(name=self.label, legendgroup=self.group)
 
     def sample(self, over: str | None = None, *more: str) -> Sample:
-        return self._once((over, *more), lambda: Sample.of(self.rows, (self.x, *more), over))
+        return self.once((over, *more), lambda: Sample.of(self.rows, (self.x, *more), over))
 
     def interval(self, over: str) -> pd.DataFrame:
-        return self._once(("interval", over), lambda: self.sample(over).interval(over))
+        return self.once(("interval", over), lambda: self.sample(over).interval(over))
 
     def null(self, kind: str | None, how: str = "mean") -> pd.DataFrame:
-        return self._once(("null", kind, how), lambda: self.sample().null(kind, self.rows, how))
+        return self.once(("null", kind, how), lambda: self.sample().null(kind, self.rows, how))
 
-    def _once(self, key: tuple[str | None, ...], take: Callable[[], Any]) -> Any:
+    def once(self, key: Any, take: Callable[[], Any]) -> Any:
         if key not in self._found:
             self._found[key] = take()
         return self._found[key]
@@ -95,6 +163,12 @@ class Mark:
     def shapes(self) -> Iterator[dict[str, Any]]:
         """What is drawn in every panel, whatever it holds."""
         yield from ()
+
+    def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
+        """Return an entry of the key with what can be seen of its traces, each with its axis of so many pixels."""
+        return says_how_wide(
+            entry, [_widest(trace, axis) for trace, axis in traces if trace.fill == "toself"]
+        )
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         """What is drawn of all series of a panel: by default each by itself."""
@@ -310,6 +384,164 @@ class Dots(Mark):
 
 
 @dataclass(frozen=True)
+class Interval(Mark):
+    """An estimate and its interval: the mean over a unit with its 95 % confidence interval.
+
+    Where the frame holds the mean over everything, that is the estimate. With ``columns`` value, low and high stand in
+    the frame, and ``words`` say what they are, and ``alone`` what a value without an interval is. ``hollow`` names a
+    column whose true values have an open marker, and says what that means.
+    """
+
+    over: str = "input"
+    columns: tuple[str, str, str] | None = None
+    words: str = ""
+    hollow: tuple[str, str] | None = None
+    alone: str = ""
+    depth: ClassVar[int] = 3
+
+    def table(self, series: Series) -> pd.DataFrame:
+        """Return columns ``value``, ``low``, ``high`` (NaN without an interval) and ``n`` at each place."""
+        return series.once(("table", self), lambda: self._table(series.rows, series.x))
+
+    def _table(self, rows: pd.DataFrame, place: str) -> pd.DataFrame:
+        if self.columns is not None:
+            ends = rows[[*self.columns]].set_axis(["value", "low", "high"], axis=1)
+            return rows.assign(n=rows.get("n", np.nan), **ends)
+        sample = Sample.of(rows, (place,), self.over)
+        if self.over not in sample.units:
+            table = sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
+            if {"low", "high", "n"} <= set(rows):  # of a frame that holds them in the place of inputs
+                ends = rows.groupby(place)[["low", "high", "n"]].first()
+                table = table.drop(columns=[*ends]).join(ends, on=place)
+        else:
+            means = sample.rows.groupby([place, self.over], sort=False)["value"].mean()
+            groups = means.groupby(level=0, sort=False)
+            ends = [(at, *mean_interval(values)[:3], len(values)) for at, values in groups]
+            table = pd.DataFrame(ends, columns=[place, "value", "low", "high", "n"])
+            overall = Sample.means(rows, (place,))
+            if not overall.units:
+                whole = overall.estimate("mean").set_index(place)["value"]
+                table["value"] = table[place].map(whole).fillna(table["value"])
+        return within_bounds(table.astype({"low": float, "high": float}), rows)
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        table = self.table(series).dropna(subset=["value"])
+        if table.empty:
+            return
+        ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
+        edge, marker = series.colour, {"size": 6.5, **series.style["marker"]}
+        if self.alone:  # several may cover each other
+            marker["opacity"] = ends.isna().all(axis=1).map({True: _SINGLE["opacity"], False: 1}).tolist()
+        if self.hollow is not None:
+            opened = table[self.hollow[0]].fillna(False).astype(bool)
+            marker["color"] = opened.map({True: "white", False: edge}).tolist()
+            marker["line"] = {"color": edge, "width": 1.3}
+        words = series.categories.words if series.categories else None
+        yield go.Scatter(
+            x=series.at(table[series.x]), y=value, mode="markers", marker=marker,
+            error_y={
+                "type": "data", "symmetric": False, "color": edge, "thickness": 1.2, "width": 0,
+                "array": (ends["high"] - value).fillna(0).clip(lower=0),
+                "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0),
+            },
+            text=[words[place] if words else f"{series.x} {place}" for place in table[series.x]],
+            customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
+            hovertemplate="%{text}<br>%{y:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>"
+            "n = %{customdata[2]}<extra></extra>", cliponaxis=False,
+        )  # fmt: skip
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        yield key_entry(self._says(drawn), mode="lines+markers", **style)
+        marker = style["marker"]
+        if self.alone:
+            yield key_entry(self.alone, mode="markers", marker={**marker, **_SINGLE})
+        column, words = self.hollow or ("", "")
+        if words and any(series.rows[column].fillna(False).any() for series in drawn):
+            edge = {"color": style["line"]["color"], "width": 1.3}
+            yield key_entry(words, mode="markers", marker={**marker, "color": "white", "line": edge})
+
+    def _says(self, drawn: Sequence[Series]) -> str:
+        """Return the estimator, its interval and its unit of sampling."""
+        if self.words or self.columns is not None:
+            return self.words or "value and interval of the frame"
+        counts = [int(n) for series in drawn for n in self.table(series)["n"].dropna()]
+        if not counts:
+            return "mean"
+        many = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        return f"mean over {many} {UNITS.get(self.over, self.over)}, 95 % CI"
+
+    def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
+        reaches = [wide * room > 3.5 for trace, axis in traces for wide in _bar_shares(trace, axis)]
+        if entry.name.endswith("95 % CI") and not self.words and not all(reaches):
+            entry.name += " where wider than the marker" if any(reaches) else " within the marker"
+        return entry
+
+
+@dataclass(frozen=True)
+class Stroke(Mark):
+    """A grey stroke at the value of a column in each category, as a floor, with its name in the key."""
+
+    column: str = "floor"
+    name: str = "floor"
+    depth: ClassVar[int] = 1
+
+    def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        categories, rows = panel[0].rowed, panel[0].rowed.rows
+        rows = rows[rows[self.column].notna()] if self.column in rows else rows.iloc[:0]
+        if len(rows):
+            slot = next(iter(categories.shown)) if len(categories.shown) == 1 else PLACE  # else in the middle
+            yield go.Scatter(
+                x=[place + categories.shift(place, slot) for place in rows[PLACE]], y=rows[self.column],
+                mode="markers", marker=_STROKE, hovertemplate=f"{self.name} %{{y:.4g}}<extra></extra>",
+            )  # fmt: skip
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        if any([*self.together([series])] for series in drawn):
+            yield key_entry(self.name, mode="markers", marker=_STROKE)
+
+
+@dataclass(frozen=True)
+class Ticks(Mark):
+    """Single values that estimates by category are means of: thin ticks, or crosses.
+
+    ``rows`` have the plot's columns and ``value``. ``words`` are what the key says of each value of ``column``, the
+    first a tick and the second, which is no part of the mean, a cross.
+    """
+
+    rows: pd.DataFrame
+    column: str
+    words: Mapping[Any, str]
+    depth: ClassVar[int] = 2
+
+    def traces(self, series: Series) -> Iterator[go.Scatter]:
+        rows = series.rowed.placed(self.rows)
+        if series.value is not None:
+            rows = rows[rows[series.rowed.split] == series.value]
+        for (value, words), look in zip(self.words.items(), _TICKS, strict=False):
+            own = rows[rows[self.column] == value]
+            if len(own) and series.slot in series.rowed.shown:
+                yield go.Scatter(
+                    x=series.at(own[PLACE]), y=own["value"].astype(float), mode="markers",
+                    marker=_tick(look, series.colour), cliponaxis=False,
+                    text=[f"{series.rowed.words[place]}, {words}" for place in own[PLACE]],
+                    hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
+                )  # fmt: skip
+
+    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        for (value, words), look in zip(self.words.items(), _TICKS, strict=False):
+            if (self.rows[self.column] == value).any():
+                yield key_entry(words, mode="markers", marker=_tick(look, NEUTRAL))
+
+
+@dataclass(frozen=True)
+class Text(Mark):
+    """The words of a column at the right end of each category, under a title, as whether a claim holds."""
+
+    column: str = "verdict"
+    title: str = ""
+
+
+@dataclass(frozen=True)
 class Null(Mark):
     """The null distribution in grey: its range, and its mean as a dotted line; always named with its kind.
 
@@ -332,6 +564,9 @@ class Null(Mark):
     """Whether no panel has the null of several series, so that its mean is drawn as well; a `Plot` finds it itself."""
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        if panel[0].categories is not None:
+            yield from self._boxes(panel[0].categories)
+            return
         box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
         for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
@@ -358,6 +593,18 @@ class Null(Mark):
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
                 )  # fmt: skip
+
+    def _boxes(self, categories: Categories) -> Iterator[go.Scatter]:
+        """Yield a box for each category, seen on both sides of the marker on it; without ends a stroke at the mean."""
+        for kind in self.kinds([categories.rows]):
+            level = categories.sample().null(kind, categories.rows)
+            for place, mean, low, high in level.itertuples(index=False):
+                ends = [place - _NULL_HALF, place + _NULL_HALF]
+                if pd.notna(low) and pd.notna(high):
+                    yield as_null(band(ends, [low] * 2, [high] * 2, NULL_BAND), [*self.pooled].index(kind))
+                elif pd.notna(mean):
+                    hover = f"{self.name(kind)}<br>%{{y:.4g}}<extra></extra>"
+                    yield go.Scatter(x=ends, y=[mean] * 2, mode="lines", line=NULL_LINE, hovertemplate=hover)
 
     def _boxed(self, panel: Sequence[Series], kind: str | None) -> bool:
         return any(series.aside for series in panel) and self.pooled.get(kind, 1) > 1
@@ -386,6 +633,8 @@ class Null(Mark):
     def within(self, panels: Sequence[Sequence[Series]]) -> Null:
         """With the most series of one panel whose nulls of a kind differ, so that one band stands for all; else 1."""
         kinds = self.kinds(series.rows for panel in panels for series in panel)
+        if panels[0] and panels[0][0].categories is not None:
+            return replace(self, pooled=dict.fromkeys(kinds, 1))
         pooled = {kind: max(self._differing(panel, kind) for panel in panels if panel) for kind in kinds}
         most = max((len(self._tables(panel, kind)) for panel in panels if panel for kind in kinds), default=1)
         return replace(self, pooled=pooled, single=most == 1)
@@ -405,7 +654,9 @@ class Null(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         for number, kind in enumerate(self.kinds(series.rows for series in drawn)):
-            samples = [series.sample().null_sample(kind, series.rows) for series in drawn]
+            categories = categories_of(drawn)
+            apart = categories[0].apart if categories else ()
+            samples = [own.sample().null_sample(kind, own.rows) for own in categories or drawn]
             samples = [sample for sample in samples if len(sample.rows)]
             several = self.pooled.get(kind, 1)
             if not any(sample.bounded for sample in samples):
@@ -416,8 +667,8 @@ class Null(Mark):
             many = f"; envelope of {several} curves" if several > 1 else ""
             many = "; each curve's own" if boxed else many
             alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
-            many += "; a bar at a single place" if alone and not boxed else ""
-            words = f"{self.name(kind)} ({null_of(samples, ends=drawn[0].null_range, of=self.ends)}{many})"
+            many += "; a bar at a single place" if alone and not boxed and not categories else ""
+            words = f"{self.name(kind)} ({null_of(samples, apart, drawn[0].null_range, self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
             yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
 
@@ -427,9 +678,9 @@ class Published(Mark):
     """What papers print: an open diamond at its place, a thin line where a number holds for every x.
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
-    The hover text names paper, table and row. With ``ranges`` several numbers of one row of a forest are drawn as their
+    The hover text names paper, table and row. With ``ranges`` several numbers of one category are drawn as their
     median, with a line from the least to the largest; ``words`` take the place of the papers in the key; ``beside``
-    sets them beneath the estimates of a forest, not upon them; a second kind has another ``symbol``.
+    sets them beside the estimates of a category, not upon them; a second kind has another ``symbol``.
     """
 
     rows: pd.DataFrame | None = None
@@ -440,6 +691,9 @@ class Published(Mark):
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
+        if panel[0].categories is not None:
+            yield from self._by_category(panel[0].categories)
+            return
         everywhere = sorted({place for series in panel for place in series.rows[series.x].dropna().unique()})
         for series in panel:
             for place, own in self.matching(series):
@@ -447,6 +701,38 @@ class Published(Mark):
                 for row in own.to_dict("records"):
                     trace = published_trace(x, [row["value"]] * len(x), [row] * len(x))
                     yield trace if len(x) == 1 else trace.update(mode="lines", line=PUBLISHED_LINE)
+
+    def by_slot(self, categories: Categories) -> dict[tuple[int, Any], list[dict[str, Any]]]:
+        """Return the numbers of each category, by its place and the colour that they belong to, if any."""
+        numbers: dict[tuple[int, Any], list[dict[str, Any]]] = {}
+        if self.rows is not None:
+            alone = self.beside and len(categories.shown) == 1
+            for row in categories.placed(self.rows[self.rows["value"].notna()]).to_dict("records"):
+                colour = row.get(categories.color)
+                slot = colour if colour in categories.shown and not alone else None
+                numbers.setdefault((row[PLACE], slot), []).append(row)
+        return numbers
+
+    def _by_category(self, categories: Categories) -> Iterator[go.Scatter]:
+        for (place, slot), rows in self.by_slot(categories).items():
+            x = place + categories.shift(place, id(self) if slot is None else slot)
+            values = np.asarray([row["value"] for row in rows], dtype=float)
+            several = self.ranges and len(rows) > 1
+            middle = [float(np.median(values))] if several else values.tolist()
+            trace = published_trace([x] * len(middle), middle, rows[: len(middle)])
+            trace.marker.symbol = self.symbol
+            if categories.kinds > 1:
+                trace.marker.size = 5.5
+            if several:
+                trace.error_y = {
+                    "type": "data", "symmetric": False, "array": [values.max() - middle[0]],
+                    "arrayminus": [middle[0] - values.min()], "color": RED, "thickness": 1.2, "width": 0,
+                }  # fmt: skip
+                trace.text = f"median of {len(rows)}, {values.min():.4g} to {values.max():.4g}"
+            elif any(pd.notna(row.get("spread")) for row in rows):
+                spread = [row["spread"] for row in rows]
+                trace.error_y = {"type": "data", "array": spread, "color": RED, "thickness": 1}
+            yield trace
 
     def says(self, papers: Iterable[str]) -> str:
         """What the key calls them."""
@@ -470,6 +756,16 @@ class Published(Mark):
             yield None, own
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
+        categories = categories_of(drawn)
+        if categories:
+            traces = [trace for own in categories for trace in self._by_category(own)]
+            rows = [row for own in categories for part in self.by_slot(own).values() for row in part]
+            if traces:
+                bars = any(trace.error_y.array for trace in traces)
+                words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
+                look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
+                yield key_entry(words, **look, line={**PUBLISHED_LINE, "width": 1.2})
+            return
         found = [own for series in drawn for _, own in self.matching(series)]
         if found:
             papers = [str(name) for own in found for name in own.get("paper", ())]
@@ -519,7 +815,7 @@ class Rule(Mark):
     """A level that is the same everywhere, as chance or no change: a thin line with its name in the key.
 
     With ``column`` each panel has its own, the largest value of that column; where it is empty there is none.
-    In a `Forest` the value may be a mapping by panel.
+    Across categories the value may be a mapping by panel.
     """
 
     value: Any = 0.0
@@ -527,11 +823,22 @@ class Rule(Mark):
     column: str | None = None
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        if self._there(panel):
+        categories = panel[0].categories
+        if categories is not None:
+            level = self.level(categories)
+            ends = [-0.6, len(categories.words) - 0.4]
+        elif self._there(panel):
             level = self.value if self.column is None else max(one.rows[self.column].max() for one in panel)
             places = [float(place) for series in panel for place in series.rows[series.x].dropna().unique()]
             ends = [min(places), max(places)]
+        else:
+            return
+        if np.isfinite(level):
             yield go.Scatter(x=ends, y=[level] * 2, mode="lines", line=RULE_LINE, hoverinfo="skip")
+
+    def level(self, categories: Categories) -> float:
+        """Return the value in a panel; NaN where it has none."""
+        return self.value.get(categories.name, math.nan) if isinstance(self.value, Mapping) else self.value
 
     def _there(self, panel: Sequence[Series]) -> bool:
         return self.column is None or any(series.rows[self.column].notna().any() for series in panel)
@@ -566,6 +873,10 @@ _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
 THIN = 0.7
 """Width of the lines of single units around an estimate."""
+_TICKS = ({"symbol": "line-ns-open", "size": 6, "opacity": 0.75}, {"symbol": "x-thin-open", "size": 4.5})
+_SINGLE = {"opacity": 0.6}
+_NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker on it
+_STROKE = {"symbol": "line-ns-open", "size": 12, "color": GREY, "line": {"color": GREY, "width": 1.5}}
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
 PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
@@ -591,6 +902,39 @@ def says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
         name = entry.name
         entry.update(name=f"{name[:-1]}, {more})" if name.endswith(")") else f"{name}, {more}")
     return entry
+
+
+def _widest(trace: go.Scatter, axis: Any) -> float:
+    """Return the widest place of a band as a share of the axis."""
+    ends = [axis.place(max(float(y), axis.low) if axis.log else float(y)) for y in trace.y]
+    half = len(ends) // 2
+    return max(abs(ends[place] - ends[2 * half - 1 - place]) for place in range(half))
+
+
+def _bar_shares(trace: go.Scatter, axis: Any) -> Iterator[float]:
+    """Yield how far each interval reaches beyond its value, as a share of the axis."""
+    letter = "x" if trace.error_x.array is not None else "y"
+    bars = trace[f"error_{letter}"]
+    if bars.array is None or bars.arrayminus is None:
+        return
+    for value, up, down in zip(trace[letter], bars.array, bars.arrayminus, strict=True):
+        if up > 0 or down > 0:
+            ends = (value - down, value, value + up)
+            low, at, high = (axis.place(max(end, axis.low) if axis.log else end) for end in ends)
+            yield max(high - at, at - low)
+
+
+def categories_of(drawn: Iterable[Series]) -> list[Categories]:
+    """Return the categorical axes of the panels of these series, each once."""
+    return [*{id(series.categories): series.categories for series in drawn if series.categories}.values()]
+
+
+def lying(trace: go.Scatter) -> go.Scatter:
+    """Return a trace on its side: places along y, values along x."""
+    hover, bars = (trace.hovertemplate or "").replace("%{y", "%{x") or None, trace.error_y.to_plotly_json()
+    return trace.update(x=trace.y, y=trace.x, error_x=bars, hovertemplate=hover, overwrite=True).update(
+        error_y=None
+    )
 
 
 def key_entry(name: str, **look: Any) -> go.Scatter:
@@ -619,6 +963,10 @@ def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, An
 
 def _thin(colour: str) -> dict[str, Any]:
     return {"color": translucent(colour, 0.55), "width": THIN, "dash": "solid"}
+
+
+def _tick(look: Mapping[str, Any], colour: str) -> dict[str, Any]:
+    return {**look, "color": colour, "line": {"color": colour, "width": 1}}
 
 
 def _dot(colour: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, at_level
 from workbench.figures.frames import rows_of
-from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Line, Null, Rule
 from workbench.figures.overlays import need_columns

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import means_and_heads, titled
 from workbench.figures.frames import rows_of
-from workbench.figures.grammar import SERIES, Plot
+from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null, Points, Rule
 from workbench.figures.overlays import need_columns
 

@@ -6,10 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.estimates import input_count, titled
-from workbench.figures.forest import Forest, Interval
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.marks import Band, Interval, Line, Rule
 from workbench.figures.words import noise_words, variant_words
 
 _BOUND = "bound of Prop. III.1"
@@ -75,7 +74,7 @@ def snr_share_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows.groupby(keys, dropna=False, sort=False)["value"].mean().reset_index()
     titles = {kind: f"Share of blocks,<br>{words}" for kind, words in _noises(rows).items()}
     names = {name: variant_words(name) for name in labels} | {name: name for name in _SHARES}
-    forest = Forest(rows, x=titles, panel="noise", color="quantity", names=names).scale(same=True)
+    forest = Plot(rows, y="model", x=titles, panel="noise", color="quantity", names=names).scale(x_same=True)
     return forest.add(Interval(over="input")).figure()
 
 

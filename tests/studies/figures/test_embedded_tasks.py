@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from tests.figures.drawn import rules
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.studies.figures import (
@@ -53,7 +54,7 @@ def test_every_seed_is_drawn_and_means_have_the_interval_over_seeds():
     found = mean_interval(pd.Series([60.0, 70.0, 80.0]))
     place = [round(x, 9) for x in means.x].index(70)
     assert means.x[place] - means.error_x.arrayminus[place] == pytest.approx(found.low)
-    assert 30 in [round(shape.x0, 9) for shape in figure.layout.shapes if shape.x0 == shape.x1]
+    assert 30 in [round(level, 9) for level in rules(figure)]
 
 
 def test_curves_leave_single_seeds_out_but_for_the_shuffled_tokens():

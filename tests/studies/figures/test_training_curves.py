@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import bands, key, lines
+from tests.figures.drawn import bands, key, lines, rules
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.theme import NULL_BAND
@@ -247,10 +247,9 @@ def test_only_what_is_significant_is_filled():
 
 
 def test_the_dotted_line_is_the_baseline_s_or_where_it_is_asked_for():
-    lines = versus_baseline_figure(results(), PANELS).layout.shapes
-    assert [line.x0 for line in lines] == pytest.approx([90, 1.8])
-    lines = versus_baseline_figure(results(), PANELS, lines={"exact_share": 1}).layout.shapes
-    assert [line.x0 for line in lines] == pytest.approx([90, 1])
+    assert rules(versus_baseline_figure(results(), PANELS)) == pytest.approx([90, 1.8])
+    fig = versus_baseline_figure(results(), PANELS, lines={"exact_share": 1})
+    assert rules(fig) == pytest.approx([90, 1])
 
 
 def test_another_baseline_is_a_stroke_in_the_row_of_its_mechanism():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import key
+from tests.figures.drawn import key, rules
 from tests.figures.study import named
 from workbench.core.errors import InputError
 from workbench.studies.figures import cost_figure
@@ -83,7 +83,7 @@ def test_every_panel_has_the_one_scale():
     assert fig.layout.xaxis.type == fig.layout.xaxis2.type == "log"
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range
     assert 10 ** fig.layout.xaxis.range[0] < 0.4
-    assert [shape.x0 for shape in fig.layout.shapes if shape.x0 == shape.x1] == [1, 1]  # a line at 1 in each
+    assert rules(fig) == [1, 1]  # in each panel
 
 
 def test_frames_without_measured_costs_are_refused():

@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures.forest import Forest, Interval
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Rule
+from workbench.figures.marks import Band, Interval, Line, Rule
 from workbench.figures.notes import with_absent
 
 NAMES = {
@@ -105,11 +104,11 @@ def embedded_scores_figure(
         if many
         else {}
     )
-    forest = Forest(
+    forest = Plot(
         table,
-        "variant",
         titles,
-        "budgets" if headings else None,
+        y="variant",
+        group="budgets" if headings else None,
         panel="data",
         color="kind",
         names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
@@ -120,7 +119,7 @@ def embedded_scores_figure(
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
-    forest = forest.scale(row=1.9 if tall else 2.2, same=same or ())
+    forest = forest.scale(row=1.9 if tall else 2.2, x_same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     return forest.figure(columns=min(len(titles), columns))
 

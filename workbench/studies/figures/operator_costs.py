@@ -9,9 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.forest import Forest, Interval, Stroke
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Line, Points, Published
+from workbench.figures.marks import Interval, Line, Points, Published, Stroke
 from workbench.figures.variants import LOOKS
 from workbench.papers.operators import FORWARD, SWEEPS
 
@@ -105,7 +104,7 @@ def exponents_figure(
             axis = "d" if metric.endswith("head_dim") else "n"
             fixed = _heading(sweep).rpartition(", ")[0]
             titles[panel] = f"{quantity.capitalize()}, power of {axis}<br>({fixed})"
-    forest = Forest(measured, y="attention", x=titles, panel="panel").scale(range=_REACH, row=2.4)
+    forest = Plot(measured, y="attention", x=titles, panel="panel").scale(x_range=_REACH, row=2.4)
     return forest.add(
         Interval(
             columns=("value", "low", "high"),

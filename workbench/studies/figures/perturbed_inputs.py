@@ -9,10 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.forest import Forest, Interval, Ticks
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Mark, Published, Rule
+from workbench.figures.marks import Band, Interval, Line, Mark, Published, Rule, Ticks
 from workbench.figures.variants import in_order, look_of
 from workbench.figures.words import PAPERS, attention_of, noise_words
 
@@ -135,7 +134,7 @@ def robustness_models_figure(means: pd.DataFrame) -> go.Figure:
     )
     ends = max(0.0, np.floor(10 * least - 0.2) / 10), 1.02
     shared = {title: ends for title in titles if title != first.get("clean")}
-    forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(range=shared)
+    forest = Plot(drawn, y="attention", x=titles, panel="panel").scale(x_range=shared)
     return forest.add(interval, ticks).figure()
 
 
@@ -171,7 +170,7 @@ def robustness_differences_figure(means: pd.DataFrame, differences: pd.DataFrame
         _ACCURACY: "Top-1 accuracy<br>(→ better)",
         _LESS: f"Difference from {look_of(baseline).label}<br>(pp, → better)",
     }
-    forest = Forest(drawn, "label", titles, "seeds compared", "panel", "attention", names)
+    forest = Plot(drawn, titles, "attention", "panel", names=names, y="label", group="seeds compared")
     forest = forest.scale(row=0.75 * rows["attention"].nunique() + 0.7)
     return forest.add(interval, ticks, Rule({_LESS: 0.0}, "no difference")).figure()
 
@@ -236,10 +235,10 @@ def corruptions_figure(
     }
     names = {name: look_of(name).label for names in panels.values() for name in names}
     names |= {kind: noise_words(kind).replace("jpeg", "JPEG") for kind in kinds} | {ALL: "mean over kinds"}
-    forest = Forest(drawn, y="kind", x=titles, group="part", panel="panel", color="attention", names=names)
+    forest = Plot(drawn, y="kind", x=titles, group="part", panel="panel", color="attention", names=names)
     ends = {title: own[["value", "low", "high"]].astype(float) for title, own in shown.groupby("panel")}
     ends = {title: (0.93 * own.min().min(), 1.07 * own.max().max()) for title, own in ends.items()}
-    forest = forest.scale(log=True, row=1.9, range=ends).add(interval, ticks, Rule(1, "baseline"))
+    forest = forest.scale(x_log=True, row=1.9, x_range=ends).add(interval, ticks, Rule(1, "baseline"))
     if published is not None:
         kind, attention = published["condition"].fillna(ALL), published["model"].map(attention_of)
         found = by_panel(published.assign(value=published["ratio"], kind=kind, attention=attention))
@@ -271,7 +270,7 @@ def ood_figure(means: pd.DataFrame) -> go.Figure:
         for kind, words in _FOREIGN.items()
         if (rows["kind"] == kind).any()
     }
-    forest = Forest(drawn, y="attention", x=titles, panel="panel").scale(same=True)
+    forest = Plot(drawn, y="attention", x=titles, panel="panel").scale(x_same=True)
     return forest.add(interval, ticks, Rule(0.5, "chance")).figure()
 
 

@@ -9,9 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures.forest import Forest, Interval, Stroke, Verdict
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import NOISE, Band, Line, Null, Published, Rule
+from workbench.figures.marks import NOISE, Band, Interval, Line, Null, Published, Rule, Stroke, Text
 from workbench.figures.variants import in_order, look_of
 
 # metric of a training record → what its axis says, factor, logarithmic
@@ -189,8 +188,10 @@ def versus_baseline_figure(
     )
     words = words or f"median and range over {seeds} (where wider than the mark)"
     nulls = "null_low" in rows and rows["null_low"].notna().any()
-    forest = Forest(rows, y="attention", x=panels, panel="quantity")
-    forest = forest.scale(log=[*log], row=2.1 if nulls else 1.5)  # a null is seen above and below its marker
+    forest = Plot(rows, y="attention", x=panels, panel="quantity")
+    forest = forest.scale(
+        x_log=[*log], row=2.1 if nulls else 1.5
+    )  # a null is seen above and below its marker
     forest = forest.add(Null(words=NOISE), Stroke(name="floor: error of the true projections"))
     if other.notna().any():
         pairs = frame[other.notna()].drop_duplicates("model")
@@ -202,7 +203,7 @@ def versus_baseline_figure(
         forest = forest.add(Stroke("reference", name="; ".join(sorted(of))))
     forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
     forest = forest.add(Rule(levels, "ratio of 1" if lines else "softmax"))
-    return (forest.add(Verdict("side", title=side_title)) if side else forest).figure()
+    return (forest.add(Text("side", title=side_title)) if side else forest).figure()
 
 
 def _other_baselines(frame: pd.DataFrame) -> pd.Series:
@@ -294,7 +295,7 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
     titles = {task: f"{task.capitalize()}:<br>test accuracy (%)" for task in results["task"].unique()}
     titles["difference"] = f"Difference (points)<br>from {named}"
     published = printed.assign(value=printed["difference"] * 100, panel="difference", table=printed["where"])
-    return Forest(drawn, y="label", x=titles, panel="panel", color="task").scale(row=2.7).add(
+    return Plot(drawn, y="label", x=titles, panel="panel", color="task").scale(row=2.7).add(
         Interval(
             columns=("value", "low", "high"), words="difference of means, 95 % CI (Welch)", alone="each seed",
             hollow=("same", "not significant"),

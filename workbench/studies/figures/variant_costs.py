@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.forest import Forest, Interval
-from workbench.figures.marks import Published, Rule
+from workbench.figures.grammar import Plot
+from workbench.figures.marks import Interval, Published, Rule
 from workbench.figures.overlays import need_columns
 from workbench.figures.variants import LOOKS
 from workbench.figures.words import PAPERS
@@ -72,9 +72,9 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS | _BOTH
     names |= _OF_TASKS if of_tasks else {}
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
-    forest = Forest(drawn, "attention", titles, group="of", panel="metric", names=names, color="condition")
+    forest = Plot(drawn, titles, "condition", y="attention", group="of", names=names)
     forest = forest.scale(
-        log=True, range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 3.4
+        x_log=True, x_range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 3.4
     )
     papers = printed["source"].str.split(" ").str[0]
     published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)

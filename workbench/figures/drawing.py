@@ -1,0 +1,150 @@
+"""What curves and forests share: rows of each panel, colours with their labels and looks, marks, and the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.figures.composition import Axis, with_room
+from workbench.figures.estimates import input_count
+from workbench.figures.frames import model_label, short_name
+from workbench.figures.marks import Mark, Series
+from workbench.figures.theme import depth_colours, series_style
+from workbench.figures.variants import LOOKS, in_order, look_of
+from workbench.figures.words import attention_of
+from workbench.frames.estimate import null_range
+from workbench.frames.metrics import METRICS, Metric
+
+if TYPE_CHECKING:
+    from workbench.figures.grammar import Plot
+
+SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
+ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
+
+
+class Drawing:
+    """One `Plot` on its way to a figure."""
+
+    default: Mark
+
+    def __init__(self, plot: Plot, rows: Mapping[Any, pd.DataFrame], color: str | None) -> None:
+        self.plot, self.rows, self.color = plot, rows, color
+        self.inputs, self.null_range = input_count(plot.frame), null_range(plot.frame)
+        self.units = {name: unit_of(name, held) for name, held in rows.items()}
+        self.everything = pd.concat([*rows.values()])
+        self.colours = self.values(color)
+        self.labels = {value: self.label(color, value) for value in self.colours}
+        self.ordered = color in ORDERED
+        self.styles = self._styles()
+        self.marks: Sequence[Mark] = plot.marks or (self.default,)
+
+    def values(self, column: str | None) -> list[Any]:
+        """Return the values of a column in the order in which figures list them."""
+        if column is None:
+            return [None]
+        held = [*self.everything[column].dropna().unique()]
+        if column == "attention" and set(held) <= set(LOOKS):
+            return in_order(held)
+        if column in ORDERED:
+            return sorted(held)
+        return [*dict.fromkeys(value for value in (*self.plot.names, *held) if value in held)]
+
+    def label(self, column: str | None, value: Any, rows: pd.DataFrame | None = None) -> str:
+        """Return what key, titles and axes say of a value."""
+        if value is None or column is None:
+            return ""
+        if value in self.plot.names:
+            return self.plot.names[value]
+        if column == SERIES:
+            return str(value)
+        if column == "model":
+            return (
+                short_name(value)
+                if self.plot.y
+                else model_label(self.everything if rows is None else rows, value)
+            )
+        if column == "attention" and value in LOOKS:
+            return LOOKS[value].label
+        return f"{column} {value}" if column in (*ORDERED, "head") else str(value).replace("_", " ")
+
+    def _styles(self) -> dict[Any, dict[str, Any]]:
+        if self.color == "attention" and (self.plot.color is None or set(self.colours) <= set(LOOKS)):
+            return {value: look_of(value).style for value in self.colours}
+        if self.ordered:
+            shades = zip(self.colours, depth_colours(len(self.colours)), strict=True)
+            plain = {"symbol": "circle", "size": 4, "line": {"width": 0}}
+            return {
+                value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
+                for value, shade in shades
+            }
+        known = {value: attention_of(str(value)) for value in self.colours}
+        if all(known.values()) and len({*known.values()}) == len(known) > 1:
+            # models of the records look alike in all figures
+            return {value: look_of(name).style for value, name in known.items()}
+        styles = {value: series_style(number) for number, value in enumerate(self.colours)}
+        return {value: dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
+
+    def layers(self, panels: Sequence[Sequence[Series]]) -> list[Mark]:
+        """Return the marks for a figure of these panels, from the hindmost to the foremost."""
+        return [mark.within(panels) for mark in sorted(self.marks, key=lambda mark: mark.depth)]
+
+    def scale(self, name: str, panel: Any) -> Any:
+        """Return a scale, which may be a mapping by panel."""
+        value = self.plot.scales.get(name)
+        return value.get(panel) if isinstance(value, Mapping) else value
+
+
+def entries(
+    mark: Mark, traces: Sequence[Sequence[go.Scatter]], axes: Sequence[Axis], drawn: Sequence[Series],
+    style: dict[str, Any], room: float,
+) -> list[go.Scatter]:  # fmt: skip
+    """Return the entries of the key of a mark, from what was drawn of it in each panel."""
+    seen = [(trace, axis) for own, axis in zip(traces, axes, strict=True) for trace in own]
+    return [mark.visible(entry, seen, room) for entry in mark.key(drawn, style)]
+
+
+def dashed(style: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return a colour's style for one of several dashes: of the first its own marker, of others one for all colours."""
+    symbol = (style["marker"]["symbol"], "x", "star")[number % 3]
+    return {
+        "line": {**style["line"], "dash": ("solid", "dash", "dot")[number % 3]},
+        "marker": {**style["marker"], "symbol": symbol, "size": 5},
+    }
+
+
+def unit_of(metric: Any, rows: pd.DataFrame) -> str:
+    """Return the unit of values: the rows' own where all have the same, since distances are in patches or tokens."""
+    units = rows["unit"].dropna().unique() if "unit" in rows else []
+    return str(units[0]) if len(units) == 1 else METRICS[metric].unit if metric in METRICS else ""
+
+
+def metric_axis(
+    metric: Metric,
+    reaches: Sequence[tuple[float, float]],
+    log: bool | None = None,
+    range: tuple[float, float] | None = None,
+    title: str | None = None,
+    zero: bool | None = None,
+    cut: bool | None = None,
+) -> Axis:
+    """Return the axis of a metric that holds these values: title with unit and better direction, scale, ends."""
+    low, high = min(low for low, _ in reaches), max(high for _, high in reaches)
+    log = (metric.log and low > 0 and high > 10 * low) if log is None else log and low > 0
+    arrow = {"higher": " (↑ better)", "lower": " (↓ better)"}.get(metric.better, "")
+    title = metric.axis_title + arrow if title is None else title
+    if range is not None:
+        return Axis(title, *range, log=log, cut=bool(cut))
+    if low == high and not log and math.isfinite(metric.low) and math.isfinite(metric.high):
+        low, high = metric.low, metric.high  # one value for all: where it lies is what there is to see
+    if zero and not log:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if not log and metric.low == 0 <= low < 0.5 * high:
+        low = 0.0
+    whole = metric.high - max(metric.low, min(low, 0))
+    if not log and math.isfinite(metric.low) and high - low > 0.6 * whole:
+        high = max(high, metric.high)
+    return with_room(Axis(title, low, high, log=log, cut=bool(cut)))
