@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from workbench.figures import absent_notes, similarity_depth_figure, with_absent
+from workbench.figures import absent_notes, plot, with_absent
 from workbench.figures.measuring import text_width
 from workbench.figures.notes import left_out_notes
 from workbench.frames.results import make_frame
@@ -37,7 +37,7 @@ def test_a_note_keeps_the_key_where_it_was():
         )
         for name in ("a", "b")
     )
-    fig = similarity_depth_figure(frame)
+    fig = plot(frame, "token_cosine")
     noted = with_absent(fig, {"some-model": "it is not here"})
     above = [(1 - one.layout.legend2.y) * one.layout.height for one in (fig, noted)]
     assert above[0] == pytest.approx(above[1], abs=0.1)

@@ -6,8 +6,7 @@ import pytest
 
 from tests.figures.drawn import bands, key, lines
 from workbench.core.errors import InputError
-from workbench.figures import similarity_depth_figure, similarity_sites_figure
-from workbench.figures.marks import RULE_LINE
+from workbench.figures import Band, Line, Null, Plot
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.results import make_frame
 
@@ -19,9 +18,14 @@ def cosines(layers=5, inputs=7, model="bundled:digits-vit", **more):
     )
 
 
+def depth_figure(frame, x="layer"):
+    plot = Plot(frame, x=x).metric("token_cosine").where(axis=None, standardize=None)
+    return plot.add(Null(), Band(quantiles=(25, 75)), Line()).figure()
+
+
 def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
     frame = cosines(inputs=12)
-    fig = similarity_depth_figure(frame)
+    fig = depth_figure(frame)
     (line,) = lines(fig)
     band = next(trace for trace in fig.data if trace.fill == "toself")
     at = frame[frame["layer"] == 3]["value"]
@@ -32,7 +36,7 @@ def test_the_line_is_the_mean_over_inputs_and_the_band_its_quartiles():
 
 def test_models_are_distinguished_by_more_than_colour():
     both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
-    fig = similarity_depth_figure(both)
+    fig = depth_figure(both)
     drawn = lines(fig)
     assert [trace.name for trace in drawn] == ["digits-vit", "bert-base-uncased"] == key(fig)[:2]
     assert drawn[0].line.dash != drawn[1].line.dash
@@ -41,13 +45,13 @@ def test_models_are_distinguished_by_more_than_colour():
 
 def test_relative_depth_ends_at_one_for_every_model():
     both = pd.concat([cosines(), cosines(layers=9, model="hf:bert-base-uncased")])
-    fig = similarity_depth_figure(both, relative=True)
+    fig = depth_figure(both, x="depth")
     assert {trace.x[-1] for trace in lines(fig)} == {1.0}
 
 
 def test_checkpoints_of_one_model_are_named():
     both = pd.concat([cosines(checkpoint="epoch-000"), cosines(checkpoint="epoch-030")])
-    assert [trace.name for trace in lines(similarity_depth_figure(both))] == [
+    assert [trace.name for trace in lines(depth_figure(both))] == [
         "digits-vit epoch-000",
         "digits-vit epoch-030",
     ]
@@ -55,25 +59,23 @@ def test_checkpoints_of_one_model_are_named():
 
 def test_the_null_distribution_is_drawn_where_the_frame_carries_it():
     frame = cosines().assign(null="isotropic", null_mean=0.1, null_low=0.05, null_high=0.15)
-    fig = similarity_depth_figure(frame)
+    fig = depth_figure(frame)
     (band,) = bands(fig, NULL_BAND)
     assert (min(band.y), max(band.y)) == pytest.approx((0.05, 0.15))
     assert "null: random directions (95 % range of one input)" in key(fig)
-    assert not bands(similarity_depth_figure(cosines()), NULL_BAND)
+    assert not bands(depth_figure(cosines()), NULL_BAND)
 
 
 def test_a_frame_without_layers_is_refused():
     with pytest.raises(InputError, match="layer"):
-        similarity_depth_figure(cosines().assign(layer=pd.NA))
+        depth_figure(cosines().assign(layer=pd.NA))
 
 
-SITES = ("input", "resid_mid", "resid_post")
-
-
-def by_site(model="bundled:digits-vit", layers=4):
+def test_of_several_sites_the_blocks_are_drawn_with_all_their_tokens():
+    """Also where there are rows with special tokens left out, less the mean, or of another metric."""
     parts = [
-        cosines(layers, model=model, candidate=site).assign(metric=metric, axis=axis, standardize=standardize)
-        for site in SITES
+        cosines(4, candidate=site).assign(metric=metric, axis=axis, standardize=standardize)
+        for site in ("input", "resid_mid", "resid_post")
         for metric, axis, standardize in (
             ("token_cosine", pd.NA, pd.NA),
             ("token_cosine", "without special tokens", pd.NA),
@@ -81,43 +83,10 @@ def by_site(model="bundled:digits-vit", layers=4):
             ("effective_rank", pd.NA, pd.NA),
         )
     ]
-    for number, part in enumerate(parts):
-        part["value"] += number
-    return pd.concat(parts)
-
-
-def test_of_several_sites_the_depth_figure_draws_the_blocks_with_all_their_tokens():
-    fig = similarity_depth_figure(by_site())
-    (line,) = lines(fig)
-    expected = cosines(4)
-    assert list(line.y) == pytest.approx(list(expected.groupby("layer")["value"].mean() + 8))
-
-
-def test_a_column_per_site_and_a_row_per_variant_that_is_there():
-    frame = pd.concat([by_site(), by_site("bundled:b", layers=6)])
-    fig = similarity_sites_figure(frame)
-    drawn = [trace for trace in lines(fig) if trace.name == "digits-vit"]
-    assert len(drawn) == 2 * 3
-    assert key(fig).count("digits-vit") == 1
-    base = cosines(4).groupby("layer")["value"].mean().to_numpy()
-    # by row, then site; the frame has them by site, then variant
-    expected = [base + 4 * site + variant for variant in (0, 2) for site in range(3)]
-    for trace, level in zip(drawn, expected, strict=True):
-        assert list(trace.y) == pytest.approx(list(level))
-    titles = [note.text for note in fig.layout.annotations]
-    assert titles == ["attention's input", "after attention", "after the block"]
-    level = similarity_sites_figure(frame, tokens=11)
-    rules = [
-        list(trace.y)
-        for trace in level.data
-        if trace.line.width == RULE_LINE["width"] and trace.x[0] is not None
-    ]
-    assert rules == [[pytest.approx(-0.1)] * 2] * 3  # of the second row alone
-    assert "−1/(N − 1), N = 11" in key(level)
-    few = similarity_sites_figure(frame[frame["standardize"] == "without mean"])
-    assert len([trace for trace in lines(few) if trace.name == "b"]) == 3
-    with pytest.raises(InputError, match="candidate"):
-        similarity_sites_figure(cosines())
+    (line,) = lines(
+        depth_figure(pd.concat(part.assign(value=part["value"] + n) for n, part in enumerate(parts)))
+    )
+    assert list(line.y) == pytest.approx(list(cosines(4).groupby("layer")["value"].mean() + 8))
 
 
 def test_of_moments_the_band_is_their_interquartile_range_around_the_mean():
@@ -127,7 +96,7 @@ def test_of_moments_the_band_is_their_interquartile_range_around_the_mean():
         value, "token_cosine", index, model="bundled:a", candidate="resid_post", null_mean=None
     )
     frame.loc[frame["statistic"] == "mean", ["null_mean", "null"]] = 0.0, "isotropic"
-    fig = similarity_depth_figure(frame)
+    fig = depth_figure(frame)
     line = next(trace for trace in lines(fig) if trace.name)
     assert list(line.y) == pytest.approx([0.3] * 3)
     band = next(trace for trace in fig.data if trace.fill == "toself")
