@@ -41,9 +41,6 @@ from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure
-from .signal_noise import snr_depth_figure as snr_depth_figure
-from .signal_noise import snr_gain_figure as snr_gain_figure
-from .signal_noise import snr_share_figure as snr_share_figure
 from .spectra import spectrum_figure as spectrum_figure
 from .subspaces import subspace_coherence_figure as subspace_coherence_figure
 from .subspaces import subspace_figure as subspace_figure
