@@ -145,9 +145,11 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         of_head = rows[rows["head"] == head].set_index("token")["value"]
         np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
         assert 100 in boxes.customdata
-    share = rows.groupby("head")["value"].mean()
-    largest = f"is largest in head {share.idxmax()}: {share.max():.1%} in the mean over tokens"
-    assert f"Π, as the layer computes it, {largest}" in explorer.interpretation()
+    values = rows.pivot(index="token", columns="head", values="value")
+    most = (values.idxmax(axis=1) == 3).sum()
+    share = f"{values[3].mean():.1%} of the membership of the tokens (even: {1 / values.shape[1]:.1%})"
+    said = f"Head 3 holds {share}; {most} of {len(values)} belong to it most. Π is as the layer computes it."
+    assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
     assert close(plain(made["figure"]), plain(figure))
@@ -304,7 +306,7 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
     said = VIEWS["norms"].read(explorer.place, explorer.material)
     assert said.startswith(
-        f"‖q‖ {lengths['q'][0]:.2f} in the median, largest {lengths['q'][0]:.2f}, at [CLS]"
+        f"‖q‖ of the queries: median {lengths['q'][0]:.2f}, largest {lengths['q'][0]:.2f} at [CLS]; ‖k‖"
     )
 
 

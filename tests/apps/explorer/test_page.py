@@ -163,7 +163,11 @@ def _tabs_show_the_bundles_numbers(page, bundle):
     held = int((values.cumsum() < 0.9 * values.sum()).sum()) + 1
     beyond = int((values > bundle.arrays[f"{start}.spectra.eigenvalue.null_high"][1]).sum())
     page.wait_for_function(
-        SHOWS, arg=[".aw-reads", f"{held} of {len(values)} hold 90 % of their sum; {beyond} "]
+        SHOWS,
+        arg=[
+            ".aw-reads",
+            f"{held} of the {len(values)} largest eigenvalues hold 90 % of their sum; {beyond} ",
+        ],
     )
     assert page.evaluate(COLOURS, ".aw-spectra canvas") > 20
 
@@ -348,7 +352,7 @@ def test_two_texts_of_as_many_tokens_are_compared_token_by_token(tmp_path):
         moved = np.abs(a - b).sum(-1) / (a + b).sum(-1)
         others = [np.abs(x - y).sum() / (x + y).sum() for layer in (0, 1) for x, y in zip(
             *(bundle.attention(layer, place)[:, 33].astype(float) for place in (one, other)), strict=True)]  # fmt: skip
-        words = f"{percent(moved[1])} of attention elsewhere; in other heads {percent(np.median(others))}"
+        words = f"{percent(moved[1])} of attention elsewhere; in other heads: {percent(np.median(others))}"
         page.wait_for_function(SAYS, arg=f"token by token in their order: {words}")
         shown = page.eval_on_selector_all(
             ".aw-pane:last-child .aw-token", "all => all.map(one => one.style.backgroundColor)"
@@ -482,7 +486,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
                     "metrics": [metric.model_copy(update=names) for metric in header.metrics],
                     "spectra": [metric.model_copy(update=names) for metric in header.spectra],
                     "ablations": dict.fromkeys(header.ablations, HOSTILE),
-                    "sentences": {"from": HOSTILE + "{key}{toString}", "to": HOSTILE},
+                    "sentences": dict.fromkeys(header.sentences, HOSTILE + "{key}{toString}"),
                     "model": header.model.model_copy(update={"spec": HOSTILE}),
                 }
             ),
@@ -514,5 +518,5 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         new = base64.b64encode(len(packed).to_bytes(8, "little") + packed + content[8 + length :]).decode()
         path.write_text(html.replace(old, new))
         page.goto(path.as_uri())
-        page.wait_for_function("() => document.body.innerText.includes('schema 9; this page reads schema 4')")
+        page.wait_for_function("() => document.body.innerText.includes('schema 9; this page reads schema 5')")
         assert wrong == []

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from workbench._version import __version__
 from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
-from workbench.apps.explorer.sentences import SENTENCES
+from workbench.apps.explorer.sentences import SENTENCES, Name
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, check_format
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workbench.data.batches import Inputs
     from workbench.models.loading import LoadedModel
 
-SCHEMA = 4
+SCHEMA = 5
 POOLED = 512
 """Matrices of more queries or keys are pooled to so many."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
@@ -136,7 +136,7 @@ class Header(_Part):
     """What the metadata of a bundle says."""
 
     format: Literal["attention-bundle"]
-    bundle_schema: Literal[4]
+    bundle_schema: Literal[5]
     version: str
     model: ModelCard
     layers: Annotated[list[LayerCard], Field(min_length=1)]
@@ -157,8 +157,8 @@ class Header(_Part):
     """What stood in the place of a patch or word that was taken out, in words; empty where none was."""
     unmeasured: bool = False
     """Whether all but attention, operands and the prediction is still to be measured."""
-    sentences: Annotated[dict[Literal["from", "to"], str], Field(min_length=2)]
-    """The headlines of the head view, with gaps to fill in."""
+    sentences: Annotated[dict[Name, str], Field(min_length=len(SENTENCES))]
+    """What the page says of a view, with gaps to fill in."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
     """Of every float16 array, the largest distance of a value from the one that was rounded."""
     notes: list[str]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.apps.explorer.sentences import OPERANDS
 from workbench.apps.explorer.token_panels import (
     Numbers,
     page,
@@ -49,7 +50,6 @@ from workbench.figures.tokens import (
 )
 
 Images = np.ndarray | Sequence[np.ndarray | None] | None
-OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 _ENDS = ["null_mean", "null_low", "null_high"]
 
 

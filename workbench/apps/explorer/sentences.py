@@ -1,18 +1,43 @@
-"""What the explorer says of a head in one sentence: the same words in the panel, in a saved page and in a notebook.
+"""Sentences on a view, each written once: for the page, a saved figure and a notebook.
 
 A bundle carries them (docs/bundle.md), and the page fills in the gaps.
 """
 
 from typing import Literal
 
-SENTENCES: dict[Literal["from", "to"], str] = {
+Name = Literal[
+    "from", "to", "norms", "spectrum", "singular", "above", "membership", "compare", "usual", "effect", "products",
+    "plane", "umap",
+]  # fmt: skip
+SENTENCES: dict[Name, str] = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× an even share",
     "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries, 0 "
     "where masked, {mean}",
+    "norms": "‖{operand}‖ of the {operands}: median {median}, largest {largest} at {token}",
+    "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",
+    "singular": "{rank} of {count} singular values hold 90 % of their squared sum",
+    "above": "{count} above the null range",
+    "membership": "head {head} holds {share} of the membership of the {tokens} (even: {even}); {most} of {count} "
+    "belong to it most",
+    "compare": "{first} beside {second}, {tokens}: {share} of attention elsewhere",
+    "usual": "{heads}: {share} (median)",
+    "effect": "without {what}: {outcome} {before} → {after} ({change} points), divergence {divergence} nats, rank "
+    "{rank} of {count}; a random {kind} gives {median} (median)",
+    "products": "{side} {asked}: feature {feature} adds most to the logit of {token}, {lead} nats above the mean "
+    "{other}; all features together {sum}",
+    "plane": "the plane holds {share} of their variance: {across} across, {up} up",
+    "umap": "UMAP of {keys} keys and {queries}",
 }
 
+OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 
-def sentence(name: Literal["from", "to"], **gaps: str) -> str:
-    """A sentence of `SENTENCES` with its gaps filled, as a sentence of its own."""
-    said = SENTENCES[name].format(**gaps)
-    return said[0].upper() + said[1:] + "."
+
+def filled(name: Name, **gaps: str) -> str:
+    """Return a sentence of `SENTENCES` with its gaps filled, to stand within another."""
+    return SENTENCES[name].format(**gaps)
+
+
+def sentence(name: Name, **gaps: str) -> str:
+    """Return a sentence of `SENTENCES` with its gaps filled, with a capital and a full stop."""
+    words = filled(name, **gaps)
+    return words[0].upper() + words[1:] + "."

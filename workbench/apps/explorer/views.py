@@ -18,7 +18,7 @@ from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
 from workbench.apps.explorer.measures import NULL_SAMPLES, measure
-from workbench.apps.explorer.sentences import sentence
+from workbench.apps.explorer.sentences import OPERANDS, filled, sentence
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import ranges
@@ -304,11 +304,14 @@ def _read_norms(address: Address, material: Material) -> str:
     spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
     names = _names(material.look(address).tokens)
     top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
-    found = "; ".join(
-        f"‖{name}‖ {row['median']:.2f} in the median, largest {row['max']:.2f}, at {top[name]}"
+    said = [
+        filled(
+            "norms", operand=str(name), operands=OPERANDS[str(name)], median=f"{row['median']:.2f}",
+            largest=f"{row['max']:.2f}", token=top[name],
+        )
         for name, row in spread.iterrows()
-    )
-    return f"{found}."
+    ]  # fmt: skip
+    return f"{'; '.join(said)}."
 
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -329,10 +332,8 @@ def _draw_spectrum(address: Address, material: Material) -> go.Figure:
 def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
     own = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
-    return (
-        f"{own['rank_90']:.0f} of a head's eigenvalues (one for each token, of which the largest are drawn) hold 90 % "
-        "of their sum in the layer drawn thick; the null has Gaussian keys of that layer's mean square."
-    )
+    rank = sentence("spectrum", rank=f"{own['rank_90']:.0f}", count="the head's")
+    return f"{rank} The thick line is this layer; the null has Gaussian keys of its mean square."
 
 
 def _draw_singular(address: Address, material: Material) -> go.Figure:
@@ -350,7 +351,7 @@ def _read_singular(address: Address, material: Material) -> str:
     values = singular_values(material.look(address), address.head)
     energy = values.square().cumsum(0) / values.square().sum()
     rank = int((energy < 0.9).sum()) + 1
-    return f"The largest singular value is {values[0]:.2f}; {rank} of {len(values)} hold 90 % of the squared sum."
+    return sentence("singular", rank=str(rank), count=str(len(values)))
 
 
 def _draw_membership(address: Address, material: Material) -> go.Figure:
@@ -365,14 +366,15 @@ def _draw_membership(address: Address, material: Material) -> go.Figure:
 
 def _read_membership(address: Address, material: Material) -> str:
     rows = material.memberships(address)
-    share = rows.groupby("head")["value"].mean()
-    head = int(share.idxmax())
-    formula = rows["convention"].iloc[0]
-    how = "from value projections" if formula == "ours" else "as the layer computes it"
-    return (
-        f"Π, {how}, is largest in head {head}: {share[head]:.1%} in the mean over "
-        f"{'tokens' if material.look(address).image is None else 'patches'} (even: {1 / len(share):.1%})."
-    )
+    values = rows.pivot(index="token", columns="head", values="value")
+    head = min(address.head, values.shape[1] - 1)
+    how = "from value projections" if rows["convention"].iloc[0] == "ours" else "as the layer computes it"
+    said = sentence(
+        "membership", head=str(head), share=f"{values[head].mean():.1%}", even=f"{1 / values.shape[1]:.1%}",
+        tokens="tokens" if material.look(address).image is None else "patches",
+        most=str(int((values[head] >= values.max(axis=1)).sum())), count=str(len(values)),
+    )  # fmt: skip
+    return f"{said} Π is {how}."
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory
@@ -457,13 +459,13 @@ def _read_compare(address: Address, material: Material) -> str:
         return f"{names[0]} attends over {a.shape[-1]} tokens, {names[1]} over {b.shape[-1]}: no difference to take."
     real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
     moved = (a - b).abs().sum(-1) / 2
-    one = (
-        f"{moved[address.token]:.1%} of the attention from {_label(second, address.token)}, and "
-        if address.token is not None and len(a) == len(second.tokens.labels[0])
-        else ""
+    shares = {"from each query, on average": moved[real].mean()}
+    if address.token is not None and len(a) == len(second.tokens.labels[0]):
+        shares = {f"from {_label(second, address.token)}": moved[address.token], **shares}
+    return " ".join(
+        sentence("compare", first=names[1], second=names[0], tokens=tokens, share=f"{share:.1%}")
+        for tokens, share in shares.items()
     )
-    mean = f"{moved[real].mean():.1%} of that from a query on average"
-    return f"Between {names[0]} and {names[1]}, {one}{mean}, goes to other tokens (total variation)."
 
 
 # ------------------------------------------------------------------------------------------------------ overview

@@ -1,9 +1,9 @@
 // Pins, and a pinned view beside the one that is looked at: both on one scale, their difference, and what is usual.
 
-import { fresh, lightLetters, mosaic, palette, percent, quantile, scaled } from "./colour.js";
-import { arranged, tint } from "./grid.js";
-import { inputImage } from "./image.js";
-import { button, make, readable, viewKey } from "./state.js";
+import { fresh, mosaic, percent, quantile, scaled } from "./colour.js";
+import { arranged, tint, wordColours } from "./grid.js";
+import { drawPatches, inputImage, patchAt } from "./image.js";
+import { button, capital, make, readable, viewKey } from "./state.js";
 
 const PAIRS = 240; // of heads, for what is usual
 
@@ -64,17 +64,17 @@ export class Compare {
 
   /** One sentence: how much attention is elsewhere, and how much that is in other heads. */
   words(found, whom) {
+    const { state } = this;
     const { pinned, here, linked, twoModels, pairs, a, b, alike } = found;
     const named = (view) => `layer ${view.layer}, head ${view.head}${twoModels ? ` of ${modelName(view)}` : ""}`;
-    const [mine, other] = [here, pinned].map(named);
-    const names = mine === other ? `L${mine.slice(1)}, twice` : `L${mine.slice(1)} beside ${other}`;
-    if (!a || !b) return `${names}: no attention matrix in one of them.`;
-    if (!alike) return `${names}: their inputs do not have as many tokens, so there is no difference to take.`;
-    const usual = percent(this.usual(found));
+    const [first, other] = [here, pinned].map(named);
+    const second = first === other ? "the same head" : other;
+    if (!a || !b || !alike) return `${capital(first)} beside ${second}: ${a && b ? "their inputs do not have as many tokens, so there is no difference to take" : "no attention matrix in one of them"}.`;
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
-    const whose = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
-    const level = twoModels ? `a random head of each: ${usual}` : linked ? `two random heads: ${usual}` : `in other heads ${usual}`;
-    return `${names}, ${whose}: ${percent(apart(a, b, pairs))} of attention elsewhere; ${level} (median).`;
+    const tokens = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
+    const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
+    const said = state.filled("compare", { first, second, tokens, share: percent(apart(a, b, pairs)) });
+    return `${capital(said)}; ${state.filled("usual", { heads, share: percent(this.usual(found)) })}.`;
   }
 
   usual({ pinned, here, linked, twoModels, pairs }) {
@@ -136,7 +136,6 @@ export class Compare {
   drawImage(pane, view, values, colour, wide, tall) {
     const { state } = this;
     const { one } = view;
-    const [rows, columns] = one.grid;
     const [high, across] = one.image ?? one.grid;
     const unit = Math.min(wide / across, tall / high);
     const [width, height] = [Math.floor(across * unit), Math.floor(high * unit)];
@@ -145,39 +144,17 @@ export class Compare {
       pane.canvas = make("canvas", "aw-image");
       pane.canvas.setAttribute("role", "img");
       pane.room.replaceChildren(pane.canvas);
-      const patches = [...one.kinds.keys()].filter((i) => one.kinds[i] === "patch");
-      pane.patches = patches;
-      if (one === state.one) {
-        this.listens(pane.canvas, (event) => {
-          const box = pane.canvas.getBoundingClientRect();
-          const [x, y] = [Math.floor(((event.clientX - box.left) / box.width) * columns), Math.floor(((event.clientY - box.top) / box.height) * rows)];
-          return x >= 0 && x < columns && y >= 0 && y < rows ? patches[y * columns + x] : null;
-        });
-      }
+      if (one === state.one) this.listens(pane.canvas, (event) => patchAt(event, pane.canvas, one));
     }
     pane.canvas.setAttribute("aria-label", pane.title.textContent);
     const pen = fresh(pane.canvas, width, height);
     if (!pen) return;
     if (!this.images.has(one)) this.images.set(one, inputImage(one, true));
-    const image = this.images.get(one);
-    pen.imageSmoothingEnabled = across > 64;
-    if (image) pen.drawImage(image, 0, 0, width, height);
-    pane.patches.forEach((token, i) => {
-      if (!values || token >= values.length) return;
+    drawPatches(pen, one, this.images.get(one), width, height, view.tokens, (token) => {
+      if (!values || token >= values.length) return null;
       const { share, direction } = colour(values[token]);
-      pen.fillStyle = tint(state, share * state.opacity, direction);
-      const [x, y] = [Math.round(((i % columns) * width) / columns), Math.round((Math.floor(i / columns) * height) / rows)];
-      pen.fillRect(x, y, Math.round((((i % columns) + 1) * width) / columns) - x, Math.round(((Math.floor(i / columns) + 1) * height) / rows) - y);
+      return tint(state, share * state.opacity, direction);
     });
-    for (const token of view.tokens) {
-      const i = pane.patches.indexOf(token);
-      if (i < 0) continue;
-      for (const [ink, thick] of [["#ffffff", 4], ["#111418", 2]]) {
-        pen.strokeStyle = ink;
-        pen.lineWidth = thick;
-        pen.strokeRect(((i % columns) * width) / columns + 1, (Math.floor(i / columns) * height) / rows + 1, width / columns - 2, height / rows - 2);
-      }
-    }
   }
 
   drawWords(pane, view, values, colour) {
@@ -196,9 +173,7 @@ export class Compare {
     }
     for (const [token, chip] of pane.chips) {
       const { share, direction } = values && token < values.length ? colour(values[token]) : { share: 0, direction: "from" };
-      const alpha = share * 0.9;
-      chip.style.backgroundColor = alpha > 0.01 ? tint(state, alpha, direction) : "";
-      chip.style.color = alpha < 0.25 ? "" : lightLetters(state.theme, direction, alpha) ? "#ffffff" : "#16191d";
+      [chip.style.backgroundColor, chip.style.color] = wordColours(state, share, direction);
       chip.classList.toggle("aw-asked", view.tokens.includes(token));
     }
   }

@@ -3,7 +3,7 @@
 import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { choice, make, placeOn } from "./state.js";
+import { capital, choice, make, placeOn } from "./state.js";
 
 const MOST_CHARTS = 6;
 
@@ -130,7 +130,7 @@ export class Depth {
     layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), height - 7));
     pen.textAlign = "left";
     pen.fillStyle = colour("--ink");
-    pen.fillText(`${metric.short ? metric.short[0].toUpperCase() + metric.short.slice(1) : metric.label}, every head by layer`, left, 6);
+    pen.fillText(`${metric.short ? capital(metric.short) : metric.label}, every head by layer`, left, 6);
     const half = Math.min(14, (width - left - right) / layers.length / 2.6);
     if (metric.null) {
       for (const layer of layers) {

@@ -2,6 +2,7 @@
 
 import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
+import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
 const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "even" };
@@ -96,13 +97,10 @@ export class Effect {
     const sorted = finite.map((cell) => cell.effect).sort((a, b) => a - b);
     const median = sorted.length ? sorted[Math.floor(sorted.length / 2)] : NaN;
     const larger = sorted.filter((effect) => effect > own).length;
-    const change = after && before.length ? after[0] - before[0] : NaN;
     this.ask.hidden = !this.live || Number.isFinite(own);
     this.reads.textContent = !Number.isFinite(own)
       ? this.live ? `Layer ${state.layer}, head ${state.head} has not been switched off so.` : "This head could not be switched off so: where its output goes, or its values, are not known."
-      : `Layer ${state.layer}, head ${state.head}: “${readable(outcomes[0])}” ${percent(before[0])} → ${percent(after[0])}` +
-        ` (${change >= 0 ? "+" : "−"}${number(Math.abs(change) * 100)} points). Divergence ${number(own)} nats, ` +
-        `rank ${larger + 1} of ${sorted.length}; a random head gives ${number(median)} (median).`;
+      : this.told(`layer ${state.layer}, head ${state.head}`, "head", outcomes[0], before[0], after[0], own, larger + 1, sorted.length, median);
     this.heat(this.live ? all : finite, width);
     const where = prediction.of === "class" ? "" : " at this position";
     this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, ${finite.length < all.length ? `${finite.length} heads, most of them at random,` : "every head"} switched off by ${finite.length < all.length ? "themselves" : "itself"} (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
@@ -135,7 +133,7 @@ export class Effect {
     const median = order.length ? effects[order[Math.floor(order.length / 2)]] : NaN;
     const named = (token) => (one.kinds[token] === "patch" ? `patch ${one.labels[token]}` : `“${readable(one.labels[token])}”`);
     this.reads.textContent = out === undefined ? `No ${kind} before this one could be taken out.`
-      : `Without ${named(out)}: “${readable(outcomes[at][0])}” ${percent(before[0])} → ${percent(after[0])}. Divergence ${number(effects[out])} nats, rank ${order.indexOf(out) + 1} of ${order.length}; a random ${kind} gives ${number(median)} (median).`;
+      : this.told(named(out), kind, outcomes[at][0], before[0], after[0], effects[out], order.indexOf(out) + 1, order.length, median);
     this.cells = [];
     this.map.hidden = !one.grid;
     if (one.grid) {
@@ -144,8 +142,7 @@ export class Effect {
       const [wide, tall] = [side / columns, (side * (one.image[0] / one.image[1])) / rows];
       const pen = fresh(this.map, side, tall * rows);
       if (pen) mosaic(pen, values, columns, rows, most, { theme: state.theme, scale: "linear", direction: "from" }, { x: 0, y: 0, width: side, height: tall * rows });
-      const patches = [...one.kinds.keys()].filter((token) => one.kinds[token] === "patch");
-      this.cells = patches.map((token, i) => ({ token, effect: effects[token], x: (i % columns) * wide, y: Math.floor(i / columns) * tall, wide, tall }));
+      this.cells = patchesOf(one).map((token, i) => ({ token, effect: effects[token], x: (i % columns) * wide, y: Math.floor(i / columns) * tall, wide, tall }));
       const own = this.cells.find((cell) => cell.token === out);
       if (pen && own) {
         pen.strokeStyle = palette(state.theme, this.element).getPropertyValue("--ink");
@@ -159,6 +156,13 @@ export class Effect {
       share: effects[token] / Math.max(effects[order[0]], 1e-12), pressed: token === out, act: () => this.take(token),
     })));
     this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. What is put in its place is itself an input that the model may not know.`;
+  }
+
+  /** What is predicted without a head, patch or word, beside what others of its kind do. */
+  told(what, kind, outcome, before, after, divergence, rank, count, median) {
+    const change = `${after < before ? "−" : "+"}${number(Math.abs(after - before) * 100)}`;
+    const numbers = { before: percent(before), after: percent(after), change, divergence: number(divergence), rank, count, median: number(median) };
+    return this.state.sentence("effect", { what, kind, outcome: `“${readable(outcome)}”`, ...numbers });
   }
 
   draws(outcomes, before, after, actual) {

@@ -7,7 +7,7 @@ import { tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
-import { TABS, button, largest, make, placeOn, readable, refill } from "./state.js";
+import { TABS, button, capital, largest, make, placeOn, readable, refill } from "./state.js";
 
 const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Π" };
 const HINTS = {
@@ -324,7 +324,7 @@ export class Evidence {
       const most = Math.max(...places.map((token) => values[token]));
       const top = places.find((token) => values[token] === most);
       const middle = quantile(places.map((token) => values[token]), 0.5);
-      row.firstChild.textContent = `‖${site}‖ of the ${name}: median ${number(middle)}, most ${number(most)} at “${readable(one.labels[top])}”`;
+      row.firstChild.textContent = state.filled("norms", { operand: site, operands: name, median: number(middle), largest: number(most), token: `“${readable(one.labels[top])}”` });
       const [width, height] = [this.body.clientWidth, Math.max(60, Math.min(150, (this.body.clientHeight - 140) / 3))];
       const pen = fresh(canvas, width, height);
       if (!pen) return;
@@ -351,7 +351,7 @@ export class Evidence {
     if (this.shown !== "metrics") {
       this.rows = make("div", "aw-metrics");
       for (const metric of metrics) {
-        const row = make("div", "aw-metric", null, make("span", "aw-label", metric.short ? sentence(metric.short) : metric.label), make("small"), make("span", "aw-value"), make("canvas"));
+        const row = make("div", "aw-metric", null, make("span", "aw-label", metric.short ? capital(metric.short) : metric.label), make("small"), make("span", "aw-value"), make("canvas"));
         row.title = `${metric.label}: ${metric.definition} (${metric.source})`;
         this.rows.append(row);
       }
@@ -408,8 +408,4 @@ function dot(pen, x, y, radius) {
   pen.beginPath();
   pen.arc(x, y, radius, 0, 2 * Math.PI);
   pen.fill();
-}
-
-function sentence(words) {
-  return words[0].toUpperCase() + words.slice(1);
 }

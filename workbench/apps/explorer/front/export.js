@@ -1,6 +1,6 @@
 // What is taken away: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
-import { hue, percent, scaled, unscaled } from "./colour.js";
+import { palette } from "./colour.js";
 import { button, make, onEnter } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
@@ -31,52 +31,85 @@ function wrapped(words, most) {
   return lines;
 }
 
-/** The head view as an SVG: what is locked, not what the pointer is on. */
+/** A pen that writes shapes of an SVG: what draws on a canvas draws with it as well. */
+class SvgPen {
+  constructor(x, y) {
+    this.shapes = shape("g", { transform: `translate(${x},${y})` });
+    Object.assign(this, { lineWidth: 1, globalAlpha: 1, textAlign: "left", textBaseline: "alphabetic" });
+  }
+
+  put(tag, attributes, words = null) {
+    this.shapes.append(shape(tag, attributes, words));
+  }
+
+  /** A colour without its opacity, which many programs read apart from it. */
+  ink(name, colour) {
+    const [red, green, blue, alpha = 1] = /^rgb/.test(colour) ? colour.match(/[\d.]+/g).map(Number) : [];
+    return { [name]: red === undefined ? colour : `rgb(${red},${green},${blue})`, [`${name}-opacity`]: alpha * this.globalAlpha };
+  }
+
+  drawImage(image, x, y, width, height) {
+    this.put("image", { href: image.toDataURL(), x, y, width, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" });
+  }
+
+  fillRect(x, y, width, height) {
+    this.put("rect", { x, y, width, height, ...this.ink("fill", this.fillStyle) });
+  }
+
+  strokeRect(x, y, width, height) {
+    this.put("rect", { x, y, width, height, fill: "none", ...this.ink("stroke", this.strokeStyle), "stroke-width": this.lineWidth });
+  }
+
+  fillText(words, x, y) {
+    const size = parseFloat(this.font);
+    const down = { top: 0.8, middle: 0.35 }[this.textBaseline] ?? 0; // letters; not every program knows baselines
+    this.put("text", { x, y: y + down * size, "font-size": size, "text-anchor": this.textAlign === "center" ? "middle" : "start", style: "white-space: pre", ...this.ink("fill", this.fillStyle) }, words);
+  }
+
+  beginPath() {
+    this.path = "";
+  }
+
+  moveTo(...to) {
+    this.path += `M${to.map((part) => part.toFixed(1))}`;
+  }
+
+  bezierCurveTo(...to) {
+    this.path += `C${to.map((part) => part.toFixed(1))}`;
+  }
+
+  stroke() {
+    this.put("path", { d: this.path, fill: "none", ...this.ink("stroke", this.strokeStyle), "stroke-width": this.lineWidth });
+  }
+}
+
+/** The head view as an SVG. */
 export function viewSvg(state, view) {
-  const dark = state.theme === "dark";
-  const [ground, ink, muted] = dark ? ["#14181e", "#e9edf2", "#a3aebb"] : ["#ffffff", "#16191d", "#566070"];
   const { one, bundle } = state;
-  const colour = `rgb(${hue(state.theme, state.look.direction).join(",")})`;
-  const values = view.values ?? [];
-  const share = (token) => (token < values.length ? scaled(values[token], view.limit, state.scale) : 0);
-  const text = (words, x, y, size, fill = ink, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
-  const body = shape("g", {});
-  let [width, height] = [SIDE, 0];
+  const style = palette(state.theme, view.box);
+  const [ground, ink, muted] = ["--panel", "--ink", "--muted"].map((name) => style.getPropertyValue(name));
+  const text = (words, x, y, size, fill, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
   const title = wrapped(view.headline.textContent, 78);
   const top = 26 + title.length * 22;
+  const pen = new SvgPen(20, top);
+  let [width, height] = [SIDE, 0];
   if (one.grid) {
-    const [rows, columns] = one.grid;
     const [tall, wide] = one.image ?? one.grid;
-    const unit = (SIDE - 40) / wide;
-    height = tall * unit;
-    const [across, down] = [(wide * unit) / columns, height / rows];
-    if (view.grey) body.append(shape("image", { href: view.grey.toDataURL(), x: 20, y: top, width: wide * unit, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" }));
-    view.patches.forEach((token, i) => {
-      const box = { x: 20 + (i % columns) * across, y: top + Math.floor(i / columns) * down, width: across, height: down };
-      body.append(shape("rect", { ...box, fill: colour, "fill-opacity": share(token) * state.opacity }));
-      if (state.tokens.includes(token)) body.append(shape("rect", { ...box, fill: "none", stroke: "#ffffff", "stroke-width": 4 }), shape("rect", { ...box, fill: "none", stroke: "#111418", "stroke-width": 2 }));
-    });
+    height = ((SIDE - 40) * tall) / wide;
+    view.drawOver(pen, SIDE - 40, height);
   } else {
     width = Math.max(SIDE, view.text.clientWidth + 40);
     height = view.text.scrollHeight;
-    const size = (parseFloat(view.text.style.fontSize) || 15) * 0.96; // the letters of the file may be wider
-    for (const [token, chip] of view.tokens) {
-      const box = { x: 20 + chip.offsetLeft, y: top + chip.offsetTop, width: chip.offsetWidth, height: chip.offsetHeight };
-      body.append(shape("rect", { ...box, rx: 3, fill: colour, "fill-opacity": share(token) * 0.9 }));
-      if (state.tokens.includes(token)) body.append(shape("rect", { ...box, rx: 3, fill: "none", stroke: ink, "stroke-width": 2 }));
-      const letters = text(chip.textContent, box.x + box.width / 2, box.y + box.height / 2, size, chip.style.color || ink, { "text-anchor": "middle", "dominant-baseline": "central" });
-      letters.style.whiteSpace = "pre";
-      body.append(letters);
-    }
+    view.drawChips(pen, ink);
   }
   const foot = top + height + 24;
+  const scale = new SvgPen(12, foot);
+  view.drawScale(scale, 270);
   const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
-  const ramp = Array.from({ length: 48 }, (_, i) => shape("rect", { x: 20 + i * 5, y: foot, width: 5.2, height: 10, fill: colour, "fill-opacity": ((i + 0.5) / 48) * (one.grid ? state.opacity : 0.9) }));
-  const ticks = [0, 0.5, 1].map((at) => text(at === 0 && state.scale !== "log" ? "0" : percent(unscaled(at, view.limit, state.scale)), 20 + at * 240, foot + 24, 12, muted, { "text-anchor": at ? "middle" : "start" }));
   const source = text(`attention · ${bundle.model.spec}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
   return shape(
     "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
-    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), body, ...names, ...ramp, ...ticks, source,
+    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), pen.shapes, ...names, scale.shapes, source,
   );
 }
 
@@ -236,7 +269,7 @@ export class Export {
     this.figure.replaceChildren(...FIGURES.filter(([name]) => name !== "compare" || state.against).map(([name, words]) => Object.assign(make("option", "", words), { value: name })));
     this.figure.value = figureOf(state);
     this.write();
-    const nothing = !this.view.values;
+    const nothing = !this.view.values || (this.view.comparing && !state.one.grid); // whose words are not laid out
     for (const one of [this.svg, this.png]) one.disabled = nothing;
     this.box.showModal();
   }

@@ -1,6 +1,6 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
-import { HEADS, fresh, hue, mosaics, number, palette, quantile } from "./colour.js";
+import { HEADS, fresh, hue, lightLetters, mosaics, number, palette, quantile } from "./colour.js";
 import { make, placeOn, refill } from "./state.js";
 
 const GAP = 3;
@@ -420,4 +420,11 @@ function group(label, options) {
 /** A colour as CSS, for what is drawn over an image. */
 export function tint(state, alpha, direction = state.look.direction) {
   return `rgba(${hue(state.theme, direction).join(",")},${alpha.toFixed(3)})`;
+}
+
+/** Ground and letters of a word with a share of the scale, as CSS; empty where they are the page's own. */
+export function wordColours(state, share, direction = state.look.direction) {
+  const alpha = share * 0.9;
+  const letters = lightLetters(state.theme, direction, alpha) ? "#ffffff" : "#16191d";
+  return [alpha > 0.01 ? tint(state, alpha, direction) : "", alpha < 0.25 ? "" : letters];
 }

@@ -1,9 +1,9 @@
 // The head view: the input once, large, and where the query in question attends.
 
-import { HEADS, fresh, lightLetters, palette, percent, scaled, unscaled } from "./colour.js";
+import { HEADS, fresh, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
-import { tint } from "./grid.js";
-import { inputImage } from "./image.js";
+import { tint, wordColours } from "./grid.js";
+import { drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
 import { Steps } from "./steps.js";
 import { button, choice, largest, make, readable, viewKey } from "./state.js";
 
@@ -81,13 +81,13 @@ export class HeadView {
     };
     const places = one.kinds.map((_, i) => i).filter((i) => one.real[i]);
     if (one.grid) {
-      this.patches = places.filter((i) => one.kinds[i] === "patch");
+      this.patches = patchesOf(one);
       this.special.append(...places.filter((i) => one.kinds[i] !== "patch").map(chip));
       this.canvas = make("canvas", "aw-image");
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
       this.stage.append(this.canvas);
-      this.listens(this.canvas, (event) => this.patchAt(event));
+      this.listens(this.canvas, (event) => patchAt(event, this.canvas, one));
       this.grey = inputImage(one, true);
       this.own = inputImage(one, false);
     } else {
@@ -208,9 +208,9 @@ export class HeadView {
     else if (this.comparing) this.build();
     this.comparing = Boolean(both);
     if (both) this.special.hidden = !this.special.children.length;
-    else if (state.one.grid) this.drawImage(values);
-    else this.drawWords(values);
-    for (const [token, chip] of this.tokens) if (state.one.grid) this.paint(chip, token, values);
+    else if (state.one.grid) this.drawImage();
+    else this.drawWords();
+    for (const [token, chip] of this.tokens) if (state.one.grid) this.paint(chip, token);
   }
 
   /** The pinned view beside this one. */
@@ -245,12 +245,12 @@ export class HeadView {
     if (state.direction === "to" && state.asked.length) {
       const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = filled(state.bundle.sentences.to, { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
+      words = state.filled("to", { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
       const often = times < 10 ? times.toFixed(1) : String(Math.round(times));
-      words = filled(state.bundle.sentences.from, { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
+      words = state.filled("from", { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
@@ -280,10 +280,13 @@ export class HeadView {
 
   /** The colour bar: from nothing to the largest value, and where an even share is. */
   scaleBar() {
+    const pen = fresh(this.bar, 190, 28);
+    if (pen) this.drawScale(pen, 190);
+    this.bar.title = "Attention; the tick is an even share";
+  }
+
+  drawScale(pen, width) {
     const { state } = this;
-    const [width, height] = [190, 28];
-    const pen = fresh(this.bar, width, height);
-    if (!pen) return;
     const style = palette(state.theme, this.box);
     const [ink, muted] = ["--ink", "--muted"].map((name) => style.getPropertyValue(name));
     const [left, wide] = [8, width - 30];
@@ -304,62 +307,40 @@ export class HeadView {
     const even = scaled(this.even(), this.limit, state.scale);
     pen.fillStyle = ink;
     pen.fillRect(left + even * wide, 1, 1.5, 14);
-    this.bar.title = "Attention; the tick is an even share";
   }
 
-  drawImage(values) {
+  drawImage() {
     const { state } = this;
     const { one } = state;
-    const [rows, columns] = one.grid;
-    const [tall, wide] = one.image ?? [rows, columns];
+    const [tall, wide] = one.image ?? one.grid;
     const room = state.measured(this, "stage", () => ({ width: this.stage.clientWidth, height: this.stage.clientHeight }));
     const unit = Math.min(room.width / wide, Math.max(room.height, 160) / tall);
     const [width, height] = [Math.floor(wide * unit), Math.floor(tall * unit)];
     const pen = fresh(this.canvas, width, height);
-    if (!pen) return;
-    const image = state.original ? this.own : this.grey;
-    pen.imageSmoothingEnabled = wide > 64;
-    if (image) pen.drawImage(image, 0, 0, width, height);
-    const [across, down] = [width / columns, height / rows];
-    if (values && !state.original) {
-      this.patches.forEach((token, i) => {
-        if (token >= values.length) return;
-        pen.fillStyle = tint(state, scaled(values[token], this.limit, state.scale) * state.opacity);
-        const [x, y] = [Math.round((i % columns) * across), Math.round(Math.floor(i / columns) * down)];
-        pen.fillRect(x, y, Math.round((i % columns + 1) * across) - x, Math.round((Math.floor(i / columns) + 1) * down) - y);
-      });
-    }
-    const rim = [["#ffffff", 4], ["#111418", 2]];
-    for (const token of state.asked) {
-      const i = this.patches.indexOf(token);
-      if (i < 0) continue;
-      for (const [colour, thick] of rim) {
-        pen.strokeStyle = colour;
-        pen.lineWidth = thick;
-        pen.strokeRect((i % columns) * across + 1.5, Math.floor(i / columns) * down + 1.5, across - 3, down - 3);
-      }
-    }
+    if (pen) this.drawOver(pen, width, height);
     this.canvas.setAttribute("aria-label", `${one.id}: ${this.headline.textContent}`);
   }
 
-  patchAt(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [rows, columns] = this.state.one.grid;
-    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
-    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
-    return row >= 0 && row < rows && column >= 0 && column < columns ? this.patches[row * columns + column] : null;
+  drawOver(pen, width, height) {
+    const { state } = this;
+    const shown = state.original ? null : this.values;
+    const colour = (token) => shown && token < shown.length && tint(state, this.share(token) * state.opacity);
+    drawPatches(pen, state.one, state.original ? this.own : this.grey, width, height, state.asked, colour);
   }
 
-  paint(chip, token, values) {
+  /** How far along the scale a token's attention is. */
+  share(token) {
+    return this.values && token < this.values.length ? scaled(this.values[token], this.limit, this.state.scale) : 0;
+  }
+
+  paint(chip, token) {
     const { state } = this;
-    const share = values && token < values.length ? scaled(values[token], this.limit, state.scale) * 0.9 : 0;
+    const share = this.share(token);
     const { fresh: chosen } = this.steps;
     const key = `${share.toFixed(3)}${state.theme}${state.look.direction}${state.asked.includes(token)}${state.tokens.includes(token)}${chosen}`;
     if (chip.painted === key) return;
     chip.painted = key;
-    chip.style.backgroundColor = share > 0.01 ? tint(state, share) : "";
-    const light = lightLetters(state.theme, state.look.direction, share);
-    chip.style.color = share < 0.25 ? "" : light ? "#ffffff" : "#16191d";
+    [chip.style.backgroundColor, chip.style.color] = wordColours(state, share);
     chip.classList.toggle("aw-asked", state.asked.includes(token));
     chip.classList.toggle("aw-fresh", token === chosen);
     chip.classList.toggle("aw-later", chosen !== null && token > chosen);
@@ -394,21 +375,44 @@ export class HeadView {
     if (place && (place.top < scrollTop || place.bottom > scrollTop + clientHeight)) this.stage.scrollTop = place.top - clientHeight / 3;
   }
 
-  drawWords(values) {
+  drawWords() {
     const { width, height, places } = this.fit();
     this.follow(places);
     const { scrollTop, clientHeight } = this.stage;
     for (const [token, chip] of this.tokens) {
       const { top, bottom } = places.get(token);
-      if (!this.long || (bottom > scrollTop - clientHeight / 2 && top < scrollTop + clientHeight * 1.5)) this.paint(chip, token, values);
+      if (!this.long || (bottom > scrollTop - clientHeight / 2 && top < scrollTop + clientHeight * 1.5)) this.paint(chip, token);
     }
     const seen = this.long ? Math.min(height, clientHeight) : height; // a canvas as tall as a long text takes a frame to clear
     const from = this.long ? Math.max(0, Math.min(scrollTop, height - seen)) : 0;
     const pen = fresh(this.lines, width, seen);
-    if (!pen || !values) return;
+    if (!pen) return;
     this.lines.style.top = `${from}px`;
     pen.translate(0, -from);
+    this.drawLines(pen, places);
+  }
+
+  /** All words where they stand, on a pen that has no chips. */
+  drawChips(pen, ink) {
     const { state } = this;
+    for (const [token, chip] of this.tokens) {
+      const { offsetLeft: x, offsetTop: y, offsetWidth: width, offsetHeight: height } = chip;
+      const [ground, letters] = wordColours(state, this.share(token));
+      pen.fillStyle = ground || "none";
+      pen.fillRect(x, y, width, height);
+      pen.strokeStyle = ink;
+      pen.lineWidth = 2;
+      if (state.asked.includes(token)) pen.strokeRect(x, y, width, height);
+      Object.assign(pen, { fillStyle: letters || ink, font: `${(parseFloat(this.text.style.fontSize) || 15) * 0.96}px`, textAlign: "center", textBaseline: "middle" }); // letters of the file may be wider
+      pen.fillText(chip.textContent, x + width / 2, y + height / 2);
+    }
+    this.drawLines(pen, this.fit().places);
+  }
+
+  /** Lines from the words in question to those with most of their attention. */
+  drawLines(pen, places) {
+    const { state } = this;
+    if (!this.values) return;
     const asked = state.asked.slice(0, 6);
     state.heads.forEach(([layer, head], place) => {
       for (const token of asked) {
@@ -428,11 +432,6 @@ export class HeadView {
     });
     pen.globalAlpha = 1;
   }
-}
-
-/** A sentence of the bundle with its gaps filled in; what is filled in is never read again. */
-function filled(words, gaps) {
-  return words.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(gaps, name) ? gaps[name] : whole));
 }
 
 /** A line between two words, through the space between the lines of text. */

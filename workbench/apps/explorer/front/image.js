@@ -1,4 +1,4 @@
-// The input's own pixels.
+// An input's own pixels, and its patches over them.
 
 /** The image of an input as a canvas; grey, so that no colour of its own is taken for attention. Null for a text. */
 export function inputImage({ image: size, pixels }, grey) {
@@ -15,4 +15,43 @@ export function inputImage({ image: size, pixels }, grey) {
   }
   pen.putImageData(image, 0, 0);
   return canvas;
+}
+
+const RIM = [["#ffffff", 4], ["#111418", 2]]; // dark on light: seen on any colour
+
+/** The tokens that are patches, row by row. */
+export function patchesOf({ kinds }) {
+  return [...kinds.keys()].filter((token) => kinds[token] === "patch");
+}
+
+/** The patch that a pointer is on, or null. */
+export function patchAt(event, canvas, one) {
+  const box = canvas.getBoundingClientRect();
+  const [rows, columns] = one.grid;
+  const [x, y] = [Math.floor(((event.clientX - box.left) / box.width) * columns), Math.floor(((event.clientY - box.top) / box.height) * rows)];
+  return x >= 0 && x < columns && y >= 0 && y < rows ? patchesOf(one)[y * columns + x] : null;
+}
+
+/** Draw patches over their image, each in the colour that it has, and a rim around those in question. */
+export function drawPatches(pen, one, image, width, height, asked, colour) {
+  const [rows, columns] = one.grid;
+  const patches = patchesOf(one);
+  pen.imageSmoothingEnabled = (one.image ?? one.grid)[1] > 64;
+  if (image) pen.drawImage(image, 0, 0, width, height);
+  const edges = (i) => [[i % columns, width / columns], [Math.floor(i / columns), height / rows]].flatMap(([place, side]) => [Math.round(place * side), Math.round((place + 1) * side)]);
+  patches.forEach((token, i) => {
+    const fill = colour(token);
+    if (!fill) return;
+    const [left, right, top, bottom] = edges(i);
+    pen.fillStyle = fill;
+    pen.fillRect(left, top, right - left, bottom - top);
+  });
+  for (const i of asked.map((token) => patches.indexOf(token)).filter((place) => place >= 0)) {
+    const [left, right, top, bottom] = edges(i);
+    for (const [ink, thick] of RIM) {
+      pen.strokeStyle = ink;
+      pen.lineWidth = thick;
+      pen.strokeRect(left + 1.5, top + 1.5, right - left - 3, bottom - top - 3);
+    }
+  }
 }

@@ -2,6 +2,7 @@
 
 import { fresh, mosaic, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
+import { patchesOf } from "./image.js";
 import { make, readable, refill } from "./state.js";
 
 export class Membership {
@@ -55,9 +56,9 @@ export class Membership {
     const order = [...known].sort((a, b) => this.shares[b] - this.shares[a]);
     const what = one.grid ? "patches" : "tokens";
     const most = known.filter((token) => all.every((row) => row[token] <= this.shares[token])).length;
-    this.reads.textContent = `Head ${own} holds ${percent(means[own])} of the membership of the ${what} (even: ${percent(1 / all.length)}); ${most} of ${known.length} belong to it most.`;
+    this.reads.textContent = state.sentence("membership", { head: own, share: percent(means[own]), tokens: what, even: percent(1 / all.length), most, count: known.length });
     const map = arranged(this.shares, one);
-    const tokens = one.grid ? [...one.kinds.keys()].filter((token) => one.kinds[token] === "patch") : [...one.real.keys()].filter((token) => one.real[token]);
+    const tokens = one.grid ? patchesOf(one) : [...one.real.keys()].filter((token) => one.real[token]);
     const side = Math.min(width, 220);
     const tall = one.grid ? (side * one.image[0]) / one.image[1] : (side * map.rows) / map.columns;
     const pen = fresh(this.map, side, tall);

@@ -87,9 +87,9 @@ export class Products {
     const best = ahead.indexOf(Math.max(...ahead));
     const sum = ahead.reduce((all, part) => all + part, 0);
     const who = asked.length === 1 && state.asked.length ? `“${readable(one.labels[asked[0]])}”` : `${asked.length === real.length ? "all" : asked.length} tokens (mean)`;
-    this.reads.textContent =
-      `${to ? "Key" : "Query"} ${who}: feature ${best} speaks most for “${readable(one.labels[first.token])}”: ${number(ahead[best])} nats over the mean ` +
-      `${to ? "query" : "key"}, all features together ${number(sum).replace("-", "−")}.`;
+    this.reads.textContent = state.sentence("products", {
+      side: to ? "key" : "query", asked: who, feature: best, token: `“${readable(one.labels[first.token])}”`, lead: number(ahead[best]), other: to ? "query" : "key", sum: number(sum).replace("-", "−"),
+    });
   }
 
   pointed(event) {
@@ -146,7 +146,9 @@ export class Plane {
       this.reads.textContent = "Queries and keys of this layer are not in this file.";
       return;
     }
-    this.reads.textContent = embedding ? `UMAP of ${one.real.filter(Boolean).length} keys and ${plane.q.length === 1 ? "one query" : "their queries"}.` : `The plane holds ${percent(plane.share[0] + plane.share[1])} of their variance: ${percent(plane.share[0])} across, ${percent(plane.share[1])} up.`;
+    this.reads.textContent = embedding
+      ? state.sentence("umap", { keys: one.real.filter(Boolean).length, queries: plane.q.length === 1 ? "one query" : "their queries" })
+      : state.sentence("plane", { share: percent(plane.share[0] + plane.share[1]), across: percent(plane.share[0]), up: percent(plane.share[1]) });
     this.canvas.setAttribute("aria-label", `Queries and keys of layer ${state.layer}, head ${head}. ${this.reads.textContent}`);
     const all = [...plane.q, ...plane.k].filter(([x]) => Number.isFinite(x));
     const bounds = [0, 1].map((axis) => [Math.min(...all.map((point) => point[axis])), Math.max(...all.map((point) => point[axis]))]);

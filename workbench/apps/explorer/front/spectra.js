@@ -37,7 +37,7 @@ export class Spectra {
       const spectrum = state.one.spectrum(state.card, state.head, metric.name);
       canvas.held = spectrum;
       canvas.hidden = !spectrum;
-      row.children[1].textContent = spectrum ? reads(spectrum) : "None in this layer.";
+      row.children[1].textContent = spectrum ? reads(state, spectrum) : "None in this layer.";
       if (!spectrum) continue;
       canvas.setAttribute("aria-label", `${metric.label}: ${row.children[1].textContent}`);
       const pen = fresh(canvas, width, tall);
@@ -112,13 +112,14 @@ function line(pen, values, x, y, colour, thick) {
 }
 
 /** How many values hold 90 % of the sum (of squares), and how many lie above the null range. */
-function reads({ name, value, null_high: high }) {
-  const parts = [...value].filter(Number.isFinite).map((one) => (name === "singular_value" ? one * one : one));
+function reads(state, { name, value, null_high: high }) {
+  const squared = name === "singular_value";
+  const parts = [...value].filter(Number.isFinite).map((one) => (squared ? one * one : one));
   const whole = parts.reduce((sum, one) => sum + one, 0);
   let held = 0;
-  const enough = parts.findIndex((one) => (held += one) >= 0.9 * whole * (1 - 1e-6)) + 1;
-  const beyond = [...value.keys()].filter((rank) => value[rank] > high[rank]).length;
-  const what = name === "singular_value" ? "squared sum" : "sum";
-  const above = Number.isFinite(high[0]) ? `; ${beyond} ${beyond === 1 ? "lies" : "lie"} above the null range` : "";
-  return `${enough} of ${value.length} hold 90 % of their ${what}${above}.`;
+  const rank = parts.findIndex((one) => (held += one) >= 0.9 * whole * (1 - 1e-6)) + 1;
+  const count = value.length < state.one.real.filter(Boolean).length ? `the ${value.length} largest` : value.length;
+  const above = [...value.keys()].filter((place) => value[place] > high[place]).length;
+  const words = state.filled(squared ? "singular" : "spectrum", { rank, count });
+  return `${words}${Number.isFinite(high[0]) ? `; ${state.filled("above", { count: above })}` : ""}.`;
 }

@@ -149,6 +149,15 @@ export class State {
     return each.length === 1 ? each[0] : each[0].map((_, i) => each.reduce((sum, row) => sum + row[i], 0) / each.length);
   }
 
+  /** A sentence of the bundle with its gaps filled, to stand within another; what is filled in is never read again. */
+  filled(name, gaps) {
+    return this.bundle.sentences[name].replace(/\{(\w+)\}/g, (whole, gap) => (Object.hasOwn(gaps, gap) ? gaps[gap] : whole));
+  }
+
+  sentence(name, gaps) {
+    return `${capital(this.filled(name, gaps))}.`;
+  }
+
   /** What an address leaves out. */
   get usual() {
     const ablation = outings(this.bundle)[0] ?? "";
@@ -229,6 +238,10 @@ export function preferred() {
 export function readable(label) {
   if (label.trim() === "") return label.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
   return label.replace(/\n/g, "⏎");
+}
+
+export function capital(words) {
+  return words[0].toUpperCase() + words.slice(1);
 }
 
 /** An element with a class, words and children; words only ever as text. */
