@@ -57,8 +57,8 @@ def test_beginning_anew_moves_everything_aside_and_deletes_nothing(store):
     assert {item.name for item in store.path.iterdir()} == {"trial.json"}
     assert (store.path.parent / "one.before-1" / "parts" / "0.csv").read_text() == "1"
     assert store_at(store.path.parent / "one.before-1").open(SETTINGS)["done"] == 3
-    assert store.set_aside() == store.path.parent / "one.before-2"
-    assert store.set_aside() is None
+    assert set_aside(store.path) == store.path.parent / "one.before-2"
+    assert set_aside(store.path) is None
 
 
 def test_what_stays_is_not_moved_aside(tmp_path):
@@ -75,7 +75,7 @@ def test_what_stays_is_not_moved_aside(tmp_path):
 def test_files_that_say_nothing_of_their_run_are_refused(tmp_path):
     (tmp_path / "parts").mkdir()
     assert store_at(tmp_path, unknown="results*").open(SETTINGS) == {}
-    with pytest.raises(InputError, match=r"holds parts and no trial\.json"):
+    with pytest.raises(InputError, match=r"holds parts and no trial\.json, which identifies its trial"):
         store_at(tmp_path, unknown="*").open(SETTINGS)
 
 

@@ -240,7 +240,6 @@ def watches(data: Any, folder: Path) -> None:
 
     whole = shutil.copytree(sound_files() / "watch", folder / "watch")
     put(whole, "watch.json", _changed(data, sound_files() / "watch" / "watch.json"))
-    put(whole, "log.jsonl", b'{"step": 1, "note": "x"}\n{"step": []}\n[]\n\xff\n' + b"[" * 5000)
     read_watch(whole)
 
 

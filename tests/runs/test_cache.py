@@ -127,7 +127,7 @@ def test_what_torch_and_the_source_are_is_part_of_it(runs, monkeypatch):
     workbench.analyze(NAME, model=model, **arguments)
     with torch.autocast("cpu", torch.bfloat16):
         workbench.analyze(NAME, model=model, **arguments)
-    monkeypatch.setattr(caching, "_source_sha256", lambda: "edited")
+    monkeypatch.setattr(caching, "source_sha256", lambda: "edited")
     workbench.analyze(NAME, model=model, **arguments)
     assert runs == [1, 1, 1]
 

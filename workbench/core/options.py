@@ -28,7 +28,7 @@ from workbench.core.errors import InputError, UnknownName
 
 Held = TypeVar("Held")
 Options = TypeVar("Options")
-Numbers = None | int | str | Iterable[int]
+Numbers = None | int | str | Sequence[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
 _MOST = 100_000  # in a range of layers or heads; more would only fill the memory
 _WORDS = {"true": True, "false": False, "none": None, "null": None}

@@ -1,11 +1,11 @@
-"""A folder that belongs to one run: sweeps, watches, trainings and studies go on in their own, and refuse others."""
+"""The folder of one run: sweeps, watches, trainings and studies resume in their own, and refuse another run."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,29 @@ from workbench.core.options import parsed
 
 LOCK = ".lock"
 LOOK_SECONDS = 0.5
-"""Whoever looks whether a run is at work holds its lock for a moment, for which one that begins waits."""
+"""Seconds to wait for a lock: whoever checks whether a run is at work holds it for a moment."""
 
 
 class RunStore:
-    """The folder of one run, and the JSON file in it that says which run that is.
+    """The folder of one run, and the JSON file in it that identifies the run.
 
         store = RunStore(out, "sweep", "manifest.json", format=1, under="plan")
         with store.locked():                        # where two processes could write into it
-            content = store.open(identity, restart)    # {} in a new folder; what the file holds where the run goes on
-            ...                                     # a run that is none of ours, or has other settings, is refused
+            content = store.open(identity, restart)    # {} in a new folder; the file's content where the run resumes
+            ...                                     # a run of other settings is refused
             store.write({"plan": identity, "parts": {...}})
 
-    The file holds the ``format`` and the identity: all settings that the numbers depend on, at its top, or as its entry
-    ``under``. What else it holds is the run's own affair, as are the files beside it. A run goes on wherever its
-    identity is the same, and other settings are refused with both said. ``restart`` begins anew, and moves what was
-    there into a folder beside it: nothing is deleted.
+    The file holds the ``format`` and the identity, all settings that the numbers depend on, at its top or in its entry
+    ``under``; other entries and files belong to the run. A run resumes where its identity is the same. Other settings
+    are refused with both values. ``restart`` starts over and renames the old content; nothing is deleted.
 
     Args:
         path: the folder.
-        what: what it holds, in words: "sweep", "training run".
+        what: the kind of run, in words: "sweep", "training run".
         file: name of the JSON file.
         format: the format of the file; a file of another one is refused.
-        under: the entry that holds the identity; its entries stand at the top of the file where None.
-        unknown: a pattern of files that without the JSON file are not ours: a folder that has some is refused.
+        under: the entry that holds the identity; None where it is at the top of the file.
+        unknown: a pattern of files; a folder that has some, and no JSON file, is refused.
         check: raises an error for a file that does not describe a run.
     """
 
@@ -60,39 +59,36 @@ class RunStore:
     def open(
         self, identity: Mapping[str, Any], restart: bool = False, *, ignored: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Make sure that the folder holds this run, or nothing; returns what its file holds, {} where there is none.
+        """Return the content of the folder's file, {} for a new run; make the folder where it is missing.
 
-        ``ignored`` are entries of the identity that may differ. With ``restart`` what is there is moved aside first.
-        Raises `InputError` for another run, naming every setting that differs as it is there and as it is asked for,
-        and `MissingResource` where the folder cannot be made.
+        ``ignored`` are entries of the identity that may differ. With ``restart`` the old content is moved aside first.
+        Raises `InputError` for another run, with both values of every setting that differs, and `MissingResource` where
+        the folder cannot be made.
         """
-        self._refuse_file()
+        _refuse_file(self.path)
         if restart:
-            self.set_aside()
+            # the file that names the run goes first: a folder that keeps only a part of a run does not resume it
+            set_aside(self.path, first=self.file.name)
         content = self.content()
         if content is None:
             self._refuse_unknown()
-            self._make()
+            _make_folder(self.path)
             return {}
         # as JSON has them: there a tuple is a list, and 1e-3 is 0.001
-        asked = json.loads(json.dumps(jsonable(identity)))
-        there = content if self.under is None else content[self.under]
-        keys = [*asked, *(() if self.under is None else there)]
-        differ = [
-            key for key in dict.fromkeys(keys) if key not in ignored and there.get(key) != asked.get(key)
-        ]
-        if differ:
-            both = "; ".join(_both(key, there.get(key), asked.get(key)) for key in differ)
+        wanted = json.loads(json.dumps(jsonable(identity)))
+        stored = content if self.under is None else content[self.under]
+        keys = wanted if self.under is None else {**wanted, **stored}
+        if differing := differences(stored, wanted, [key for key in keys if key not in ignored]):
             raise InputError(
-                f"{self.path} holds a {self.what} with other settings ({both}): give another folder (--out), or begin "
-                "anew (--restart), which moves the old one aside"
+                f"{self.path} holds a {self.what} with other settings ({'; '.join(differing)}): give another folder "
+                "(--out), or start over (--restart), which moves the old one aside"
             )
         return content
 
     def content(self) -> dict[str, Any] | None:
-        """What the folder's file holds; None where there is none.
+        """Return the content of the folder's file; None where there is none.
 
-        Raises `InputError` for a file that is none of ours, or of another format.
+        Raises `InputError` for a file of another kind or format.
         """
         if not self.file.is_file():
             return None
@@ -112,26 +108,15 @@ class RunStore:
         return content
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Write the folder's file anew, with the format; raises `MissingResource` where there is no room."""
+        """Write the folder's file with the format; raises `MissingResource` where there is no room."""
         write_json(self.file, {"format": self.format, **content})
 
-    def set_aside(self) -> Path | None:
-        """Move all that the folder holds into a new one beside it, and return that; None where it holds nothing."""
-        # the file that names the run goes first: a folder that keeps only a part of a run does not go on with it
-        return set_aside(self.path, first=self.file.name)
-
-    @contextmanager
-    def locked(self, patience: float = LOOK_SECONDS) -> Generator[None]:
-        """Hold the folder alone. Raises `InputError` where another process does, for longer than ``patience`` seconds.
-
-        The lock is the operating system's: it goes with the process that held it, however that ended.
-        """
-        self._make()
-        with locked(self.path, self.what, patience):
-            yield
+    def locked(self, patience: float = LOOK_SECONDS) -> AbstractContextManager[None]:
+        """Hold the folder alone, as `locked` does."""
+        return locked(self.path, self.what, patience)
 
     def is_locked(self) -> bool:
-        """Whether a run is writing into the folder now."""
+        """Return whether a run is writing into the folder."""
         if not (self.path / LOCK).exists():
             return False
         try:
@@ -140,32 +125,39 @@ class RunStore:
         except InputError:
             return True
 
-    def _refuse_file(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file; give a folder")
-
-    def _make(self) -> None:
-        self._refuse_file()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
     def _refuse_unknown(self) -> None:
-        found = sorted(self.path.glob(self.unknown)) if self.unknown is not None else []
-        names = [item.name for item in found if item.name != LOCK]
+        unknown = self.path.glob(self.unknown) if self.unknown is not None else ()
+        names = sorted(item.name for item in unknown if item.name != LOCK)
         if names:
             raise InputError(
-                f"{self.path} holds {names[0]} and no {self.file.name}, which would say what {self.what} it is of; "
-                "give another folder (--out)"
+                f"{self.path} holds {names[0]} and no {self.file.name}, which identifies its {self.what}; give another "
+                "folder (--out)"
             )
+
+
+def _refuse_file(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder")
+
+
+def _make_folder(path: Path) -> None:
+    _refuse_file(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 @contextmanager
 def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator[None]:
-    """Hold a folder that is there alone, for ``what`` writes into it; as `RunStore.locked`."""
+    """Hold a folder alone, which is made where it is missing.
+
+    Raises `InputError` where another process holds it for longer than ``patience`` seconds. The lock is the operating
+    system's: it is released when the process ends, however that happens.
+    """
     from filelock import FileLock, Timeout
 
+    _make_folder(folder)
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=patience)
@@ -178,7 +170,7 @@ def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator
     try:
         yield
     finally:
-        # Still held: who waits for it sees that the file has no name any more, and asks for the one that has.
+        # Still held: a process that waits for it notices that the file is gone, and locks the new one.
         with suppress(OSError):
             (folder / LOCK).unlink()
         lock.release()
@@ -189,17 +181,17 @@ def _unwritable(folder: Path, error: OSError) -> MissingResource:
 
 
 def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection[str] = ()) -> Path | None:
-    """Move what a folder holds into a new one beside it, and return that; None where it holds nothing to move.
+    """Move the content of a folder into a new one beside it, and return that; None where there is nothing to move.
 
-    The item named ``first`` goes first; those named in ``stays`` are not moved.
+    The item named ``first`` is moved first; those named in ``stays`` are not moved.
 
-    Raises `InputError` for a folder that one works in, `MissingResource` where it cannot be moved.
+    Raises `InputError` for the working directory or the home folder, `MissingResource` where it cannot be moved.
     """
     path = Path(folder).expanduser().absolute()
     inside = [] if not path.is_dir() else [item for item in path.iterdir() if item.name not in (LOCK, *stays)]
     if not inside:
         return None
-    if any(place.resolve().is_relative_to(path.resolve()) for place in (Path.cwd(), Path.home())):
+    if any(used.resolve().is_relative_to(path.resolve()) for used in (Path.cwd(), Path.home())):
         raise InputError(f"{path} is not moved aside, since you work in it; give a folder of its own (--out)")
     number = 1
     while (aside := path.with_name(f"{path.name}.before-{number}")).exists():
@@ -213,14 +205,20 @@ def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection
     return aside
 
 
-def _both(key: str, there: Any, asked: Any) -> str:
-    """A setting as it is there and as it is asked for; of tables only the entries that differ."""
-    if isinstance(there, dict) and isinstance(asked, dict):
-        names = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
-        there, asked = ({name: table.get(name) for name in names} for table in (there, asked))
-    return f"{key}: {_short(there)} there, {_short(asked)} asked for"
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """List the settings that differ, each with both values; of tables only the entries that differ."""
+    texts = []
+    for key in keys:
+        there, asked = stored.get(key), wanted.get(key)
+        if there == asked:
+            continue
+        if isinstance(there, dict) and isinstance(asked, dict):
+            names = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
+            there, asked = ({name: table.get(name) for name in names} for table in (there, asked))
+        texts.append(f"{key}: {_short(there)} there, {_short(asked)} asked for")
+    return texts
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:79]}…"

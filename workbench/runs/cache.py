@@ -102,7 +102,7 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
     return content_sha256(
         {
             "schema": SCHEMA_VERSION,
-            "source": _source_sha256(),
+            "source": source_sha256(),
             "versions": versions() | {name: importlib.metadata.version(name) for name in _NUMBERS},
             "torch": _settings(),
             "question": question,
@@ -230,8 +230,8 @@ def _settings() -> list[Any]:
 
 
 @functools.cache
-def _source_sha256() -> str:
-    """Hash of this package's own code, which changes more often than its version."""
+def source_sha256() -> str:
+    """Return a hash of this package's own code, which changes more often than its version."""
     root = Path(__file__).parents[1]
     files = sorted(path for path in root.rglob("*.py") if "_bundled" not in path.parts)
     return content_sha256([[str(path.relative_to(root)), sha256_bytes(path.read_bytes())] for path in files])

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import asdict
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -108,7 +107,7 @@ def test_files_that_are_no_figures_are_passed_over(folder):
 def test_failures_of_the_last_render_are_shown(folder):
     failed = Outcome("third", status="failed", cell=4, error="ValueError", message="<no>")
     lost = Outcome("first", status="done", exports={"first.pdf": "the PDF is blank"})
-    write_report(folder, {"third": asdict(failed), "first": asdict(lost)})
+    write_report(folder, {"third": failed, "first": lost})
     page = write_gallery(folder).index.read_text()
     assert "third failed" in page
     assert "ValueError: &lt;no&gt;" in page

@@ -1,7 +1,6 @@
 """Notebooks before they run: parameters, presets, names."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 
@@ -187,5 +186,5 @@ def test_what_took_longest_in_the_last_report_begins_first(tmp_path):
         return [notebook.name for notebook in renderer._longest_first(notebooks)]
 
     assert order() == ["short", "long", "middle", "new"]
-    write_report(tmp_path, {name: asdict(Outcome(name, seconds=time)) for name, time in seconds.items()})
+    write_report(tmp_path, {name: Outcome(name, seconds=time) for name, time in seconds.items()})
     assert order() == ["new", "long", "middle", "short"]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import conforming
 from workbench.data.pools import Unreadable
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import plan as plan_module
@@ -52,7 +53,7 @@ def test_a_plan_comes_back_from_json_with_its_fingerprint():
     plan = planned(
         PAIR, [("gram-spectrum", {"max_rank": 3}), "gram-spectrum"], n=9, layers="0,2", dtype="float64"
     )
-    again = Plan.from_json(json.loads(json.dumps(plan.as_json())))
+    again = conforming(Plan, plan.as_json())
     assert again == plan
     assert again.fingerprint == plan.fingerprint
     assert [analysis.label for analysis in plan.analyses] == ["gram-spectrum:max_rank=3", "gram-spectrum"]
@@ -175,8 +176,8 @@ def manifest_in(folder):
         ({"shards": [-1]}, r"shards\.0: .*greater than or equal to 1"),
         ({"shards": [1, 1]}, "1 models, and shards of 2"),
         ({"models": [{"spec": 3}]}, r"models\.0\.spec: .*string"),
-        ({"batch": "2"}, "batch: .*integer"),
-        ({"layers": "0-999999999"}, "no model has 1,000,000,000 layers"),
+        ({"settings": {"batch_size": "2"}}, r"settings\.batch_size: .*integer"),
+        ({"settings": {"layers": "0-999999999"}}, "no model has 1,000,000,000 layers"),
         ({"analyses": {}}, "analyses: .*array"),
     ],
 )
@@ -197,4 +198,4 @@ def test_a_manifest_whose_workers_are_no_number_is_refused(tmp_path, workers):
 
 def test_no_sweep_is_planned_that_could_not_be_read():
     with pytest.raises(InputError, match="2,000,000 tasks is too long"):
-        Plan((), ("a", "b"), (10**6,), RunSettings())
+        Plan(("m",), ("a", "b"), (10**6,), RunSettings())

@@ -105,7 +105,9 @@ def test_damage_is_found_without_the_manifest_too(run):
 
 def test_a_folder_of_another_plan_is_refused_and_moved_aside_when_asked(run, tmp_path):
     run(n=5)
-    with pytest.raises(InputError, match=r"a sweep with other settings .*seed: 0 there, 1 asked.*--restart"):
+    with pytest.raises(
+        InputError, match=r"a sweep with other settings .*\"seed\": 0.* there, .*\"seed\": 1.*--restart"
+    ):
         run(n=5, seed=1)
     before = read_sweep(tmp_path / "sweep")
     assert run(n=5, seed=1, restart=True).done == 2
@@ -144,13 +146,13 @@ def test_a_sweep_is_read_only_with_its_own_options(run):
     spec = f"sweep:{status.folder}"
     read = [(MODEL, spec)]
     assert len(analyze_many("gram-spectrum", read, max_rank=2))
-    with pytest.raises(InputError, match="max_rank is 2 and 'head_dim' is asked for"):
+    with pytest.raises(InputError, match='max_rank: 2 there, "head_dim" asked for'):
         analyze_many("gram-spectrum", [(MODEL, spec)])
-    with pytest.raises(InputError, match="n = 5, not 25"):
+    with pytest.raises(InputError, match="n: 5 there, 25 asked for"):
         analyze_many("gram-spectrum", read, max_rank=2, n=25)
-    with pytest.raises(InputError, match="seed = 0, not 1"):
+    with pytest.raises(InputError, match="seed: 0 there, 1 asked for"):
         analyze_many("gram-spectrum", read, max_rank=2, seed=1)
-    with pytest.raises(InputError, match="per_input is False and True is asked for"):
+    with pytest.raises(InputError, match="per_input: false there, true asked for"):
         analyze_many("gram-spectrum", read, max_rank=2, per_input=True)
     with pytest.raises(UnknownName, match="gram-spectrum"):
         analyze_many("value-similarity", [(MODEL, spec)])

@@ -22,8 +22,7 @@ def logged(folder, analysis="token-similarity"):
 
 
 def notes(folder):
-    path = folder / "log.jsonl"
-    return [json.loads(line)["note"] for line in path.read_text().splitlines()] if path.exists() else []
+    return [entry["note"] for entry in json.loads((folder / "watch.json").read_text())["log"]]
 
 
 def test_rows_are_those_that_analyze_gives(tmp_path):

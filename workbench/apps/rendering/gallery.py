@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.apps.rendering.state import REPORT, read_report
+from workbench.apps.rendering.state import REPORT, Outcome, read_report
 from workbench.core.files import atomic_write, jsonable
 from workbench.core.paths import bundled_notebooks
 from workbench.frames.provenance import SCHEMA_VERSION
@@ -58,9 +58,7 @@ class Gallery(NamedTuple):
     unknown: list[str]
 
 
-def write_gallery(
-    out: str | os.PathLike[str], report: Mapping[str, Mapping[str, Any]] | None = None
-) -> Gallery:
+def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | None = None) -> Gallery:
     """Write index.html from every figure's NAME.json in a folder; what failed is in `report`, else in report.json.
 
     The page is one file: small images to choose from, and one figure at a time. It works from a disk, offline, with a
@@ -83,12 +81,12 @@ def write_gallery(
     read = {path.name: _entry(path) for path in sources if path.name != REPORT}
     entries = [entry for entry in read.values() if entry is not None]
     unknown = [name for name, entry in read.items() if entry is None] + ([REPORT] if saved is None else [])
-    troubles = [item for item in report.values() if item.get("status") == "failed" or item.get("exports")]
+    troubles = [outcome for outcome in report.values() if outcome.failed]
     page = environment.get_template("gallery.html").render(
         entries=entries,
         groups=_groups(entries),
         troubles=troubles,
-        interrupted=[name for name, item in report.items() if item.get("status") == "interrupted"],
+        interrupted=[name for name, outcome in report.items() if outcome.status == "interrupted"],
         static=any(entry.image for entry in entries),
     )
     # A name that is no Unicode must not end a render after all its work.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -243,31 +243,26 @@ class _Render:
 
     def _longest_first(self, notebooks: Sequence[Notebook]) -> list[Notebook]:
         """Sort notebooks by their time in the last report, new ones first: no long one is left alone at the end."""
-        seconds = {name: outcome["seconds"] for name, outcome in self.earlier.items()}
+        seconds = {name: outcome.seconds for name, outcome in self.earlier.items()}
         return sorted(notebooks, key=lambda item: -seconds.get(item.name, math.inf))
 
     def _unchanged(self, outcome: Outcome) -> bool:
         """Whether the last render's results still stand; takes them over if so."""
         earlier = self.earlier.get(outcome.name)
-        if (
-            not earlier
-            or earlier.get("key") != outcome.key
-            or earlier.get("status") not in ("done", "unchanged")
-        ):
+        if earlier is None or earlier.key != outcome.key or earlier.status not in ("done", "unchanged"):
             return False
         if not (self.out / "notebooks" / f"{outcome.name}.ipynb").is_file():
             return False
-        for name, content in earlier["figures"].items():
+        for name, content in earlier.figures.items():
             if not all((self.out / f"{name}{suffix}").is_file() for suffix in _DATA_SUFFIXES):
                 return False
             if sha256_file(self.out / f"{name}.json") != content:
                 return False  # another notebook, or a person, has saved a figure of this name since
-        modules = earlier.get("modules", {})
-        for path, content in modules.items():
+        for path, content in earlier.modules.items():
             if not (self.out / path).is_file() or sha256_file(self.out / path) != content:
                 return False
-        outcome.status, outcome.figures, outcome.seconds = "unchanged", earlier["figures"], earlier["seconds"]
-        outcome.modules = modules
+        outcome.status, outcome.seconds = "unchanged", earlier.seconds
+        outcome.figures, outcome.modules = earlier.figures, earlier.modules
         return True
 
     def _run_notebook(self, notebook: Notebook, outcome: Outcome) -> Outcome:
@@ -414,7 +409,7 @@ class _Render:
     # ------------------------------------------------------------------------------------------------ report
 
     def _record(self, outcome: Outcome) -> None:
-        self.earlier[outcome.name] = asdict(outcome)
+        self.earlier[outcome.name] = outcome
         self.unrecorded.discard(outcome.name)
         if self.reporting:
             write_report(self.out, self.earlier)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,35 +21,17 @@ REPORT = "report.json"
 SCHEMA = 2
 
 
-class _Item(TypedDict):
-    """What is relied on of an outcome in report.json."""
-
-    name: str
-    status: str
-    seconds: float
-    figures: dict[Annotated[str, matching(FIGURE_NAME)], str]
-    error: str
-    message: str
-    exports: dict[str, str]
-    parameters: dict[str, Any]
-    modules: dict[str, str]
-    key: str
-
-
-class _Report(TypedDict):
-    schema: int
-    notebooks: dict[str, _Item]
-
-
 @dataclass
 class Outcome:
-    """What became of one notebook. ``cell`` is the number that Jupyter shows in front of it: In [cell]."""
+    """How one notebook ended. ``cell`` is the number that Jupyter shows in front of a cell: In [cell]."""
 
     name: str
     title: str = ""
     status: str = "waiting"  # done, unchanged, failed, interrupted
     seconds: float = 0.0
-    figures: dict[str, str] = field(default_factory=dict)  # name to the hash of its NAME.json
+    figures: dict[Annotated[str, matching(FIGURE_NAME)], str] = field(
+        default_factory=dict
+    )  # name to the hash of its NAME.json
     cell: int | None = None
     error: str = ""
     message: str = ""
@@ -83,16 +65,23 @@ class Outcome:
         return text + "".join(f"\n  {file} was not exported: {why}" for file, why in self.exports.items())
 
 
-def write_report(out: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write report.json: notebook name to its outcome."""
-    write_json(out / REPORT, {"schema": SCHEMA, "notebooks": entries})
+class _Report(TypedDict):
+    schema: int
+    notebooks: dict[str, Outcome]
 
 
-def read_report(out: Path) -> dict[str, dict[str, Any]] | None:
-    """What earlier renders left in report.json: notebook name to its outcome; None for a file that is no report."""
+def write_report(out: Path, outcomes: Mapping[str, Outcome]) -> None:
+    """Write report.json: the outcomes by the names of their notebooks."""
+    write_json(
+        out / REPORT,
+        {"schema": SCHEMA, "notebooks": {name: asdict(outcome) for name, outcome in outcomes.items()}},
+    )
+
+
+def read_report(out: Path) -> dict[str, Outcome] | None:
+    """Read the outcomes of earlier renders from report.json, by notebook; None for a file that is no report."""
     try:
-        report = parsed((out / REPORT).read_text(encoding="utf-8"))
-        conforming(_Report, report)
+        report = conforming(_Report, parsed((out / REPORT).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):

@@ -1,9 +1,8 @@
 """The folder of a sweep: a manifest, and one Parquet file for every finished task.
 
 ``manifest.json`` holds the plan, a line for each finished part and each failed task;
-``parts/model=…/analysis=…/shard-00000.parquet`` what one task measured; ``merged/`` what the parts of one model and
-analysis came to when they were last read. Every file is written whole or not at all, and a part carries the plan's
-fingerprint and checksums of its pages, so that a damaged one is known as such.
+``parts/model=…/analysis=…/shard-00000.parquet`` the part of one task; ``merged/`` the results that were read from whole
+sweeps. Every file is written whole or not at all, and a part carries the plan's fingerprint and checksums of its pages.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 from urllib.parse import quote
@@ -40,7 +40,7 @@ _Count = Annotated[int, Ge(0)]
 
 
 class _Line(TypedDict):
-    """What the manifest says of a part."""
+    """A part in the manifest."""
 
     sha256: str
     inputs: _Count
@@ -49,20 +49,20 @@ class _Line(TypedDict):
 
 
 class _Failure(TypedDict):
-    """What it says of a task that was given up."""
+    """A failed task in the manifest."""
 
     error: str
 
 
 class _Manifest(TypedDict):
     workers: NotRequired[Annotated[int, Ge(1)]]
-    plan: dict[str, Any]
+    plan: Plan
     parts: dict[str, _Line]
     failed: dict[str, _Failure]
 
 
 class _About(TypedDict):
-    """What a part says of itself."""
+    """The metadata of a part."""
 
     format: int
     plan: str
@@ -82,7 +82,7 @@ class DamagedPart(Exception):
 
 @dataclass
 class PartialResult:
-    """What one task measured, and where it comes from."""
+    """The measurements of one task, or of several merged ones, and the model and inputs that they are of."""
 
     accumulated: Accumulator
     model: dict[str, Any]
@@ -95,13 +95,31 @@ class PartialResult:
     """Inputs per forward pass: less than the plan's where memory was short."""
     seconds: float = 0.0
 
+    def merge(self, other: PartialResult) -> None:
+        """Add the inputs of another. Raises `InputError` where it was measured with different weights."""
+        if self.model != other.model:
+            raise InputError(
+                f"shards were measured with different weights of {other.model['spec']} "
+                f"({self.model.get('sha256')} and {other.model.get('sha256')}); sweep again, into another folder"
+            )
+        self.accumulated.merge(other.accumulated)
+        self.digests += other.digests
+        self.skipped += other.skipped
+        self.notes = [*dict.fromkeys([*self.notes, *other.notes])]
+
 
 class SweepFolder:
     """Reads and writes the files of one sweep."""
 
     def __init__(self, path: str | Path) -> None:
         self.store = RunStore(
-            path, "sweep", MANIFEST, format=FORMAT, under="plan", unknown=PARTS, check=_check_manifest
+            path,
+            "sweep",
+            MANIFEST,
+            format=FORMAT,
+            under="plan",
+            unknown=PARTS,
+            check=partial(conforming, _Manifest),
         )
         self.path = self.store.path
 
@@ -112,7 +130,7 @@ class SweepFolder:
         manifest = self.store.content()
         if manifest is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
-        return Plan.from_json(manifest["plan"]), manifest
+        return conforming(Plan, manifest["plan"]), manifest
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest anew. Raises `MissingResource` where there is no room."""
@@ -124,30 +142,25 @@ class SweepFolder:
     # Parts
 
     def part_name(self, plan: Plan, task: Task) -> str:
-        """A part's path below the folder, as the manifest names it."""
+        """Return a part's path below the folder, as the manifest names it."""
         return f"{PARTS}/{_names(plan, task.model, task.analysis)}/shard-{task.shard:05d}.parquet"
 
     def part_path(self, plan: Plan, task: Task) -> Path:
-        """Where a part lies."""
+        """Return where a part lies."""
         return self.path / self.part_name(plan, task)
 
     def merged_path(self, plan: Plan, model: int, analysis: int) -> Path:
-        """Where the parts of one model and analysis are kept as one."""
+        """Return where the result of one model and analysis is kept."""
         return self.path / MERGED / f"{_names(plan, model, analysis)}.parquet"
 
     def write_part(self, plan: Plan, task: Task, part: PartialResult) -> Path:
-        """Write what a task measured. Raises `MissingResource` where there is no room."""
+        """Write the part of a task. Raises `MissingResource` where there is no room."""
         table, state = part.accumulated.state()
         about = {
+            **{name: value for name, value in vars(part).items() if name != "accumulated"},
             "format": FORMAT,
             "plan": plan.fingerprint,
-            "task": [task.model, task.analysis, task.shard],
-            "inputs": len(part.digests),
-            "skipped": part.skipped,
-            "model": part.model,
-            "notes": part.notes,
-            "batch": part.batch,
-            "seconds": part.seconds,
+            "task": [*astuple(task)],
             "state": state,
             "digests": base64.b64encode(b"".join(part.digests)).decode(),
         }
@@ -156,41 +169,42 @@ class SweepFolder:
     def read_part(self, plan: Plan, task: Task) -> PartialResult:
         """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
         path = self.part_path(plan, task)
-        table, said = read_table(path)
+        table, metadata = read_table(path)
         try:
-            about = conforming(_About, said)
+            about = conforming(_About, metadata)
+            if (about["format"], about["plan"], about["task"]) != (
+                FORMAT,
+                plan.fingerprint,
+                [*astuple(task)],
+            ):
+                raise DamagedPart(f"{path} belongs to another plan or task")
             digests = base64.b64decode(about["digests"])
-            if about["plan"] != plan.fingerprint or about["format"] != FORMAT:
-                raise DamagedPart(f"{path} belongs to another plan")
-            if about["task"] != [task.model, task.analysis, task.shard]:
-                raise DamagedPart(f"{path} is the part of another task")
-            accumulated = Accumulator.from_state(table, about["state"])
+            return PartialResult(
+                Accumulator.from_state(table, about["state"]),
+                about["model"],
+                about["skipped"],
+                [digests[start : start + 32] for start in range(0, len(digests), 32)],
+                about["notes"],
+                about["batch"],
+                about["seconds"],
+            )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DamagedPart(f"{path} is not a whole part of a sweep: {error}") from error
-        return PartialResult(
-            accumulated,
-            about["model"],
-            [(name, reason) for name, reason in about["skipped"]],
-            [digests[start : start + 32] for start in range(0, len(digests), 32)],
-            about["notes"],
-            about["batch"],
-            about["seconds"],
-        )
 
     def line_of(self, plan: Plan, task: Task, listed: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A part's line in the manifest, after a look at the whole file.
+        """Return a part's line of the manifest after checking the whole file.
 
-        Raises `DamagedPart`, also where the file is not the one that the line ``listed`` before tells of.
+        Raises `DamagedPart`, also where the file is not the one that the manifest has ``listed``.
         """
         path = self.part_path(plan, task)
         try:
             content = sha256_file(path)
         except OSError as error:
             raise DamagedPart(f"{path} cannot be read: {error.strerror or error}") from error
-        if listed is not None and listed["sha256"] == content:
-            return listed
         if listed is not None:
-            raise DamagedPart(f"{path} is not the file that was written")
+            if listed["sha256"] != content:
+                raise DamagedPart(f"{path} is not the file that was written")
+            return listed
         part = self.read_part(plan, task)
         return {
             "sha256": content,
@@ -215,18 +229,13 @@ class SweepFolder:
             mark.unlink(missing_ok=True)
 
     def take_marks(self) -> set[Task]:
-        """Tasks that were begun and neither finished nor failed; their marks are removed."""
-        found = set()
+        """Return the tasks that were begun and neither finished nor failed, and remove their marks."""
+        tasks = set()
         for mark in [*(self.path / RUNNING).glob("*")]:
             if re.fullmatch(r"\d+-\d+-\d+", mark.name):
-                found.add(Task(*map(int, mark.name.split("-"))))
+                tasks.add(Task(*map(int, mark.name.split("-"))))
                 mark.unlink(missing_ok=True)
-        return found
-
-
-def _check_manifest(manifest: dict[str, Any]) -> None:
-    """Raise `ValueError` for a manifest with entries of the wrong kind, naming the first one."""
-    Plan.from_json(conforming(_Manifest, manifest)["plan"])
+        return tasks
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:
@@ -235,14 +244,14 @@ def _names(plan: Plan, model: int, analysis: int) -> str:
 
 
 def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
-    """Write a table in the form of `Accumulator.state` with what belongs to it, as JSON has it.
+    """Write the table of `Accumulator.state` with metadata, as JSON has it.
 
     Raises `MissingResource` where there is no room.
     """
     import pyarrow
     import pyarrow.parquet
 
-    kinds = {
+    plain = {
         "string": pyarrow.string(),
         "Int64": pyarrow.int64(),
         "boolean": pyarrow.bool_(),
@@ -250,21 +259,18 @@ def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
     }
     lists = {"sums": pyarrow.float64(), "bins": pyarrow.float64()}
     schema = pyarrow.schema(
-        [
-            (name, kinds[kind] if kind != "object" else pyarrow.list_(lists.get(name, pyarrow.int64())))
-            for name, kind in STATE.items()
-        ]
+        (name, plain.get(kind) or pyarrow.list_(lists.get(name, pyarrow.int64())))
+        for name, kind in STATE.items()
     )
     made = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
-    metadata = {**(made.schema.metadata or {}), _META: json.dumps(about).encode()}
-    made = made.replace_schema_metadata(metadata)
+    made = made.replace_schema_metadata({**(made.schema.metadata or {}), _META: json.dumps(about).encode()})
     return atomic_write(
         path, lambda handle: pyarrow.parquet.write_table(made, handle, write_page_checksum=True)
     )
 
 
 def read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """What `write_table` wrote. Raises `DamagedPart` where that is not there, or not whole."""
+    """Read what `write_table` wrote. Raises `DamagedPart` where that is missing or not whole."""
     import pyarrow
     import pyarrow.parquet
 

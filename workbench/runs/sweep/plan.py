@@ -10,11 +10,10 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from typing_extensions import TypedDict
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.options import conforming, parse_numbers
+from workbench.core.options import parse_numbers
 from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
@@ -24,11 +23,6 @@ SHARD = 256
 """Inputs of a shard, about, where nothing else is asked for."""
 MOST_TASKS = 1_000_000
 """Of a plan; each is a file."""
-_SETTINGS = {
-    "seed": "seed", "batch": "batch_size", "layers": "layers", "heads": "heads", "checkpoint": "checkpoint",
-    "preprocessing": "preprocessing", "device": "device", "dtype": "dtype",
-}  # fmt: skip
-"""What the manifest calls the settings of every run."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +42,6 @@ class PlannedAnalysis:
     label: str
     name: str
     options: Mapping[str, Any]
-
-
-class _SavedPlan(TypedDict):
-    """A plan as the manifest holds it."""
-
-    models: list[PlannedModel]
-    analyses: list[PlannedAnalysis]
-    shards: list[Annotated[int, Ge(1)]]
-    seed: int
-    batch: int
-    layers: str | None
-    heads: str | None
-    checkpoint: str | None
-    preprocessing: str
-    device: str | None
-    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -86,13 +64,15 @@ class Plan:
 
     models: tuple[PlannedModel, ...]
     analyses: tuple[PlannedAnalysis, ...]
-    shards: tuple[int, ...]
-    """Shards of each model's inputs."""
+    shards: tuple[Annotated[int, Ge(1)], ...]
+    """Number of shards of each model's inputs."""
     settings: RunSettings
-    """Of every run, without its model and inputs."""
+    """Settings of every run, without its model and inputs."""
 
     def __post_init__(self) -> None:
-        """Raises `InputError` for more tasks than could be run."""
+        """Raise `InputError` for a plan that does not fit together or has too many tasks."""
+        if len(self.shards) != len(self.models):
+            raise InputError(f"it has {len(self.models)} models, and shards of {len(self.shards)}")
         tasks = sum(self.shards) * len(self.analyses)
         if tasks > MOST_TASKS:
             raise InputError(
@@ -100,11 +80,14 @@ class Plan:
             )
 
     def tasks(self) -> Iterator[Task]:
-        """By model, then analysis, then shard, so that a worker keeps its model."""
-        for model, count in enumerate(self.shards):
+        """Iterate by model, then analysis, then shard, so that a worker keeps its model."""
+        for model in range(len(self.models)):
             for analysis in range(len(self.analyses)):
-                for shard in range(count):
-                    yield Task(model, analysis, shard)
+                yield from self.tasks_of(model, analysis)
+
+    def tasks_of(self, model: int, analysis: int) -> Iterator[Task]:
+        """Iterate over the tasks of one model and analysis, in the order of the inputs."""
+        return (Task(model, analysis, shard) for shard in range(self.shards[model]))
 
     def span(self, task: Task) -> range:
         """Places of a task's inputs in the list: whole micro-batches."""
@@ -127,21 +110,8 @@ class Plan:
         return f"{model.spec}, {analysis.label}, shard {task.shard} of {self.shards[task.model]}"
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as the manifest holds it."""
-        settings = {name: getattr(self.settings, setting) for name, setting in _SETTINGS.items()}
-        lists = {"models": self.models, "analyses": self.analyses}
-        plain = {name: [asdict(part) for part in parts] for name, parts in lists.items()}
-        return json.loads(json.dumps({**plain, "shards": self.shards, **settings}))
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Plan:
-        """Return the plan that `as_json` gave; raises `ValueError` for anything else."""
-        read = conforming(_SavedPlan, saved)
-        if len(read["shards"]) != len(read["models"]):
-            raise ValueError(f"it has {len(read['models'])} models, and shards of {len(read['shards'])}")
-        named: Mapping[str, Any] = {**read}
-        settings = RunSettings(**{setting: named[name] for name, setting in _SETTINGS.items()})
-        return cls(tuple(read["models"]), tuple(read["analyses"]), tuple(read["shards"]), settings)
+        """Return the plan as the manifest holds it; `conforming` reads it."""
+        return json.loads(json.dumps(asdict(self)))
 
     @property
     def fingerprint(self) -> str:

@@ -1,8 +1,10 @@
-"""The numbers of a sweep, as frames like those of any other run."""
+"""The results of a sweep, as frames like those of any other run."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,18 @@ from typing import Any
 import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.files import sha256_file
 from workbench.core.options import parse_numbers
+from workbench.core.store import differences
 from workbench.data.batches import skipped_note
+from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames
 from workbench.runs.analyze import result_frame
+from workbench.runs.cache import content_sha256, find_frame, keep_frame, source_sha256
 from workbench.runs.loop import Source
 from workbench.runs.settings import RunSettings
-from workbench.runs.sweep.folder import SweepFolder
-from workbench.runs.sweep.merging import merged_parts
+from workbench.runs.sweep.folder import DamagedPart, PartialResult, SweepFolder
 from workbench.runs.sweep.plan import Plan
 
 SWEEP = "sweep:"
@@ -32,38 +37,36 @@ def read_sweep(
     *,
     allow_partial: bool = False,
 ) -> pd.DataFrame:
-    """What a sweep has measured: the frames of its models and analyses, under one another.
+    """Read the results of a sweep: one frame of all its models and analyses.
 
     ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models. Where the
-    sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` says which
-    inputs could not be read, and what else a run would say.
+    sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` lists
+    unreadable inputs and the notes of a run.
 
-    Where parts are missing or damaged these are fewer inputs than the sweep was asked for, and nothing is read unless
-    ``allow_partial``; the notes then say how many there are.
+    A sweep with missing or damaged parts is read only with ``allow_partial``; the notes then give the number of inputs.
 
     Raises `InputError` where the folder holds no sweep, and where parts are missing (with ``allow_partial``: all of
-    them); `UnknownName` for an analysis or a model that it has not got.
+    them); `UnknownName` for an analysis or a model that is not in the sweep.
     """
     sweep = SweepFolder(folder)
     plan, manifest = sweep.plan()
-    lines = manifest["parts"]
-    specs = [planned.spec for planned in plan.models]
-    wanted = _among(f"model of the sweep {sweep.path}", models, {spec: spec for spec in specs})
+    specs = {planned.spec: planned.spec for planned in plan.models}
+    chosen_models = _among(f"model of the sweep {sweep.path}", models, specs)
     labels = {planned.label: planned.name for planned in plan.analyses}
     chosen = _among(f"analysis of the sweep {sweep.path}", analyses, labels)
     frames, notes, waiting = [], [], []
-    for which, spec in enumerate(specs):
-        for number, label in enumerate(labels):
-            if spec not in wanted or label not in chosen:
+    for model, spec in enumerate(specs):
+        for analysis, label in enumerate(labels):
+            if spec not in chosen_models or label not in chosen:
                 continue
-            frame = _frame(sweep, plan, lines, which, number, allow_partial)
+            frame = _frame(sweep, plan, manifest["parts"], model, analysis, allow_partial)
             if frame is None:
                 waiting.append(f"{label} of {spec}")
                 continue
             if len(labels) > 1:
                 frame.insert(0, "analysis", label)
             frames.append(frame)
-            notes += [f"{spec}: {note}" if len(wanted) > 1 else note for note in frame.attrs["notes"]]
+            notes += [f"{spec}: {note}" if len(chosen_models) > 1 else note for note in frame.attrs["notes"]]
     if not frames:
         raise InputError(f"{sweep.path} holds no finished shard of {'; '.join(waiting)} yet")
     joined = frames[0] if len(frames) == 1 else join_frames(frames)
@@ -71,39 +74,43 @@ def read_sweep(
     return joined
 
 
-def _among(kind: str, asked: str | Sequence[str] | None, known: Mapping[str, str]) -> set[str]:
-    """The keys that were asked for, each by itself or by its value; all for None."""
-    if asked is None:
+def _among(kind: str, names: str | Sequence[str] | None, known: Mapping[str, str]) -> set[str]:
+    """The keys that were named, each by itself or by its value; all for None."""
+    if names is None:
         return {*known}
-    found = set()
-    for name in [asked] if isinstance(asked, str) else asked:
+    keys = set()
+    for name in [names] if isinstance(names, str) else names:
         matching = {name} if name in known else {key for key, value in known.items() if value == name}
         if not matching:
             raise UnknownName(kind, name, known)
-        found |= matching
-    return found
+        keys |= matching
+    return keys
 
 
 def sweep_frame(
-    folder: str | Path, name: str, settings: RunSettings, given: Mapping[str, Any]
+    folder: str | Path, name: str, settings: RunSettings, options: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """What a sweep has measured of one model, in the place of a run with these settings and options.
+    """Return the result that a sweep has of one model, instead of running it with these settings and options.
 
-    Raises `InputError` where the sweep is another one, saying what it has, or is not whole.
+    Raises `InputError` where the sweep has other settings or options, naming them, or is not complete.
     """
     if not isinstance(settings.model, str):
         raise InputError(f"{SWEEP}{folder} holds results by the name of their model; give the model's spec")
     sweep = SweepFolder(folder)
     plan, manifest = sweep.plan()
-    which, number = _planned(sweep, plan, name, settings.model, check_request(name, given), given)
-    _check_settings(sweep, plan, which, settings)
-    frame = _frame(sweep, plan, manifest["parts"], which, number, allow_partial=False)
-    assert frame is not None  # it is whole
+    models = [planned.spec for planned in plan.models]
+    if settings.model not in models:
+        raise UnknownName(f"model of the sweep {sweep.path}", settings.model, models)
+    model = models.index(settings.model)
+    analysis = _analysis_number(sweep, plan, name, options)
+    _check_settings(sweep, plan, model, settings)
+    frame = _frame(sweep, plan, manifest["parts"], model, analysis, allow_partial=False)
+    assert frame is not None  # it is complete
     return frame
 
 
 def sweep_inputs(folder: str | Path, model: str) -> str:
-    """The spec of the inputs that a sweep runs a model over. Raises `UnknownName` for a model that it has not got."""
+    """Return the spec of the inputs that a sweep runs a model over; raises `UnknownName` for another model."""
     plan, _ = SweepFolder(folder).plan()
     planned_inputs = {planned.spec: planned.inputs for planned in plan.models}
     if model not in planned_inputs:
@@ -112,95 +119,126 @@ def sweep_inputs(folder: str | Path, model: str) -> str:
 
 
 def _frame(
-    sweep: SweepFolder, plan: Plan, lines: Mapping[str, Any], which: int, number: int, allow_partial: bool
+    sweep: SweepFolder, plan: Plan, lines: Mapping[str, Any], model: int, analysis: int, allow_partial: bool
 ) -> pd.DataFrame | None:
     """The frame of one model and analysis; None where no shard is finished.
 
-    Raises `InputError` where it is not whole and `allow_partial` is not said.
+    The frame of all parts is kept under a hash of their content, since merging many takes seconds; rows of single
+    inputs are not, since they are as large as the parts. Raises `InputError` where parts are missing, unless
+    ``allow_partial``, and where they were measured with different weights.
     """
-    merged = merged_parts(sweep, plan, which, number, lines)
-    planned, shards = plan.models[which], plan.shards[which]
-    missing = shards if merged is None else len(merged.missing)
+    path = sweep.merged_path(plan, model, analysis)
+    key = _parts_key(sweep, plan, model, analysis, lines)
+    if key is not None and (frame := find_frame(path, key)) is not None:
+        return frame
+    part, missing = _merged(sweep, plan, model, analysis, lines)
+    planned, label, shards = plan.models[model], plan.analyses[analysis].label, plan.shards[model]
+    inputs_read = len(part.digests) if part else 0
     if missing and not allow_partial:
         raise InputError(
-            f"{missing} of {shards} shards of {plan.analyses[number].label} of {planned.spec} are missing or damaged "
-            f"in {sweep.path}: these would be {merged.inputs if merged else 0} of {planned.n} inputs; run the sweep "
-            "again, which computes the rest, or read what is there with allow_partial=True (workbench sweep read "
-            "--allow-partial)"
+            f"{missing} of {shards} shards of {label} of {planned.spec} are missing or damaged in {sweep.path}: these "
+            f"would be {inputs_read} of {planned.n} inputs; run the sweep again, which computes the rest, or read what "
+            "is there with allow_partial=True (workbench sweep read --allow-partial)"
         )
-    if merged is None:
+    if part is None:
         return None
-    notes = [*merged.notes]
-    if merged.missing:
+    notes = [*part.notes]
+    if missing:
         notes.append(
-            f"{missing} of {shards} shards are missing: these are {merged.inputs} of {planned.n} inputs; `workbench "
+            f"{missing} of {shards} shards are missing: these are {inputs_read} of {planned.n} inputs; `workbench "
             f"sweep run … --out {sweep.path.name}` computes the rest"
         )
-    if merged.skipped:
-        notes.append(skipped_note(merged.skipped))
+    if part.skipped:
+        notes.append(skipped_note(part.skipped))
     inputs = {
         "spec": planned.inputs,
-        "n": merged.inputs,
+        "n": inputs_read,
         "seed": plan.settings.seed,
         "preprocessing": plan.settings.preprocessing,
-        "sha256": merged.sha256,
+        "sha256": hashlib.sha256(b"".join(part.digests)).hexdigest(),
         "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint},
     }
-    source = Source(merged.model, inputs, merged.inputs, lambda: iter(()), notes)
-    analysis, options = find_analysis(plan.analyses[number].name, plan.analyses[number].options)
+    source = Source(part.model, inputs, inputs_read, lambda: iter(()), notes)
+    entry, options = find_analysis(plan.analyses[analysis].name, plan.analyses[analysis].options)
     settings = replace(plan.settings, model=planned.spec, inputs=planned.inputs)
-    return result_frame(analysis, options, source, settings, merged.accumulated)
+    frame = result_frame(entry, options, source, settings, part.accumulated)
+    per_input = plan.analyses[analysis].options.get("per_input", True)
+    # the same key again: no part has changed while they were read
+    if key is not None and not per_input and key == _parts_key(sweep, plan, model, analysis, lines):
+        with suppress(MissingResource):  # a full disk or a read-only folder costs the copy, not the result
+            keep_frame(path, key, frame)
+    return frame
 
 
-def _planned(
-    sweep: SweepFolder,
-    plan: Plan,
-    name: str,
-    model: str,
-    options: Mapping[str, Any],
-    given: Mapping[str, Any],
-) -> tuple[int, int]:
-    """Numbers of the model and of the analysis with these options."""
-    models = [planned.spec for planned in plan.models]
-    if model not in models:
-        raise UnknownName(f"model of the sweep {sweep.path}", model, models)
-    named = [number for number, planned in enumerate(plan.analyses) if planned.name == name]
-    if not named:
-        labels = [planned.label for planned in plan.analyses]
-        raise UnknownName(f"analysis of the sweep {sweep.path}", name, labels)
-    differ = {}
-    for number in named:
-        own = plan.analyses[number].options
-        # rows per input are the default of a run, and not of a sweep: only who asks for them must get them
-        wanted = {key: value for key, value in options.items() if key != "per_input" or key in given}
-        differ[number] = [
-            f"{key} is {own.get(key)!r} and {value!r} is asked for"
-            for key, value in wanted.items()
-            if own.get(key) != value
-        ]
-        if not differ[number]:
-            return models.index(model), number
-    others = "; ".join(
-        f"{plan.analyses[number].label}: {', '.join(parts)}" for number, parts in differ.items()
-    )
-    raise InputError(f"the sweep {sweep.path} has {name} with other options: {others}")
+def _parts_key(
+    sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
+) -> str | None:
+    """Hash of the plan, our code and every part; None where a part is missing or not the one that is listed."""
+    parts = []
+    for task in plan.tasks_of(model, analysis):
+        path, line = sweep.part_path(plan, task), lines.get(sweep.part_name(plan, task))
+        content = sha256_file(path) if path.is_file() else None
+        if content is None or (line is not None and line["sha256"] != content):
+            return None
+        parts.append(content)
+    where = [sweep.path.name, plan.fingerprint, model, analysis]
+    return content_sha256([*where, parts, source_sha256(), versions()])
 
 
-def _check_settings(sweep: SweepFolder, plan: Plan, which: int, asked: RunSettings) -> None:
-    names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
-    there = {"n": plan.models[which].n} | {name: getattr(plan.settings, name) for name in names}
-    wanted = {"n": there["n"] if asked.n is None else asked.n} | {
-        name: getattr(asked, name) for name in names
+def _merged(
+    sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
+) -> tuple[PartialResult | None, int]:
+    """All sound parts in the order of the inputs as one, and the number of those that are missing or damaged."""
+    whole, missing = None, 0
+    for task in plan.tasks_of(model, analysis):
+        try:
+            sweep.line_of(plan, task, lines.get(sweep.part_name(plan, task)))
+            part = sweep.read_part(plan, task)
+        except DamagedPart:
+            missing += 1
+            continue
+        if whole is None:
+            whole = part
+        else:
+            whole.merge(part)
+    return whole, missing
+
+
+def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping[str, Any]) -> int:
+    """The number of the analysis of the plan that has these options."""
+    # rows per input are the default of a run, and not of a sweep: only those who ask for them must get them
+    asked = {
+        key: value
+        for key, value in check_request(name, options).items()
+        if key != "per_input" or key in options
     }
-    for kind in ("layers", "heads"):
-        there[kind], wanted[kind] = (parse_numbers(kind[:-1], table[kind]) for table in (there, wanted))
-    # a device or a type of numbers that is not asked for is the sweep's own
-    differ = [
-        f"{name} = {there[name]!r}, not {value!r}"
-        for name, value in wanted.items()
-        if value != there[name] and not (name in ("device", "dtype") and value is None)
-    ]
-    if differ:
+    others = {}
+    for number, planned in enumerate(plan.analyses):
+        if planned.name == name:
+            others[planned.label] = differences(planned.options, asked, asked)
+            if not others[planned.label]:
+                return number
+    if not others:
+        raise UnknownName(
+            f"analysis of the sweep {sweep.path}", name, [planned.label for planned in plan.analyses]
+        )
+    each = "; ".join(f"{label}: {', '.join(parts)}" for label, parts in others.items())
+    raise InputError(f"the sweep {sweep.path} has {name} with other options: {each}")
+
+
+def _check_settings(sweep: SweepFolder, plan: Plan, model: int, settings: RunSettings) -> None:
+    names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
+    there, asked = (
+        {name: getattr(each, name) for name in names}
+        | {kind: parse_numbers(kind[:-1], getattr(each, kind)) for kind in ("layers", "heads")}
+        for each in (plan.settings, settings)
+    )
+    there["n"] = plan.models[model].n
+    asked |= {} if settings.n is None else {"n": settings.n}
+    for name in ("device", "dtype"):  # the sweep's own, where none is asked for
+        if asked[name] is None:
+            del asked[name]
+    if differing := differences(there, asked, asked):
         raise InputError(
-            f"the sweep {sweep.path} has {'; '.join(differ)}: ask for what it has, or sweep anew"
+            f"the sweep {sweep.path} has {'; '.join(differing)}: ask for these, or run another sweep"
         )

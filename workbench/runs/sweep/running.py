@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,8 @@ class _Sweep:
         """Note what became of a task; returns it where it is to be run again."""
         task, name = outcome.task, self.folder.part_name(self.plan, outcome.task)
         if outcome.state == "full":
-            self.write_if_possible()
+            with suppress(MissingResource):  # parts are found without their lines
+                self.write()
             raise MissingResource(f"{outcome.error}; what is finished is kept: make room, then run it again")
         if outcome.state == "done":
             self.parts[name] = outcome.line
@@ -225,13 +226,6 @@ class _Sweep:
             return []
         why = f"its worker ended before it was done ({type(error).__name__}): killed, or short of memory"
         return self.take(Outcome(task, "failed", error=why), tell)
-
-    def write_if_possible(self) -> None:
-        """Write the manifest on a disk that may be full; parts are found without it."""
-        try:
-            self.write()
-        except MissingResource:
-            self.written = time.monotonic()
 
 
 @contextmanager
