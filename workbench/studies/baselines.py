@@ -1,8 +1,7 @@
-"""Trained variants versus their baseline: the bundled model that was trained alike but for the attention.
+"""Compare trained variants with their baseline: the bundled model that differs in the attention only.
 
-`versus_baseline` and its like give one row per model and quantity, `COLUMNS`: the value with its range, and how it
-differs from the baseline's, with the 95 % confidence interval of that difference. All of it is read from committed
-records.
+`versus_baseline` and its relatives return one row per model and quantity, with `COLUMNS`: the value with its range, and
+its difference from the baseline's with the 95 % confidence interval. All numbers come from committed records.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _CLEAN = {
 
 
 def stated_baselines() -> dict[str, str]:
-    """Bundled model → the baseline that the papers' claims compare it with, first of all the primary ones."""
+    """Return each bundled model's baseline in the papers' claims, preferring primary claims."""
     stated = stated_claims().sort_values("primary", kind="stable")  # the last of a model's baselines stays
     bundled = stated["analysis"].isin(RECORDED) & (stated["analysis"] != "embedded")
     options = [claim_options(text) for text in stated.loc[bundled, "options"]]
@@ -51,9 +50,10 @@ def stated_baselines() -> dict[str, str]:
 def beside_baselines(record: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of an `embedded_record` once for each mechanism that the papers' claims compare with a baseline.
 
-    Columns as there, and ``mechanism`` and ``baseline``, whose rows these are, with those of the trivial predictor.
+    Columns as in the record, with ``mechanism`` and ``baseline`` of each comparison; the trivial predictor is
+    included.
 
-    Raises `InputError` where no claim is about these data.
+    Raises `InputError` if no claim is about these data.
     """
     parts = [
         record[record["variant"].isin([mechanism, baseline, "majority"])].assign(
@@ -75,18 +75,18 @@ def at_stated_budgets(record: pd.DataFrame, words: Mapping[str, str]) -> pd.Data
 
     Args:
         record: of one data set or several.
-        words: protocol of an attack → what it is called ("pgd" → "PGD"), in this order.
+        words: protocol of an attack → its label ("pgd" → "PGD"), in this order.
     """
     stated = _embedded_claims(record["data"].unique())
     parts = []
-    for mechanism, own in beside_baselines(record).groupby("mechanism", sort=False):
+    for mechanism, mechanism_rows in beside_baselines(record).groupby("mechanism", sort=False):
         measures = stated.loc[stated["model"] == mechanism, "measure"]
         splits = [str(parse_measure(measure)[0].where["split"]).partition(" ") for measure in measures]
         budgets = {protocol: budget for protocol, _, budget in splits if budget}
         named = {protocol: name for protocol, name in words.items() if protocol in budgets}
         perturbed = {name: f"{protocol} {budgets[protocol]}" for protocol, name in named.items()}
         listed = ", ".join(f"{name} {budgets[protocol]}" for protocol, name in named.items())
-        parts.append(beside_perturbed(own, {"clean": "test", **perturbed}).assign(budgets=listed))
+        parts.append(beside_perturbed(mechanism_rows, {"clean": "test", **perturbed}).assign(budgets=listed))
     table = pd.concat(parts, ignore_index=True)
     table.attrs = record.attrs
     return table
@@ -103,7 +103,7 @@ def embedded_baselines(data: Iterable[str]) -> dict[str, str]:
 
 
 def _embedded_claims(data: Iterable[str]) -> pd.DataFrame:
-    """The claims about mechanisms trained on any of these embedded data, with ``model`` and ``baseline``."""
+    """Return the claims about mechanisms trained on any of these embedded data, with ``model`` and ``baseline``."""
     stated, names = stated_claims(), set(data)
     stated = stated[stated["analysis"] == "embedded"]
     options = [claim_options(text) for text in stated["options"]]
@@ -112,7 +112,7 @@ def _embedded_claims(data: Iterable[str]) -> pd.DataFrame:
 
 
 def stated_budgets() -> dict[str, float]:
-    """Attack → the budget at which the papers' claims compare trained models under it."""
+    """Return the budget of each attack at which the papers' claims compare trained models."""
     budgets: dict[str, float] = {}
     stated = stated_claims()
     for measure in stated.loc[stated["analysis"] == "evaluation", "measure"]:
@@ -129,24 +129,24 @@ def recorded_curves(
     n: int | None = None,
     epochs: int | None = None,
 ) -> pd.DataFrame:
-    """Return training records of baselines and of the models that differ in the attention only.
+    """Return training records of baselines and of the models that differ from them in the attention only.
 
-    Of each model the confirmatory seeds where all of them are on record, otherwise the exploratory ones. Rows as those
-    of `workbench.studies.records.recorded`.
+    A model's confirmatory seeds are used if all of them are on record, otherwise the exploratory ones. Rows as those of
+    `workbench.studies.records.recorded`. ``frame.attrs["baselines"]`` is ``{model: baseline}``: the baseline of the
+    papers' claims (`stated_baselines`), or of the task. ``frame.attrs["absent"]`` lists baselines without data,
+    ``{model: reason}``.
 
     Args:
         pairs: (baseline, inputs): a bundled model, and the bundled inputs of its task, for instance
-            ("bundled:digits-vit", "bundled:digits"). ``frame.attrs["baselines"]`` is ``{model: baseline}``: that of
-            the papers' claims (`stated_baselines`), or of its task. A baseline without data is listed in
-            ``frame.attrs["absent"]``, ``{model: reason}``.
-        variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. Their
-            baselines are always there.
-        n: how many seeds of each model, the first ones; all that answer by default.
-        epochs: the first so many epochs; all by default.
+            ("bundled:digits-vit", "bundled:digits").
+        variants: attention as records name it ("rpc-sym", "bilateral+boost"); all on record by default. Baselines are
+            always included.
+        n: number of seeds of each model, the first ones; all by default.
+        epochs: number of epochs from the first; all by default.
 
     Raises:
         UnknownName: a variant that no record of these tasks has.
-        InputError: other inputs than the task's, no such seed, or no epoch.
+        InputError: inputs other than the task's, or ``n`` or ``epochs`` below 1.
         MissingResource: no baseline is on record.
     """
     names = {spec.removeprefix("bundled:"): inputs for spec, inputs in pairs}
@@ -165,9 +165,9 @@ def recorded_curves(
     alike = {other for name in baselines for other in trained_alike(name)}
     others = about[about.index.isin(alike - set(baselines))]
     if variants is not None:
-        wanted, known = set(variants), {*others["attention"], *about.loc[baselines, "attention"]}
-        for variant in sorted(wanted - known):
-            raise UnknownName("attention on record for these tasks", variant, known)
+        wanted, attentions = set(variants), {*others["attention"], *about.loc[baselines, "attention"]}
+        for variant in sorted(wanted - attentions):
+            raise UnknownName("attention on record for these tasks", variant, attentions)
         others = others[others["attention"].isin(wanted)]
     stated = stated_baselines()
     of_claims = [stated[name] for name in others.index if name in stated]
@@ -187,7 +187,7 @@ def recorded_curves(
 
 
 def narrowed(frame: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The rows of one task, with the origin of its models and of no other."""
+    """Return the rows of one task, with the provenance of its models only."""
     chosen = frame[frame["task"] == task]
     specs = {f"bundled:{name}" for name in chosen["model"].unique()}
     chosen_runs = [
@@ -201,12 +201,12 @@ def narrowed(frame: pd.DataFrame, task: str) -> pd.DataFrame:
 
 
 def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] = 0.9) -> pd.DataFrame:
-    """What each test curve comes to: columns model, task, attention, seed, quantity, value, unit.
+    """Summarise each test curve: columns model, task, attention, seed, quantity, value, unit.
 
-    Quantities are ``accuracy``, ``loss`` and (of language) ``perplexity`` at the last epoch; ``mean_loss``, the area
-    under the loss curve by the trapezoidal rule over the number of epochs; and ``epochs_to_threshold``, where the
-    curve of accuracy, straight between epochs, first comes to that test accuracy (of the task, where they differ),
-    NaN where it does not.
+    Quantities are ``accuracy``, ``loss`` and (for language) ``perplexity`` at the last epoch; ``mean_loss``, the area
+    under the loss curve by the trapezoidal rule divided by the number of epochs; and ``epochs_to_threshold``, where the
+    accuracy, interpolated linearly between epochs, first reaches the threshold (of the task, if they differ); NaN if
+    never.
 
     Raises `InputError` for a frame without test accuracy and loss.
     """
@@ -214,7 +214,7 @@ def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] =
     keys = ["model", "task", "attention", "seed"]
     for key, part in frame[frame["split"] == "test"].groupby(keys, sort=False):
         curves = {
-            metric: own.set_index("epoch")["value"].sort_index() for metric, own in part.groupby("metric")
+            metric: curve.set_index("epoch")["value"].sort_index() for metric, curve in part.groupby("metric")
         }
         missing = {"accuracy", "loss"} - set(curves)
         if missing:
@@ -222,17 +222,17 @@ def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] =
         least = threshold if isinstance(threshold, float | int) else threshold[key[1]]
         loss, accuracy = curves["loss"], curves["accuracy"]
         width = loss.index[-1] - loss.index[0]
-        found = {
+        summaries = {
             "accuracy": (accuracy.iloc[-1], ""),
             "loss": (loss.iloc[-1], "nats"),
             "mean_loss": (np.trapezoid(loss, loss.index) / width if width else loss.iloc[-1], "nats"),
             "epochs_to_threshold": (_first_reaching(accuracy, least), "epochs"),
         }
         if "perplexity" in curves:
-            found["perplexity"] = (curves["perplexity"].iloc[-1], "")
+            summaries["perplexity"] = (curves["perplexity"].iloc[-1], "")
         rows += [
             dict(zip(keys, key, strict=True)) | {"quantity": name, "value": float(value), "unit": unit}
-            for name, (value, unit) in found.items()
+            for name, (value, unit) in summaries.items()
         ]
     if not rows:
         raise InputError("the frame has no rows of the test split; give the result of recorded_curves")
@@ -240,12 +240,12 @@ def ends_and_speed(frame: pd.DataFrame, threshold: float | Mapping[str, float] =
 
 
 def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Median, least and largest value over seeds of every quantity, and the mean difference from the baseline's.
+    """Return median, minimum and maximum over seeds of every quantity, and the mean difference from the baseline's.
 
-    ``difference`` has Welch's 95 % interval; ``finding`` is "lower" or "higher" where that leaves 0 out, "not
-    significant" where it does not, "not reached" where a seed has no value, and empty for the baseline itself. No
-    allowance is made for asking of several variants. ``baselines`` is ``{model: baseline}``; a model that it lacks is
-    a baseline only. Columns are `COLUMNS` and ``baseline``.
+    ``difference`` has Welch's 95 % interval; ``finding`` is "lower" or "higher" if that excludes 0, otherwise "not
+    significant"; "not reached" if a seed has no value, and empty for the baseline itself. Intervals are not corrected
+    for the number of variants. ``baselines`` is ``{model: baseline}``; a model that it lacks is a baseline only.
+    Columns are `COLUMNS` and ``baseline``.
 
     Raises `InputError` for a model whose baseline is not in the frame.
     """
@@ -257,11 +257,11 @@ def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.D
         if baseline is not None and (baseline, quantity) not in values:
             raise InputError(f"{model} has no {quantity} of its baseline {baseline} in this frame")
         here = values[model, quantity]
-        apart = {}
+        difference = {}
         if baseline is not None:
             reference = values[baseline, quantity]
             reached = reference.notna().all()  # else its remaining seeds are chosen by their values
-            apart = _apart(
+            difference = _difference_columns(
                 welch_interval(here, reference)
                 if reached
                 else Finding(math.nan, math.nan, math.nan, len(here))
@@ -270,7 +270,7 @@ def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.D
             {name: row[name] for name in ("model", "task", "attention", "quantity", "unit")}
             | {"value": here.median(), "low": here.min(), "high": here.max(), "n": int(here.count())}
             | {"over": "seeds", "baseline": baseline}
-            | apart
+            | difference
             | ({"finding": UNREACHED} if here.isna().any() else {})
         )
     return _results(rows, "baseline")
@@ -279,19 +279,18 @@ def versus_baseline(results: pd.DataFrame, baselines: Mapping[str, str]) -> pd.D
 def compared(
     tasks: Iterable[str], kinds: Mapping[str, str], reference: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Training records of the bundled models TASK-KIND, their ends by seed, and these versus the kind ``reference``.
+    """Return training records of the models TASK-KIND, their ends by seed, and comparisons with kind ``reference``.
 
-    The seeds are those of `recorded_curves`.
-
-    ``kinds`` are labels by kind, which all three frames have in a column ``label``. A model without a record is left
-    out (``attrs["absent"]`` of the first), a task without its reference from the comparison; frames may be empty.
+    Seeds are chosen as in `recorded_curves`. ``kinds`` maps each kind to its label, a column ``label`` of all three
+    frames. A model without a record is skipped (``attrs["absent"]`` of the first frame), and a task without its
+    reference is not compared; frames may be empty.
     """
     frame = answering_each(recorded([f"{task}-{kind}" for task in tasks for kind in kinds], "training"))
     if frame.empty:
         return frame, frame, frame
     by_seed = ends_and_speed(frame)
-    known = set(frame["model"])
-    references = {task: f"{task}-{reference}" for task in tasks if f"{task}-{reference}" in known}
+    recorded_models = set(frame["model"])
+    references = {task: f"{task}-{reference}" for task in tasks if f"{task}-{reference}" in recorded_models}
     rows = by_seed[by_seed["task"].isin(references)]
     task_of = dict(zip(rows["model"], rows["task"], strict=True))
     baselines = {model: references[task] for model, task in task_of.items() if model != references[task]}
@@ -305,11 +304,10 @@ def compared(
 def change_in_training(
     frame: pd.DataFrame, baseline: str, metric: str, *, first: int | None = None, split: str = "test"
 ) -> pd.DataFrame:
-    """A metric at the last epoch over that at epoch ``first`` (the frame's first by default), mean over seeds.
+    """Return a metric at the last epoch divided by that at epoch ``first``, mean over seeds.
 
-    The geometric mean with its 95 % paired t-interval; ``difference`` is that of the mean logarithms from the
-    baseline's, Welch's interval, given as a ratio: 2 is twice the baseline's growth. The quantity is "METRIC, last /
-    first".
+    The geometric mean has its 95 % paired t-interval. ``difference`` is the ratio to the baseline's change (2: twice
+    the baseline's growth), with Welch's interval of the mean logarithms. The quantity is "METRIC, last / first".
 
     Raises `InputError` for an epoch or metric that a model lacks.
     """
@@ -326,7 +324,7 @@ def change_in_training(
 def ratio_at_the_end(
     frame: pd.DataFrame, baseline: str, metric: str, under: str, *, split: str = "test"
 ) -> pd.DataFrame:
-    """A metric at the last epoch over another one there, mean over seeds, as `change_in_training` takes a change.
+    """Return the ratio of two metrics at the last epoch, mean over seeds; columns as in `change_in_training`.
 
     Raises `InputError` for a metric that the frame lacks.
     """
@@ -340,11 +338,13 @@ def ratio_at_the_end(
 
 
 def _by_epoch(frame: pd.DataFrame, metric: str, split: str) -> dict[str, pd.DataFrame]:
-    """A metric of each model: a row per seed, a column per epoch that has values, in order."""
+    """Return a metric of each model: a row per seed, a column per epoch that has values, in order."""
     chosen = frame[(frame["metric"] == metric) & (frame["split"] == split)]
     tables = {
-        str(model): own.pivot(index="seed", columns="epoch", values="value").dropna(axis="columns", how="all")
-        for model, own in chosen.groupby("model", sort=False)
+        str(model): model_rows.pivot(index="seed", columns="epoch", values="value").dropna(
+            axis="columns", how="all"
+        )
+        for model, model_rows in chosen.groupby("model", sort=False)
     }
     return {model: table for model, table in tables.items() if len(table.columns)}
 
@@ -356,46 +356,48 @@ def _ratios(
     quantity: str,
     lacking: str,
 ) -> pd.DataFrame:
-    """The second series of each model over the first, seed by seed, and its difference from the baseline's."""
+    """Return each model's second series divided by the first, seed by seed, and the difference from the baseline's."""
     if baseline not in tables:
         raise InputError(f"the frame has no {lacking} of {baseline}, which the others are compared with")
     growth = {model: last / begin for model, (begin, last) in tables.items()}
     about = frame.drop_duplicates("model").set_index("model")
     rows = []
     for model, (begin, last) in tables.items():
-        apart = {}
+        difference = {}
         if model != baseline:
-            apart = _apart(welch_interval(growth[model], growth[baseline], ratio=True), nothing=1)
+            difference = _difference_columns(
+                welch_interval(growth[model], growth[baseline], ratio=True), nothing=1
+            )
         row = {"model": model, **about.loc[model, ["task", "attention"]], "quantity": quantity, "unit": ""}
-        rows.append(row | {"over": "seeds"} | paired_interval(last, begin, ratio=True)._asdict() | apart)
+        rows.append(row | {"over": "seeds"} | paired_interval(last, begin, ratio=True)._asdict() | difference)
     return _results(rows)
 
 
 def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Mean exact projection error over that of the zero predictor, with floor and null distribution over the same.
+    """Return the mean exact projection error divided by that of the zero predictor, with floor and null distribution.
 
-    The quantity is ``exact_share``. Its interval is over inputs, that of a ratio of means by linearisation (Cochran
-    1977, ch. 6), and the difference from the baseline's is taken input by input. Beside `COLUMNS` there are ``floor``
-    and, of the null distribution, its name ``null`` and its ends ``null_low`` and ``null_high``.
+    The quantity is ``exact_share``. Its interval over inputs is that of a ratio of means by linearisation (Cochran
+    1977, ch. 6); the difference from the baseline's is paired by input. Beside `COLUMNS` there are ``floor`` and, for
+    the null distribution, its name ``null`` and its ends ``null_low`` and ``null_high``.
 
     Args:
         errors: projection-error of several bundled models, convention "exact" with one null, without per_head.
-        frame: a training record that tells their attention.
-        baseline: the model that the others are compared with.
+        frame: a training record with their attention.
+        baseline: the reference model.
 
     Raises:
         InputError: no exact errors of the baseline.
     """
     about = frame.drop_duplicates("model").set_index("model")
     shares: dict[str, tuple[pd.Series, dict[str, Any]]] = {}
-    for spec, own in errors.groupby("model", sort=False):
-        level = own[["layer", "head"]].isna().all(axis=1)
-        per_input = own[level & own["input"].notna()].drop_duplicates(["metric", "input"])
+    for spec, model_rows in errors.groupby("model", sort=False):
+        level = model_rows[["layer", "head"]].isna().all(axis=1)
+        per_input = model_rows[level & model_rows["input"].notna()].drop_duplicates(["metric", "input"])
         values = per_input.pivot(index="input", columns="metric", values="value")
-        whole = own[level & own["input"].isna()].drop_duplicates("metric").set_index("metric")
-        exact, zero = whole.loc["projection_error"], whole.loc["projection_zero_predictor", "value"]
+        means = model_rows[level & model_rows["input"].isna()].drop_duplicates("metric").set_index("metric")
+        exact, zero = means.loc["projection_error"], means.loc["projection_zero_predictor", "value"]
         bounds = {name: exact[name] / zero for name in ("null_low", "null_high")}
-        bounds |= {"floor": whole.loc["projection_floor", "value"] / zero, "null": exact["null"]}
+        bounds |= {"floor": means.loc["projection_floor", "value"] / zero, "null": exact["null"]}
         shares[str(spec).removeprefix("bundled:")] = (
             _linearised(values["projection_error"], values["projection_zero_predictor"]),
             bounds,
@@ -404,23 +406,25 @@ def exact_shares(errors: pd.DataFrame, frame: pd.DataFrame, baseline: str) -> pd
         raise InputError(f"there is no exact error of {baseline}, which the others are compared with")
     rows = []
     for name, (values, bounds) in shares.items():
-        apart = {} if name == baseline else _apart(paired_interval(values, shares[baseline][0]))
+        difference = (
+            {} if name == baseline else _difference_columns(paired_interval(values, shares[baseline][0]))
+        )
         row = {"model": name, **about.loc[name, ["task", "attention"]], "quantity": "exact_share", "unit": ""}
-        rows.append(row | mean_interval(values)._asdict() | {"over": "inputs"} | apart | bounds)
-    found = _results(rows, "floor", "null", "null_low", "null_high")
-    found.attrs = errors.attrs
-    return found
+        rows.append(row | mean_interval(values)._asdict() | {"over": "inputs"} | difference | bounds)
+    shares_frame = _results(rows, "floor", "null", "null_low", "null_high")
+    shares_frame.attrs = errors.attrs
+    return shares_frame
 
 
 def change_findings(change: pd.DataFrame, baseline: str) -> str:
-    """In how many variants a metric falls or grows through training, and which differ from the baseline, in a sentence.
+    """State in how many variants a metric falls or grows during training, and which differ from the baseline.
 
     Args:
         change: the result of `change_in_training`, of one metric.
-        baseline: the model that the others are compared with.
+        baseline: the reference model.
     """
-    own = change[change["model"] == baseline].iloc[0]
-    ratio = Finding(own["value"], own["low"], own["high"], int(own["n"]))
+    start = change[change["model"] == baseline].iloc[0]
+    ratio = Finding(start["value"], start["low"], start["high"], int(start["n"]))
     counts = [
         f"{words} in {int((side > 0).sum())} of {len(change)} (by the interval over seeds: "
         f"{', '.join(change.loc[surely > 0, 'attention']) or 'none'})"
@@ -429,36 +433,36 @@ def change_findings(change: pd.DataFrame, baseline: str) -> str:
             ("grows", change["value"] - 1, change["low"] - 1),
         )
     ]
-    apart = change.loc[change["finding"].isin(["lower", "higher"]), "attention"]
+    significant = change.loc[change["finding"].isin(["lower", "higher"]), "attention"]
     return (
-        f"{own['quantity']}: {', '.join(counts)}; in {own['attention']} {ratio.words('.2g')}, geometric mean over "
-        f"{ratio.n} seeds with its 95 % CI; significantly different from that: {', '.join(apart) or 'none'}."
+        f"{start['quantity']}: {', '.join(counts)}; in {start['attention']} {ratio.words('.2g')}, geometric mean over "
+        f"{ratio.n} seeds with its 95 % CI; significantly different from that: {', '.join(significant) or 'none'}."
     )
 
 
 def share_findings(shares: pd.DataFrame, baseline: str) -> str:
-    """The exact error's share of the zero predictor's, of the baseline and in all, beside the null, in a sentence.
+    """State the exact error as a share of the zero predictor's, of the baseline and of all variants, with the null.
 
     Args:
         shares: the result of `exact_shares`.
         baseline: the model that is named first.
     """
-    own = shares[shares["model"] == baseline].iloc[0]
-    best, worst = (shares.loc[place] for place in (shares["value"].idxmin(), shares["value"].idxmax()))
+    start = shares[shares["model"] == baseline].iloc[0]
+    best, worst = (shares.loc[label] for label in (shares["value"].idxmin(), shares["value"].idxmax()))
     below, above = (shares["value"] < shares["null_low"]).sum(), (shares["value"] > shares["null_high"]).sum()
     return (
-        f"The exact error is {own['value']:.1%} [{own['low']:.1%}, {own['high']:.1%}] of the zero predictor's in "
-        f"{own['attention']}, mean over {own['n']} inputs with its 95 % CI, {best['value']:.1%} ({best['attention']}) "
-        f"to {worst['value']:.1%} ({worst['attention']}) in all; below the {null_range(shares, own['null'])} in "
-        f"{below}, above in {above} of {len(shares)}."
+        f"The exact error is {start['value']:.1%} [{start['low']:.1%}, {start['high']:.1%}] of the zero predictor's in "
+        f"{start['attention']}, mean over {start['n']} inputs with its 95 % CI, {best['value']:.1%} "
+        f"({best['attention']}) to {worst['value']:.1%} ({worst['attention']}) in all; below the "
+        f"{null_range(shares, start['null'])} in {below}, above in {above} of {len(shares)}."
     )
 
 
 def printed_ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """What the papers print of these variants at the end of training, beside their own baselines, on clean data.
+    """Return the papers' printed final scores of these variants and of their baselines, on clean data.
 
-    The first pair of `published_pairs` that has the model as its counterpart, which is the nearest to it: its columns
-    and ``attention``, one row per model of the frame. Language models of wu2025 have a mean loss of four texts.
+    One row per model of the frame: the first pair of `published_pairs` with this counterpart, the closest one. Columns
+    are those of the pairs and ``attention``. Language models of wu2025 have a mean loss over four texts.
     """
     attention = frame.drop_duplicates("model").set_index("model")["attention"]
     pairs = published_pairs()
@@ -469,7 +473,7 @@ def printed_ends(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first_reaching(curve: pd.Series, level: float) -> float:
-    """Where a curve, straight between the places of its index, first comes to a level; NaN where it does not."""
+    """Return where a linearly interpolated curve first reaches a level; NaN if it does not."""
     reached = np.flatnonzero(curve >= level)
     if not len(reached):
         return math.nan
@@ -478,23 +482,23 @@ def _first_reaching(curve: pd.Series, level: float) -> float:
 
 
 def _linearised(over: pd.Series, under: pd.Series) -> pd.Series:
-    """Values whose mean is the ratio of means R, and whose spread is that of R: R + (x − R y) / mean(y)."""
+    """Return values whose mean is the ratio of means R and whose spread is R's: R + (x − R y) / mean(y)."""
     ratio = over.mean() / under.mean()
     return ratio + (over - ratio * under) / under.mean()
 
 
-def _apart(found: Finding, nothing: float = 0) -> dict[str, object]:
-    """Columns of a difference, and whether its interval leaves out ``nothing``, the value of no difference."""
-    if found.high < nothing:
+def _difference_columns(difference: Finding, nothing: float = 0) -> dict[str, object]:
+    """Return the columns of a difference; the finding is whether its interval excludes ``nothing``, no difference."""
+    if difference.high < nothing:
         word = "lower"
-    elif found.low > nothing:
+    elif difference.low > nothing:
         word = "higher"
     else:
         word = NOT_SIGNIFICANT
     return {
-        "difference": found.value,
-        "difference_low": found.low,
-        "difference_high": found.high,
+        "difference": difference.value,
+        "difference_low": difference.low,
+        "difference_high": difference.high,
         "finding": word,
     }
 

@@ -1,9 +1,8 @@
-"""``claims_from_records``: what the papers claim of one attention mechanism against another, from committed records.
+"""Check the papers' claims about attention mechanisms against committed records.
 
-A bundled model and its baseline were trained alike but for their attention. Their records of training and evaluation
-are compared: those of the confirmatory seeds where all of them are there, otherwise those of the seeds that had been
-seen (three of training, one of evaluation). The exponents of the efficiency study are read; nothing is trained,
-attacked or timed here.
+A bundled model and its baseline were trained alike, except for their attention. Their training and evaluation records
+are compared: the confirmatory seeds where all of them are on record, otherwise the exploratory ones (three of training,
+one of evaluation). Exponents of the efficiency study are read. Nothing is trained, attacked or timed here.
 """
 
 from __future__ import annotations
@@ -64,19 +63,19 @@ MODELS = "trained models"
 
 TRAINING, EVALUATION = "training", "evaluation"
 EMBEDDED = "embedded"
-"""What ``claims.csv`` says in ``analysis`` of mechanisms trained on embedded data; ``data=NAME+NAME`` says which."""
+"""Value of ``analysis`` in ``claims.csv`` for mechanisms trained on embedded data, which ``data=NAME+NAME`` lists."""
 DATA_SETS = "data sets"
 FEW = 3
-"""So many seeds a side say too little of the shape of a distribution: such a verdict rests on its being normal."""
+"""With this many seeds a side, a verdict relies on the normal distribution of their values."""
 UNDERFITS = 0.05
-"""So much less of a score in training is named in ``why``; it decides nothing."""
+"""A training score lower by this much or more is named in ``why``; it decides nothing."""
 COSTS = "costs"
-"""What ``claims.csv`` says in ``analysis`` of a cost that is counted here, in a model of the paper's own size."""
+"""Value of ``analysis`` in ``claims.csv`` for a cost counted here, in a model of the paper's own size."""
 _UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
 _TRIVIAL = "majority"
-"""What the record of embedded data calls the trivial predictor."""
+"""Name of the trivial predictor in the record of embedded data."""
 _SCORES = ("mean_iou", "normalised_return", "accuracy")
-"""What says whether anything was learned, the first that a task has."""
+"""Scores that show whether anything was learned; the first that a task has is used."""
 _NOT_LEARNED = "neither is better than the trivial predictor on any data set"
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
@@ -86,7 +85,7 @@ _INTERVALS = {
 
 
 class _Sample(NamedTuple):
-    """One side of a comparison: values by seed or by kind, or one value with its interval over inputs or sizes."""
+    """One side of a comparison: values by seed or kind, or one value with its interval over inputs or sizes."""
 
     values: pd.Series
     low: float = math.nan
@@ -95,45 +94,48 @@ class _Sample(NamedTuple):
 
 
 class _Comparison(NamedTuple):
-    """A measured difference, ratio or change, how its interval was found, and what else there is to say of it."""
+    """A measured difference, ratio or change, the method of its interval, and further remarks."""
 
     finding: Finding
     how: str
     words: str = ""
     sides: tuple[pd.Series, pd.Series] | None = None
-    """Values by seed of the two models, where it is a difference or ratio of their means."""
+    """Values by seed of the two models, if the finding is a difference or ratio of their means."""
     data: tuple[str, ...] = ()
-    """The embedded data sets that it is over."""
+    """The embedded data sets compared."""
 
 
 def claims_from_records(paper: str | None = None) -> pd.DataFrame:
-    """Every claim of the papers (or of one ``paper``) about a trained or timed mechanism, from committed records.
+    """Check every claim of the papers about a trained or timed mechanism against the committed records.
 
-    Columns as those of `workbench.claims`, and ``options``, which names the model and its baseline (so does
-    ``interpretation``); ``model`` is "trained models" throughout. ``measured`` is the first model's value less the
-    baseline's ("model - baseline"), or divided by it ("model / baseline"), or the change of one model's value from its
-    first to its last epoch ("last - first"); of an operator's cost, the exponent with which it grows ("sizes"), or one
-    operator's less the other's. ``scope`` says of what it speaks: "confirmatory seeds" where `CONFIRMATORY` are all
-    there of both models, otherwise "exploratory seeds" or, of evaluations, "this pair of weights". The 95 % confidence
-    interval is
+    Columns as those of `workbench.claims`, and ``options`` with the model and its baseline (which ``interpretation``
+    names too); ``model`` is always "trained models". ``measured`` is the first model's value minus the baseline's
+    ("model - baseline"), divided by it ("model / baseline"), or one model's change from its first to its last epoch
+    ("last - first"). For an operator's cost it is the scaling exponent ("sizes"), or a difference of two exponents.
+    ``scope`` is "confirmatory seeds" where all `CONFIRMATORY` seeds of both models are on record, otherwise
+    "exploratory seeds" or, for evaluations, "this pair of weights". The 95 % confidence interval is
 
-    - of training: over seeds, a Welch interval of two means (of logarithms for a ratio), a paired t-interval for a
-      change. Three seeds a side make it wide;
-    - of evaluation of confirmatory seeds: Welch's over seeds, which the choice of inputs widens where it is kept which
-      of them were right (`crossed_interval`); ``why`` then says of how many seeds McNemar's test finds a difference;
-    - of evaluation of the bundled weights with a value for each kind (corruptions, out-of-distribution inputs): a
+    - for training: Welch's over seeds (of logarithms for a ratio); a paired t-interval for a change. With three seeds a
+      side it is wide;
+    - for evaluations of confirmatory seeds: Welch's over seeds, widened by the choice of inputs where the record has
+      per-input outcomes (`crossed_interval`); ``why`` then counts the seeds in which McNemar's test finds a difference;
+    - for evaluations of the bundled weights with a value for each kind (corruptions, out-of-distribution inputs): a
       paired t-interval over kinds;
-    - of other evaluations of them: over inputs, from the two intervals on record (Newcombe's method). One training
-      seed a side: it says which of *these two* models is better, and it is wide, since it takes the two samples of
-      inputs as independent although they are the same;
-    - of mechanisms on embedded data: over seeds, Welch's of two means over the data sets; where one seed was trained,
-      over the data sets, paired t; with data sets as random effects, Hartung and Knapp's. A mean is over the data sets
-      on which every seed of a side knows more than the trivial predictor, beyond noise. ``why`` lists the others, data
-      sets that carry a mean by themselves, and those that one mechanism underfits. A verdict that changes without
-      one of three or more data sets is undecided;
-    - of exponents: the t-interval of a slope through the sizes on record, on one device (`scaling_exponents`).
+    - for their other evaluations: over inputs, from the two recorded intervals (Newcombe's method). With one training
+      seed a side it compares *these two* models only. It is wide because it treats the two samples of inputs as
+      independent, although they are the same;
+    - for mechanisms on embedded data: Welch's over seeds, of means over the data sets; paired t over the data sets if
+      one seed was trained; Hartung and Knapp's with data sets as random effects. A mean includes the data sets on which
+      every seed of a side beats the trivial predictor, beyond noise. ``why`` lists the other data sets, those that
+      carry a mean, and those that one mechanism underfits. A verdict that changes without one of three or more data
+      sets is undecided;
+    - for exponents: the t-interval of a slope through the recorded sizes, on one device (`scaling_exponents`).
 
-    Raises `UnknownName` for a paper without claims.
+    Args:
+        paper: a paper's key, such as "teo2024"; all papers by default.
+
+    Raises:
+        UnknownName: the paper has no claims.
     """
     stated = stated_claims(paper)
     stated = stated[stated["analysis"].isin(RECORDED)]
@@ -159,26 +161,26 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
                 )
         except MissingResource as reason:
             why = str(reason).splitlines()[0]
-            found: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
-            found |= dict.fromkeys(("measured", "low", "high"), math.nan) | {"interval": None}
+            outcome: dict[str, Any] = {"verdict": verdicts.NOT_TESTED, "why": why, "n": 0}
+            outcome |= dict.fromkeys(("measured", "low", "high"), math.nan) | {"interval": None}
         else:
-            found = _judged(claim, compared, units)
-            found["why"] = "; ".join(filter(None, (found["why"], compared.words, seeds_words)))
+            outcome = _judged(claim, compared, units)
+            outcome["why"] = "; ".join(filter(None, (outcome["why"], compared.words, seeds_words)))
             if compared.words.startswith(_NOT_LEARNED):
-                found["verdict"] = PREMISE
-        rows.append({**claim, **named, **found, "published": _number(claim["published"])})
+                outcome["verdict"] = PREMISE
+        rows.append({**claim, **named, **outcome, "published": _number(claim["published"])})
     frame = verdicts.adjusted(pd.DataFrame(rows, columns=[*COLUMNS, "options", verdicts.WIDENED]))
     frame.loc[
         frame["why"].str.contains(CARRIED) & frame["verdict"].isin([HOLDS, FAILS, EQUIVALENT]), "verdict"
     ] = UNDECIDED
-    sources = [*read.made.values()]
+    sources = [*read.frames_read.values()]
     frame.attrs["provenance"] = shared([run for source in sources for run in source.attrs["provenance"]])
     frame.attrs["records"] = shared([file for source in sources for file in source.attrs["records"]])
     return frame
 
 
 def recorded_claims(paper: str | None = None) -> pd.DataFrame:
-    """Return every verdict on record, on claims about models at hand and about trained mechanisms.
+    """Return every verdict on record: claims about models at hand and about trained mechanisms.
 
     Columns as those of `workbench.claims`, and ``options``. ``paper`` is a key, such as "teo2024"; None keeps all.
 
@@ -194,15 +196,15 @@ def recorded_claims(paper: str | None = None) -> pd.DataFrame:
 
 
 class _Records:
-    """The committed records, each read once and when it is asked for."""
+    """The committed records, each read once, on first use."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[str, ...], pd.DataFrame] = {}
+        self.frames_read: dict[tuple[str, ...], pd.DataFrame] = {}
 
     def _once(self, key: tuple[str, ...], read: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        if key not in self.made:
-            self.made[key] = read()
-        return self.made[key]
+        if key not in self.frames_read:
+            self.frames_read[key] = read()
+        return self.frames_read[key]
 
     def evidence(
         self, claim: Mapping[str, Any], names: Sequence[str]
@@ -222,7 +224,7 @@ class _Records:
         return bool(seeds), seeds, words
 
     def _evaluated_seeds(self, claim: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[int]]:
-        """Seeds of which the record has the rows that a claim is about."""
+        """Return the seeds whose evaluation record has the rows of a claim."""
         try:
             frame = self._once((EVALUATION, "confirmed"), lambda: evaluation_record(confirmed=True))
         except MissingResource:
@@ -236,7 +238,7 @@ class _Records:
     def frames(
         self, claim: Mapping[str, Any], names: Sequence[str], seeds: Mapping[str, Sequence[int]]
     ) -> list[pd.DataFrame]:
-        """Return the rows of each model or operator of a claim: of these confirmatory ``seeds`` where there are any."""
+        """Return the rows of each model or operator of a claim, of the confirmatory ``seeds`` if there are any."""
         confirmed = bool(seeds)
         if claim["analysis"] == TRAINING:
             frames = [
@@ -275,31 +277,34 @@ class _Records:
 
 
 def count_verdicts(claims: pd.DataFrame) -> list[str]:
-    """How the counted claims of a table come out, a sentence for each model, scope and scale.
+    """Count the verdicts of a table in one sentence for each model, scope and scale.
 
-    One interpretation of every claim counts, and neither mathematics nor exact counts do. What an embedded task says,
-    and what one pair of weights says, is never added to what was tested as the paper states it.
+    One interpretation of every claim counts; mathematics and exact counts do not. Verdicts from embedded tasks, or from
+    one pair of weights, are never added to tests of a claim as the paper states it.
     """
     sentences = []
     rows = verdicts.counted(claims).fillna({"scale": ""})
-    for _, own in rows.groupby(["model", "scale", "scope"], sort=False):
-        model, scale, scope = own.iloc[0][["model", "scale", "scope"]]
+    for _, model_rows in rows.groupby(["model", "scale", "scope"], sort=False):
+        model, scale, scope = model_rows.iloc[0][["model", "scale", "scope"]]
         where = f"{model} ({scope}{', embedded tasks' if scale else ''})"
-        numbers = _listed(_numbered(own))
-        sentences.append(f"{where}: of {len(own)} claim{'s' * (len(own) > 1)} {numbers}.")
+        numbers = _listed(_numbered(model_rows))
+        sentences.append(
+            f"{where}: of {len(model_rows)} claim{'s' if len(model_rows) > 1 else ''} {numbers}."
+        )
     return sentences
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
-    """How many headline claims of a table hold, fail or are undecided, as a caption says it.
+    """Return how many headline claims of a table hold, fail or are undecided, worded for a caption.
 
-    Of several models each counts; what random logits decide counts once.
+    Each of several models counts; a verdict decided by random logits counts once.
     """
     rows = verdicts.counted(claims[claims["verdict"] != NOT_TESTED])
     again = rows.duplicated(["paper", "claim", "interpretation"]) & rows["over"].isin([*verdicts.OF_NO_MODEL])
     rows = rows[~again]
-    start = f"of {len(rows)} headline claim{'s' * (len(rows) != 1)}"
-    start += f" (claim and model) about {rows['model'].nunique()} models" * (rows["model"].nunique() > 1)
+    start = f"of {len(rows)} headline claim{'s' if len(rows) != 1 else ''}"
+    if (models := rows["model"].nunique()) > 1:
+        start += f" (claim and model) about {models} models"
     return f"{start} {_listed(_numbered(rows))}"
 
 
@@ -308,7 +313,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _numbered(rows: pd.DataFrame) -> list[str]:
-    """Numbers of verdicts, e.g. "3 hold", "1 is undecided"."""
+    """Return verdict counts in words, e.g. "3 hold", "1 is undecided"."""
     against = rows["comparison"].map(verdicts.refuted_by_equality) & rows["verdict"].eq(EQUIVALENT)
     counts = rows["verdict"].mask(against, "against").value_counts()
     words = {
@@ -329,14 +334,14 @@ def _numbered(rows: pd.DataFrame) -> list[str]:
         NOT_TESTED: ("is not tested", "are not tested"),
     }
     return [
-        f"{counts[verdict]} {said[int(counts[verdict] > 1)]}"
-        for verdict, said in words.items()
+        f"{counts[verdict]} {forms[int(counts[verdict] > 1)]}"
+        for verdict, forms in words.items()
         if counts.get(verdict)
     ]
 
 
 def _names(options: str) -> list[str]:
-    """The models or operators of "model=NAME, baseline=NAME", first the one the claim speaks of."""
+    """Return the models or operators of "model=NAME, baseline=NAME", the subject of the claim first."""
     pairs = claim_options(options)
     return [pairs[key] for key in ("model", "operator", "baseline") if key in pairs]
 
@@ -344,8 +349,8 @@ def _names(options: str) -> list[str]:
 def _interpretation(claim: Mapping[str, str], names: list[str]) -> str:
     words = {"model - baseline": " minus ", "model / baseline": " over "}.get(claim["over"], "")
     start = {"last - first": "first", "last - warm-up": "first after the warm-up"}.get(claim["over"], "")
-    who = words.join(names) + (f", last epoch minus {start}" if start else "")
-    return ", ".join(filter(None, (claim["interpretation"], who)))
+    compared = words.join(names) + (f", last epoch minus {start}" if start else "")
+    return ", ".join(filter(None, (claim["interpretation"], compared)))
 
 
 def _trained(name: str, confirmed: bool = False) -> pd.DataFrame:
@@ -369,9 +374,9 @@ def _exponents() -> pd.DataFrame:
 
 
 def _counted(options: str, attention: str) -> pd.DataFrame:
-    """Multiply–accumulates of a recipe's model with this attention, as rows of a record of training.
+    """Count multiply–accumulates of a recipe's model with this attention, as rows of a training record.
 
-    The model is built to be counted: raises `MissingResource` where torch is not there.
+    The model is built for counting. Raises `MissingResource` without torch.
     """
     try:
         import torch
@@ -406,8 +411,8 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     samples = [_sample(frame, term) for frame in frames]
     how = _INTERVALS[units]
     if claim["analysis"] == COSTS or claim["kind"] == "count":
-        one, other = (float(sample.values.iloc[0]) for sample in samples)
-        value = one / other if ratio else one - other
+        first, second = (float(sample.values.iloc[0]) for sample in samples)
+        value = first / second if ratio else first - second
         return _Comparison(Finding(value, value, value, len(samples[0].values)), how)
     if claim["analysis"] == TRAINING:
         return _by_welch(samples[0].values, samples[1].values, ratio)
@@ -435,7 +440,7 @@ def _by_welch(first: pd.Series, second: pd.Series, ratio: bool, words: str = "")
 
 
 def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Comparison:
-    """Evaluations of the confirmatory seeds: over seeds and inputs where it is kept which of them were right."""
+    """Compare evaluations of confirmatory seeds, crossed with inputs where per-input outcomes are on record."""
     sides = []
     for frame in frames:
         sides.append(_selected(frame, term).sort_values("training_seed"))
@@ -444,8 +449,8 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
     if ratio or len(right) < len(sides):
         return _by_welch(values[0], values[1], ratio)
     difference = difference_over_seeds(sides[0], sides[1])
-    ps = [mcnemar_p(one, other) for one, other in zip(*right, strict=True)]
-    more = [one.mean() - other.mean() for one, other in zip(*right, strict=True)]
+    ps = [mcnemar_p(first, second) for first, second in zip(*right, strict=True)]
+    more = [first.mean() - second.mean() for first, second in zip(*right, strict=True)]
     surely = [gain for gain, p in zip(more, ps, strict=True) if p < verdicts.ALPHA]
     above, below = sum(gain > 0 for gain in surely), sum(gain < 0 for gain in surely)
     words = f"seed by seed, over the same {right[0].shape[1]} inputs (McNemar), higher in {above} and lower in {below}"
@@ -453,10 +458,10 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
 
 
 def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> _Comparison:
-    """Compare mechanisms trained on several data sets, of which those count on which one of the two learned.
+    """Compare mechanisms trained on several data sets, restricted to those on which one of the two learned.
 
-    Over seeds the means over data sets are compared, otherwise data sets are the units: of one seed paired, of several
-    as random effects.
+    With several seeds, the means over data sets are compared. Otherwise data sets are the units: paired for one seed,
+    random effects for several.
     """
     (term,) = verdicts.parse_measure(claim["measure"])
     sides = [_by_seed_and_data(frame, term) for frame in frames]
@@ -471,7 +476,8 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
         else _NOT_LEARNED
     ]
     chance = sorted({*every} - {*used})
-    words += [f"left out, at chance for both: {', '.join(chance)}"] * bool(chance)
+    if chance:
+        words.append(f"left out, at chance for both: {', '.join(chance)}")
     words += _carried(claim, compare, used)
     if units == "seeds" and len(used) > 2:
         effects = _random_effects(*(side[[*used]] for side in sides))
@@ -486,13 +492,13 @@ def _compared_over(
 ) -> _Comparison:
     """Compare two mechanisms, with a column of values for each data set, on these data sets."""
     ratio = claim["over"] == "model / baseline"
-    one, other = (side[[*names]] for side in sides)
+    first, second = (side[[*names]] for side in sides)
     if units == "seeds":
-        return _by_welch(one.mean(axis=1), other.mean(axis=1), ratio)
-    if _asked(claim, "effects") == "random":
-        return _Comparison(_random_effects(one, other), _INTERVALS["effects"])
-    same = one.index.intersection(other.index)
-    interval = paired_interval(one.loc[same].mean(), other.loc[same].mean(), ratio=ratio)
+        return _by_welch(first.mean(axis=1), second.mean(axis=1), ratio)
+    if _claim_option(claim, "effects") == "random":
+        return _Comparison(_random_effects(first, second), _INTERVALS["effects"])
+    same = first.index.intersection(second.index)
+    interval = paired_interval(first.loc[same].mean(), second.loc[same].mean(), ratio=ratio)
     return _Comparison(interval, _INTERVALS[DATA_SETS])
 
 
@@ -509,10 +515,10 @@ def _allowed(claim: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
-    """Return the data sets on which every seed of one side knows more than the trivial predictor, beyond noise.
+    """Return the data sets on which every seed of one side beats the trivial predictor, beyond noise.
 
-    The noise of an accuracy is that of the test examples (Wilson's interval, seed by seed); of another score it is that
-    of the seeds (t-interval of their mean).
+    The noise of an accuracy comes from the test examples (Wilson's interval, seed by seed), that of other scores from
+    the seeds (t-interval of their mean).
     """
     trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
     score = next(name for name in _SCORES if name in {*trivial["metric"]})
@@ -535,22 +541,22 @@ def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
 def _carried(
     claim: Mapping[str, Any], compare: Callable[[Sequence[str]], _Comparison], names: Sequence[str]
 ) -> list[str]:
-    """Name the data sets without any one of which the mean has another sign or another verdict."""
+    """Name the data sets whose removal changes the sign of the mean, or the verdict."""
     if len(names) < 3:
         return []
     allowed = _allowed(claim)
-    whole, said = compare(names).finding, []
+    all_data, changes = compare(names).finding, []
     zero = 1.0 if claim["over"] == "model / baseline" else 0.0
     for name in names:
         rest = compare([other for other in names if other != name]).finding
         verdict = verdicts.decide(rest, allowed)
-        if verdict != verdicts.decide(whole, allowed) or (rest.value > zero) != (whole.value > zero):
-            said.append(f"without {name} it is {rest.words('.3g')} ({verdict})")
-    return [f"{CARRIED}: {', '.join(said)}"] * bool(said)
+        if verdict != verdicts.decide(all_data, allowed) or (rest.value > zero) != (all_data.value > zero):
+            changes.append(f"without {name} it is {rest.words('.3g')} ({verdict})")
+    return [f"{CARRIED}: {', '.join(changes)}"] if changes else []
 
 
 def _underfitted(claim: Mapping[str, Any], frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
-    """Name the data sets on which one mechanism ends training with a lower score, by `UNDERFITS` or more."""
+    """Name the data sets on which one mechanism's final training score is lower by `UNDERFITS` or more."""
     (term,) = verdicts.parse_measure(claim["measure"])
     if term.metric not in ("accuracy", "mean_iou"):
         return []
@@ -559,32 +565,34 @@ def _underfitted(claim: Mapping[str, Any], frames: Sequence[pd.DataFrame], names
         (_variant(frame), _by_seed_and_data(frame, Term(term.metric, {"split": "train"})).mean())
         for frame in frames
     ]
-    said = []
+    sentences = []
     for name in names:
         low, high = sorted((float(scores.get(name, math.nan)), variant) for variant, scores in sides)
         if high[0] - low[0] >= UNDERFITS:
-            said.append(f"{low[1]} underfits {name} (train {score} {low[0]:.3f}, {high[1]} {high[0]:.3f})")
-    return said
+            sentences.append(
+                f"{low[1]} underfits {name} (train {score} {low[0]:.3f}, {high[1]} {high[0]:.3f})"
+            )
+    return sentences
 
 
 def _variant(frame: pd.DataFrame) -> str:
-    """Return the mechanism whose rows these are, beside those of the trivial predictor."""
+    """Return the mechanism of these rows, ignoring the trivial predictor."""
     return next(name for name in frame["variant"].unique() if name != _TRIVIAL)
 
 
 def _by_seed_and_data(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
-    """Values of the last epoch, a row for each seed and a column for each data set."""
+    """Return the values of the last epoch, a row for each seed and a column for each data set."""
     rows = _selected(frame[frame["variant"] != _TRIVIAL], term)
     rows = rows[rows["epoch"] == rows.groupby("data")["epoch"].transform("max")]
     return rows.pivot(index="seed", columns="data", values="value")
 
 
 def _data_of(claim: Mapping[str, Any]) -> list[str]:
-    return _asked(claim, "data").split("+")
+    return _claim_option(claim, "data").split("+")
 
 
-def _asked(claim: Mapping[str, Any], name: str) -> str:
-    """An option of a claim, empty where it has none."""
+def _claim_option(claim: Mapping[str, Any], name: str) -> str:
+    """Return an option of a claim, empty if it has none."""
     return claim_options(claim["options"]).get(name, "")
 
 
@@ -602,7 +610,7 @@ def _selected(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 
 
 def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sample:
-    """The rows that a term selects, by seed at one epoch (of training: the last unless said), or by kind."""
+    """Select the rows of a term: by seed at one epoch (the last by default), or by kind."""
     rows = _selected(frame, term)
     if "epoch" in rows:
         rows = rows[rows["epoch"] == (rows["epoch"].max() if epoch is None else epoch)]
@@ -619,8 +627,8 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
 
 
 def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
-    """What a claim's interval is over."""
-    if _asked(claim, "seeds") == "1" or _asked(claim, "effects"):
+    """Return the sampling unit of a claim's interval."""
+    if _claim_option(claim, "seeds") == "1" or _claim_option(claim, "effects"):
         return DATA_SETS
     if confirmed:
         return "seeds"
@@ -628,10 +636,13 @@ def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
 
 
 def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
-    """Of what a verdict speaks: seeds of training are samples of a mechanism, inputs those of two sets of weights."""
+    """Return the scope of a verdict.
+
+    Training seeds are samples of a mechanism; inputs are samples for two fixed sets of weights.
+    """
     if claim["kind"]:
         return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
-    if units == "seeds" or _asked(claim, "effects"):
+    if units == "seeds" or _claim_option(claim, "effects"):
         return verdicts.CONFIRMED if confirmed else verdicts.EXPLORED
     return {"sizes": "this device", DATA_SETS: "one training seed"}.get(units, "this pair of weights")
 
@@ -651,9 +662,9 @@ def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[
             "inputs": where,
             "kinds": where,
             "sizes": "; of one device",
-            DATA_SETS: "; one training seed" * (_asked(claim, "seeds") == "1"),
+            DATA_SETS: "; one training seed" if _claim_option(claim, "seeds") == "1" else "",
         }.get(over, "")
-        how += ", on logarithms" * ratio
+        how += ", on logarithms" if ratio else ""
     verdict = verdicts.decide(finding, allowed)
     permutation = math.nan
     if compared.sides is not None:
@@ -661,7 +672,7 @@ def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[
         permutation = verdicts.probability(finding, allowed, p_of)
     if over == "seeds" and finding.n == FEW:
         why += f"; of {FEW} seeds, it rests on their being normal"
-        why += f" (exact permutation p = {permutation:.2g})" * (not math.isnan(permutation))
+        why += "" if math.isnan(permutation) else f" (exact permutation p = {permutation:.2g})"
     return {
         "verdict": verdict,
         "why": why,

@@ -161,7 +161,7 @@ def _weights(runs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None, s
     """
     models = [run["model"] for run in runs if run.get("model")]
     models = [model for model in models if not is_random(model["checkpoint"])]
-    return [*dict.fromkeys((one["spec"], one["checkpoint"], one["sha256"]) for one in models)]
+    return [*dict.fromkeys((model["spec"], model["checkpoint"], model["sha256"]) for model in models)]
 
 
 def _weights_sha256(spec: str, checkpoint: str | None) -> str:
@@ -207,15 +207,24 @@ def _answer(question: Question, work: Path) -> tuple[Path, Path]:
     call = {**question._asdict(), "claims": _sha256_by_paper(_stated(question.paper))}
     weights = load(question.model, device="cpu").fingerprint
     settings: dict[str, Any] = {"seed": SEED, "null_samples": NULL_SAMPLES, "untrained": UNTRAINED}
-    asked = {**call, "weights": weights, **settings, "versions": versions()}
-    if path.is_file() and about.is_file() and json.loads(about.read_text(encoding="utf-8"))["asked"] == asked:
+    settings_key = {**call, "weights": weights, **settings, "versions": versions()}
+    if (
+        path.is_file()
+        and about.is_file()
+        and json.loads(about.read_text(encoding="utf-8"))["asked"] == settings_key
+    ):
         return path, about
     started = time.monotonic()
     frame = claims(**question._asdict(), **settings, device="cpu")
     seconds = round(time.monotonic() - started)
     runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
     atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    origin = {"seconds": seconds, "notes": frame.attrs["notes"], "runs": jsonable(runs), "asked": asked}
+    origin = {
+        "seconds": seconds,
+        "notes": frame.attrs["notes"],
+        "runs": jsonable(runs),
+        "asked": settings_key,
+    }
     write_json(about, {**call, **origin})
     print(f"{question.model}: {seconds} s", file=sys.stderr, flush=True)
     return path, about

@@ -73,12 +73,12 @@ def study() -> None:
 # Training ---------------------------------------------------------------------------------------------------
 
 
-def _variant_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _variant_options(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     from workbench.attention import find_variant
     from workbench.studies.training.recipes import load_recipe
 
-    recipe = given.get("recipe") or given.get("task")
-    name = given.get("attention") or (load_recipe(recipe).attention if recipe else "softmax")
+    recipe = arguments.get("recipe") or arguments.get("task")
+    name = arguments.get("attention") or (load_recipe(recipe).attention if recipe else "softmax")
     return find_variant(name).options
 
 
@@ -91,7 +91,7 @@ def _training_tables() -> Tables:
         (name, entry.title + (f"; --data {entry.takes}" if entry.takes else ""))
         for name, entry in TASKS.items()
     ]
-    made = [
+    generated = [
         (PREFIX + name, f"{entry.title} (task {entry.task}; asks the question of the {entry.asks_for})")
         for name, entry in EMBEDDED.items()
     ]
@@ -100,7 +100,7 @@ def _training_tables() -> Tables:
     ]
     return [
         ("Tasks", tasks),
-        ("Data made on the spot, as --data takes them; a task without --data takes its first", made),
+        ("Data made on the spot, as --data takes them; a task without --data takes its first", generated),
         ("Attention variants and their options, as --set takes them", variants),
     ]
 
@@ -129,7 +129,7 @@ def _training_tables() -> Tables:
 @out_folder("The folder of the run. [default: runs/RECIPE-…-seedN]")
 @restart_option
 def train(
-    task: str, attention: str | None, typed: Settings, out: str | None, restart: bool, **given: Any
+    task: str, attention: str | None, typed: Settings, out: str | None, restart: bool, **arguments: Any
 ) -> None:
     """Train a model on a task from its recipe; an interrupted run goes on where it stopped.
 
@@ -140,25 +140,25 @@ def train(
     from workbench.studies.training.tasks import usual_recipe
     from workbench.studies.training.tasks.embedded import embedded_name
 
-    made = embedded_name(task, given["data"])
-    recipe = Path(given["recipe"] or usual_recipe(task, given["data"])).stem
-    named = f"{made}-embedded" if made and not given["recipe"] else recipe
-    flags = [name for name in ("boost", "shuffled") if given[name]] + ["tuned"] * bool(given["start"])
-    parts = [named, attention, *flags, f"seed{given['seed']}"]
+    data_name = embedded_name(task, arguments["data"])
+    recipe = Path(arguments["recipe"] or usual_recipe(task, arguments["data"])).stem
+    named = f"{data_name}-embedded" if data_name and not arguments["recipe"] else recipe
+    flags = [name for name in ("boost", "shuffled") if arguments[name]]
+    parts = [named, attention, *flags, "tuned" if arguments["start"] else "", f"seed{arguments['seed']}"]
     options = read_settings(
-        attention or recipe, typed, _variant_options({"task": task, "attention": attention, **given})
+        attention or recipe, typed, _variant_options({"task": task, "attention": attention, **arguments})
     )
     out = out or os.path.join("runs", "-".join(part for part in parts if part))
-    click.echo(str(train(task, out, attention=attention, options=options, restart=restart, **given)))
+    click.echo(str(train(task, out, attention=attention, options=options, restart=restart, **arguments)))
 
 
 # Evaluation -------------------------------------------------------------------------------------------------
 
 
-def _protocol_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _protocol_options(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     from workbench.studies.evaluation import PROTOCOLS
 
-    return PROTOCOLS[given.get("protocol") or "clean"].settings
+    return PROTOCOLS[arguments.get("protocol") or "clean"].settings
 
 
 def _protocol_tables() -> Tables:
@@ -194,7 +194,7 @@ def evaluate(
     typed: Settings,
     out: str | None,
     as_json: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Evaluate models on clean, attacked, corrupted or out-of-distribution inputs, or on texts with words swapped.
 
@@ -207,14 +207,14 @@ def evaluate(
     check_out(out, "an evaluation is")
     settings = read_settings(protocol, typed, _protocol_options({"protocol": protocol}))
     budgets = None if epsilon is None else [literal(part.strip()) for part in epsilon.split(",")]
-    frame = evaluate([*model], protocol, epsilons=budgets, settings=settings, **given)
+    frame = evaluate([*model], protocol, epsilons=budgets, settings=settings, **arguments)
     write_csv(frame, out)
-    shown = frame
+    printed = frame
     if not as_json:  # what is the same in every row stands in the title or is known
         same = ["inputs", "n", "seed", "protocol", "version", "unit"]
-        shown = frame.drop(columns=same).dropna(axis=1, how="all")
+        printed = frame.drop(columns=same).dropna(axis=1, how="all")
     title = f"{protocol}: {', '.join(frame['inputs'].unique())}, n = {frame['n'].iloc[0]}"
-    print_table(records_of(shown), title, as_json)
+    print_table(records_of(printed), title, as_json)
     print_notes(frame.attrs["notes"])
 
 
@@ -269,9 +269,7 @@ def efficiency(
     )  # fmt: skip
     write_csv(frame, Path(out) / POINTS_FILE if out else None)
     run = frame.attrs["provenance"]
-    title = (
-        f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
-    )
+    title = f"Exponents on {run['device']}, {run['dtype']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}"
     rows = [] if as_json else _exponent_rows(scaling_exponents(frame), printed_exponents())
     if as_json or rows:
         print_table(records_of(frame) if as_json else rows, title, as_json)
@@ -379,7 +377,7 @@ def _confirm_option(help: str) -> Any:
 )
 @_into("runs/bundle")
 def training(
-    model: tuple[str, ...], out: str | None, work: Path, restart: bool, confirm: bool, **given: Any
+    model: tuple[str, ...], out: str | None, work: Path, restart: bool, confirm: bool, **arguments: Any
 ) -> None:
     """Train the bundled models again, three seeds each, and write models/ and records/.
 
@@ -393,7 +391,9 @@ def training(
         data, work = data / "confirmed", work / "confirm"
     if restart:
         begin_anew(work)
-    for line in make_training_records([_name(spec) for spec in model], data, work, confirm=confirm, **given):
+    for line in make_training_records(
+        [_name(spec) for spec in model], data, work, confirm=confirm, **arguments
+    ):
         click.echo(line)
 
 
@@ -419,7 +419,7 @@ def embedded(
     out: str | None,
     work: Path,
     restart: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Train what is recorded of the embedded tasks: every mechanism that a claim is about, three seeds each.
 
@@ -432,8 +432,10 @@ def embedded(
 
     if restart:
         begin_anew(work)
-    given["device"] = device or default_device()
-    for line in make_embedded_records(name, _data(out), work, undergone=undergone, variants=variant, **given):
+    arguments["device"] = device or default_device()
+    for line in make_embedded_records(
+        name, _data(out), work, undergone=undergone, variants=variant, **arguments
+    ):
         click.echo(line)
 
 
@@ -455,7 +457,7 @@ def robustness(
     restart: bool,
     confirm: bool,
     runs: Path,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Evaluate the bundled models again: attacks, corruptions, swapped words.
 
@@ -470,10 +472,10 @@ def robustness(
     if restart:
         begin_anew(work)
     models = [f"bundled:{_name(spec)}" for spec in model]
-    made = make_robustness_record(
-        models or None, [*protocol] or None, data, work, runs=runs if confirm else None, **given
+    record = make_robustness_record(
+        models or None, [*protocol] or None, data, work, runs=runs if confirm else None, **arguments
     )
-    seconds = made["seconds"]
+    seconds = record["seconds"]
     click.echo(f"{len(seconds)} evaluations, {sum(seconds.values()) / 60:.0f} minutes of one core")
 
 
@@ -508,8 +510,8 @@ def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
 
     if restart:
         begin_anew(work)
-    made = make_theorems_record(_data(out), work, workers=workers)
-    click.echo(f"theorems: {', '.join(made['files'])}")
+    record = make_theorems_record(_data(out), work, workers=workers)
+    click.echo(f"theorems: {', '.join(record['files'])}")
 
 
 @records.command()
@@ -530,11 +532,11 @@ def operators(
 
     if restart:
         begin_anew(work)
-    made = make_operators_record(
+    record = make_operators_record(
         _data(out),
         work,
         sweeps=[*sweeps] or None,
         device=device or default_device(),
         dtype=dtype or "float32",
     )
-    click.echo(f"{made['device']}, {made['dtype']}: {made['seconds'] / 60:.0f} minutes")
+    click.echo(f"{record['device']}, {record['dtype']}: {record['seconds'] / 60:.0f} minutes")

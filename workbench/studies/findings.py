@@ -1,4 +1,4 @@
-"""What committed records say, in sentences: estimates with their 95 % confidence intervals, and what those decide."""
+"""State committed records in sentences: estimates with 95 % confidence intervals, and the decisions they support."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def mean_findings(trained: pd.DataFrame, metric: str, format: str) -> list[str]:
     if rows.empty:
         return []
     values = [
-        f"{model} {mean_interval(own['value']).words(format)} ({len(own)} seeds)"
-        for model, own in rows.groupby("model", sort=False)
+        f"{model} {mean_interval(model_rows['value']).words(format)} ({len(model_rows)} seeds)"
+        for model, model_rows in rows.groupby("model", sort=False)
     ]
     return [f"Test {metric}, mean over seeds, 95 % CI: {', '.join(values)}."]
 
@@ -36,18 +36,18 @@ def seed_findings(differences: pd.DataFrame, factor: float = 100, format: str = 
     """List each mechanism's differences from its baseline (or ratios to it) with their intervals over seeds.
 
     Args:
-        differences: `workbench.studies.over_seeds.seed_differences`; the words of ``label`` where there is one, or
-            protocol and budget, name a row. Of one seed a side the value is given and not tested.
+        differences: `workbench.studies.over_seeds.seed_differences`; a row is named by its ``label`` if it has one,
+            otherwise by protocol and budget. With one seed a side the value is listed without a test.
         factor: 100 for percentage points.
         format: of the numbers.
     """
     sentences = []
     rows = differences[differences["training_seed"].isna()]
-    for (model, baseline, seeds), own in rows.groupby(["model", "baseline", "seeds"], sort=False):
+    for (model, baseline, seeds), model_rows in rows.groupby(["model", "baseline", "seeds"], sort=False):
         values = [
             f"{_condition(row)} "
             + Finding(*(factor * end for end in (row["value"], row["low"], row["high"])), seeds).words(format)
-            for row in own.to_dict("records")
+            for row in model_rows.to_dict("records")
         ]
         words = f"mean over {seeds} seeds a side, 95 % CI" if seeds > 1 else "1 seed a side, not tested"
         sentences.append(f"{_short(model)} against {_short(baseline)}, {words}: {'; '.join(values)}.")
@@ -74,20 +74,20 @@ def spread_findings(means: pd.DataFrame) -> str:
 
 
 def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: str) -> list[str]:
-    """Count how the papers' claims about each mechanism drawn come out: what a caption begins with.
+    """Count the verdicts of the papers' claims about each mechanism drawn, as the first sentence of a caption.
 
     Args:
-        claims: `workbench.studies.claims_from_records`; those of evaluation about the rows drawn are counted.
-        differences: `workbench.studies.over_seeds.seed_differences`, what is drawn.
-        quality: what is claimed of a mechanism, "more robust than".
+        claims: `workbench.studies.claims_from_records`; claims about the evaluations drawn are counted.
+        differences: `workbench.studies.over_seeds.seed_differences`, the data drawn.
+        quality: the claimed quality of a mechanism, "more robust than".
     """
     rows = differences[differences["training_seed"].isna() & (differences["protocol"] != "clean")]
     stated = claims[claims["analysis"] == "evaluation"]
     models = stated["options"].map(lambda text: f"bundled:{claim_options(text)['model']}")
     wheres = [parse_measure(text)[0].where for text in stated["measure"]]
     sentences, single = [], {}
-    for (model, baseline), own in rows.groupby(["model", "baseline"], sort=False):
-        drawn = {*zip(own["protocol"], own["epsilon"].fillna(-1), strict=True)}
+    for (model, baseline), model_rows in rows.groupby(["model", "baseline"], sort=False):
+        drawn = {*zip(model_rows["protocol"], model_rows["epsilon"].fillna(-1), strict=True)}
         about = [
             name == model and (where["protocol"], float(where.get("epsilon", -1))) in drawn
             for name, where in zip(models, wheres, strict=True)
@@ -96,10 +96,11 @@ def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: s
             verdicts = stated.loc[about, "verdict"]
             counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.value_counts().items())
             sentences.append(
-                f"In {(verdicts == HOLDS).sum()} of {len(verdicts)} test{'s'[: len(verdicts) - 1]} {_short(model)} is "
-                f"shown to be {quality} {_short(baseline)} ({own['seeds'].max()} seeds a side: {counts})."
+                f"In {(verdicts == HOLDS).sum()} of {len(verdicts)} test{'s' if len(verdicts) > 1 else ''} "
+                f"{_short(model)} is shown to be "
+                f"{quality} {_short(baseline)} ({model_rows['seeds'].max()} seeds a side: {counts})."
             )
-        elif own["seeds"].max() == 1:
+        elif model_rows["seeds"].max() == 1:
             single.setdefault(_short(baseline), []).append(_short(model))
     return sentences + [
         f"One seed a side decides nothing: {', '.join(models)} against {baseline}."
@@ -112,21 +113,21 @@ def _short(spec: str) -> str:
 
 
 def agreement_findings(
-    evaluated: pd.DataFrame, model: str, protocols: Iterable[str], inputs: str | None = None, **asked: Any
+    evaluated: pd.DataFrame, model: str, protocols: Iterable[str], inputs: str | None = None, **settings: Any
 ) -> list[str]:
-    """At how many budgets a model attacked now and the record of the same model have accuracies with intervals apart.
+    """Count the budgets at which a model attacked now and its record have disjoint accuracy intervals.
+
+    If the model or its inputs are not on this machine, the sentence names the missing resource.
 
     Args:
-        evaluated: rows of `workbench.studies.records.recorded`; nothing is said of a model that is not among them.
+        evaluated: rows of `workbench.studies.records.recorded`; a model without rows there has no sentence.
         model: any model spec.
         protocols: attacks on it.
         inputs: labelled inputs for it, as `workbench.studies.evaluate` takes them.
-        asked: the rest of what that takes (epsilons, n, seed, …).
-
-    Where the model or its inputs are not on this machine the sentence says what is missing.
+        settings: further arguments of `workbench.studies.evaluate` (epsilons, n, seed, …).
     """
     try:
-        now = _evaluated_now(model, protocols, inputs, asked)
+        now = _evaluated_now(model, protocols, inputs, settings)
     except MissingResource as reason:
         return [_not_evaluated(model, reason)]
     keys = ["model", "protocol", "epsilon", "metric"]
@@ -134,13 +135,13 @@ def agreement_findings(
     both = now.merge(evaluated, on=keys, suffixes=("", "_record"))
     if both.empty:
         return []
-    apart = (both["low"] > both["high_record"]) | (both["high"] < both["low_record"])
+    disjoint = (both["low"] > both["high_record"]) | (both["high"] < both["low_record"])
     here = f"Measured in this run (n = {int(now['n'].iloc[0])}) and on record"
-    return [f"{here}: intervals apart at {apart.sum()} of {len(both)} budgets."]
+    return [f"{here}: intervals apart at {disjoint.sum()} of {len(both)} budgets."]
 
 
 def corruption_findings(ratios: pd.DataFrame) -> list[str]:
-    """Count the errors by corruption that differ from the baseline's over several seeds, and how many by chance."""
+    """Count the errors by corruption that differ from the baseline's over several seeds, and those due to chance."""
     kinds = ratios[ratios["training_seed"].isna() & ratios["kind"].notna() & (ratios["seeds"] > 1)]
     if kinds.empty:
         return []
@@ -152,7 +153,7 @@ def corruption_findings(ratios: pd.DataFrame) -> list[str]:
 
 
 def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor: float = 1) -> list[str]:
-    """A quantity less that of the baseline, of every model of a `versus_baseline` frame; Welch's CI over seeds."""
+    """List a quantity minus the baseline's for every model of a `versus_baseline` frame, with Welch's CI over seeds."""
     if versus.empty:
         return []
     rows = versus[(versus["quantity"] == quantity) & versus["difference"].notna()]
@@ -172,31 +173,33 @@ def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor:
 
 
 def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> list[str]:
-    """By task, which variants significantly learn faster or slower than their baselines, and end better or worse.
+    """List by task the variants that learn significantly faster or slower, and end better or worse.
 
-    Of `versus_baseline` of `ends_and_speed`; ``thresholds`` are the accuracies whose epochs are compared.
+    Args:
+        ends: `versus_baseline` of `ends_and_speed`.
+        thresholds: by task, the accuracy whose epochs are compared.
     """
     attention = dict(zip(ends["model"], ends["attention"], strict=True))
     common = set(ends.loc[ends["finding"] == "", "model"])
     sentences = []
-    for task, own in ends.groupby("task", sort=False):
+    for task, rows in ends.groupby("task", sort=False):
 
-        def those(quantity: str, named: Mapping[str, str], own: pd.DataFrame = own) -> str:
-            found = []
+        def those(quantity: str, named: Mapping[str, str], rows: pd.DataFrame = rows) -> str:
+            phrases = []
             for finding, word in named.items():
-                chosen = own[(own["quantity"] == quantity) & (own["finding"] == finding)]
-                found += [f"{word} {', '.join(sorted(chosen['attention']))}"] if len(chosen) else []
-            return "; ".join(found) or "significantly different with none"
+                chosen = rows[(rows["quantity"] == quantity) & (rows["finding"] == finding)]
+                phrases += [f"{word} {', '.join(sorted(chosen['attention']))}"] if len(chosen) else []
+            return "; ".join(phrases) or "significantly different with none"
 
         at = f"{thresholds[str(task)]:.0%}".replace("%", " %")
         order = {"lower": "lower with", "higher": "higher with"}
         epochs = {"lower": "fewer with", "higher": "more with", UNREACHED: "not reached with"}
-        compared = own[(own["finding"] != "") & ~own["baseline"].isin(common)].drop_duplicates("model")
+        compared = rows[(rows["finding"] != "") & ~rows["baseline"].isin(common)].drop_duplicates("model")
         others = [f"{row.attention}: {attention[row.baseline]}" for row in compared.itertuples()]
-        beside = f"the baseline's (of {', '.join(others)})" if others else "the baseline's"
+        reference = f"the baseline's (of {', '.join(others)})" if others else "the baseline's"
         sentences += [
-            f"On {task} the mean test loss of training, beside {beside}, is {those('mean_loss', order)} "
-            f"({_counts(own.groupby('model')['n'].max())} seeds each, Welch's 95 % CI of the difference).",
+            f"On {task} the mean test loss of training, beside {reference}, is {those('mean_loss', order)} "
+            f"({_counts(rows.groupby('model')['n'].max())} seeds each, Welch's 95 % CI of the difference).",
             f"Epochs to {at} accuracy are {those('epochs_to_threshold', epochs)}.",
             f"Accuracies at the end are {those('accuracy', order)}.",
         ]
@@ -204,23 +207,23 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
 
 
 def _counts(numbers: pd.Series) -> str:
-    """Of how many seeds, "5" or "3 to 5"."""
+    """Return the number of seeds as "5" or "3 to 5"."""
     return " to ".join(dict.fromkeys(str(int(end)) for end in (numbers.min(), numbers.max())))
 
 
-def recall_findings(model: str, inputs: str | None = None, **asked: Any) -> list[str]:
-    """The accuracy of a model measured now, with its interval over images, beside that at the end of its training.
+def recall_findings(model: str, inputs: str | None = None, **settings: Any) -> list[str]:
+    """State a model's accuracy measured now, with its interval over images, and its accuracy at the end of training.
 
-    Of models without a record it is the first alone. Where the model or its images are not on this machine the
-    sentence says what is missing.
+    A model without a record has the first number only. If the model or its images are not on this machine, the sentence
+    names the missing resource.
 
     Args:
         model: any model spec.
         inputs: labelled images for it, as `workbench.studies.evaluate` takes them.
-        asked: the rest of what that takes (n, seed, …).
+        settings: further arguments of `workbench.studies.evaluate` (n, seed, …).
     """
     try:
-        row = _evaluated_now(model, ["clean"], inputs, asked).iloc[0]
+        row = _evaluated_now(model, ["clean"], inputs, settings).iloc[0]
     except MissingResource as reason:
         return [_not_evaluated(model, reason)]
     now = Finding(row["value"], row["low"], row["high"], int(row["n"]))
@@ -236,12 +239,12 @@ def recall_findings(model: str, inputs: str | None = None, **asked: Any) -> list
 
 
 def _evaluated_now(
-    model: str, protocols: Iterable[str], inputs: str | None, asked: Mapping[str, Any]
+    model: str, protocols: Iterable[str], inputs: str | None, settings: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Top-1 accuracies of a model under these protocols."""
+    """Return the top-1 accuracies of a model under these protocols."""
     from workbench.studies.evaluation import evaluate  # which imports torch; what records say needs none
 
-    frame = join_frames([evaluate(model, name, inputs, **asked) for name in protocols])
+    frame = join_frames([evaluate(model, name, inputs, **settings) for name in protocols])
     return frame[frame["metric"] == "accuracy_top1"]
 
 
@@ -252,22 +255,23 @@ def _not_evaluated(model: str, reason: MissingResource) -> str:
 def embedded_findings(
     frame: pd.DataFrame, metric: str, baselines: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """By embedded data set: final test scores of baselines, what differs from them, and what has not learned.
+    """State final test scores and significant differences by embedded data set, and which mechanisms did not learn.
 
-    Differences are of means over seeds with Welch's 95 % CI; a mechanism of one seed is named with its score and not
-    tested. A mechanism has not learned if one of its seeds is no better than the trivial predictor. It does not use the
-    order if it is not significantly better, over its seeds, than softmax on shuffled tokens.
+    Differences are of means over seeds with Welch's 95 % CI; a mechanism with one seed is listed without a test. A
+    mechanism has not learned if one of its seeds is no better than the trivial predictor. It does not use the order if
+    it is not significantly better, over its seeds, than softmax on shuffled tokens.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`.
         metric: of its test rows.
-        baselines: mechanism → its baseline, of `workbench.studies.baselines.embedded_baselines`; the others have
-            softmax.
+        baselines: mechanism → baseline, from `workbench.studies.baselines.embedded_baselines`; softmax for the others.
     """
     factor, unit, points, digits = _units(metric)
     sentences = []
-    for data, own in _ends(frame, metric).groupby("data", sort=False):
-        scores = {str(name): part["value"] * factor for name, part in own.groupby("variant", sort=False)}
+    for data, data_rows in _ends(frame, metric).groupby("data", sort=False):
+        scores = {
+            str(name): part["value"] * factor for name, part in data_rows.groupby("variant", sort=False)
+        }
         trivial = scores.pop("majority").iloc[0]
         differences: dict[str, list[str]] = {
             name: [] for name in scores if name in {"softmax", *baselines.values()}
@@ -285,10 +289,10 @@ def embedded_findings(
                 single += [f"{name} {values.iloc[0]:{digits}}"] if "η" not in name else []
             elif name not in differences:
                 baseline = baselines.get(name, "softmax")
-                apart = welch_interval(values, scores[baseline])
-                clear = apart.low > 0 or apart.high < 0
+                difference = welch_interval(values, scores[baseline])
+                clear = difference.low > 0 or difference.high < 0
                 differences[baseline].append(
-                    f"{name} {apart.words('+' + digits)} ({'significant' if clear else 'not significant'})"
+                    f"{name} {difference.words('+' + digits)} ({'significant' if clear else 'not significant'})"
                 )
         levels = [f"{name} {mean_interval(scores[name]).words(digits)}{unit}" for name in differences]
         seeds = " or ".join(str(number) for number in sorted({len(scores[name]) for name in differences}))
@@ -318,36 +322,39 @@ ABLATIONS = {
     "softmax-boost": "softmax",
     "bilateral-boost": "bilateral",
 }
-"""Variants of embedded records that change one thing about another: no r-scores (chen2023, Table 8), weights that do
-not see the data (Table 12), a boosted residual (abdullaev2025, §IV)."""
+"""Variants of embedded records that change one component of another: no r-scores (chen2023, Table 8), weights
+independent of the data (Table 12), a boosted residual (abdullaev2025, §IV).
+"""
 
 
 def ablation_findings(frame: pd.DataFrame, metric: str) -> list[str]:
-    """By embedded data set: the final test score of the `ABLATIONS` less that of what they change, seed by seed.
+    """State, by embedded data set, how each of the `ABLATIONS` changes the final test score, seed by seed.
 
-    Of `embedded_record`. Where there is one seed in common nothing is tested, and the range of the other's seeds says
-    how much a seed alone can do; of several it is the mean over them, with the 95 % CI of the paired difference.
+    Takes an `embedded_record`. With several common seeds, the mean paired difference has its 95 % CI. With one common
+    seed nothing is tested; the range over the other variant's seeds shows the effect of the seed.
     """
     factor, _, points, digits = _units(metric)
     sentences = []
-    for data, own in _ends(frame, metric).groupby("data", sort=False):
-        scores = {name: part.set_index("seed")["value"] * factor for name, part in own.groupby("variant")}
-        said = []
+    for data, data_rows in _ends(frame, metric).groupby("data", sort=False):
+        scores = {
+            name: part.set_index("seed")["value"] * factor for name, part in data_rows.groupby("variant")
+        }
+        changes = []
         for name, of in ABLATIONS.items():
             if name not in scores or of not in scores:
                 continue
             change = (scores[name] - scores[of]).dropna().astype(float)
             if len(change) > 1:
-                said.append(f"{name} {mean_interval(change).words('+' + digits)} ({len(change)} seeds)")
+                changes.append(f"{name} {mean_interval(change).words('+' + digits)} ({len(change)} seeds)")
             elif len(change):
                 spread = scores[of].max() - scores[of].min()
                 many = len(scores[of])
-                beside = f"; the {many} seeds of {of} span {spread:{digits}}" if many > 1 else ""
+                spread_words = f"; the {many} seeds of {of} span {spread:{digits}}" if many > 1 else ""
                 value = f"{change.iloc[0]:+{digits}}".replace("-", "−")
-                said.append(f"{name} {value} (seed {change.index[0]} alone, not tested{beside})")
-        if said:
+                changes.append(f"{name} {value} (seed {change.index[0]} alone, not tested{spread_words})")
+        if changes:
             sentences.append(
-                f"On {data}, test {_called(metric)} less that without the change, in{points}: {'; '.join(said)}."
+                f"On {data}, test {_called(metric)} less that without the change, in{points}: {'; '.join(changes)}."
             )
     return sentences
 
@@ -357,14 +364,14 @@ def _called(metric: str) -> str:
 
 
 def _units(metric: str) -> tuple[float, str, str, str]:
-    """Factor of a score in words, its unit, that of a difference, and the format of its digits."""
+    """Return a score's factor in words, its unit, the unit of a difference, and its number format."""
     if metric == "loss":
         return 1, " nats", " nats", ".3f"
     return (1 if metric == "normalised_return" else 100), " %", " points", ".1f"
 
 
 def _ends(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The test rows of a metric at the last epoch of each run of an embedded record."""
+    """Return the test rows of a metric at the last epoch of each run of an embedded record."""
     rows = frame[(frame["split"] == "test") & (frame["metric"] == metric)]
     last = rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
     return rows[rows["epoch"] == last]

@@ -37,10 +37,10 @@ def answering(rows: pd.DataFrame, models: Sequence[str] | None = None) -> pd.Dat
     confirmed = rows[rows["seed_kind"] == CONFIRMED]
     if set(models) <= set(confirmed["model"]):
         column = "training_seed" if "training_seed" in rows else "seed"
-        held = confirmed.groupby("model")[column].agg(set)
+        recorded_seeds = confirmed.groupby("model")[column].agg(set)
         second = {name: set(CONTINUED.get(name.removeprefix("bundled:"), ())) for name in models}
-        seeds = set.intersection(*held)
-        if not all(second[name] and second[name] <= held[name] for name in models):
+        seeds = set.intersection(*recorded_seeds)
+        if not all(second[name] and second[name] <= recorded_seeds[name] for name in models):
             seeds -= set().union(*second.values())
         if seeds:
             return confirmed[confirmed[column].isin(seeds)]
@@ -49,8 +49,8 @@ def answering(rows: pd.DataFrame, models: Sequence[str] | None = None) -> pd.Dat
 
 def answering_each(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the seeds that answer about each model by itself, of `recorded` trainings or evaluations."""
-    parts = [answering(own) for _, own in frame.groupby("model", sort=False)]
-    rows = frame.loc[np.concatenate([own.index for own in parts])] if parts else frame
+    parts = [answering(model_rows) for _, model_rows in frame.groupby("model", sort=False)]
+    rows = frame.loc[np.concatenate([model_rows.index for model_rows in parts])] if parts else frame
     rows.attrs = dict(frame.attrs)
     if "seed" in rows and "records" in rows.attrs:  # of training: each run names its seeds
         answered = {
@@ -119,13 +119,17 @@ def seed_means(frame: pd.DataFrame, over: Sequence[str] = ()) -> pd.DataFrame:
     """
     parts = []
     for about, rows in _quantities(frame, over):
-        for model, own in rows.groupby("model", sort=False):
-            chosen = answering(own)
-            head = about | {"model": model, "attention": own["attention"].iloc[0], "n": own["n"].max()}
+        for model, model_rows in rows.groupby("model", sort=False):
+            chosen = answering(model_rows)
+            head = about | {
+                "model": model,
+                "attention": model_rows["attention"].iloc[0],
+                "n": model_rows["n"].max(),
+            }
             ends = mean_over_seeds(chosen)
             ends = ends.within(*_bounds(about["metric"]))
             parts.append(head | _ends(ends, chosen))
-            for kind, part in own.groupby("seed_kind", sort=False):
+            for kind, part in model_rows.groupby("seed_kind", sort=False):
                 parts += [head | _single(kind, seed, value) for seed, value in _by_seed(part).items()]
     return _table(parts, frame)
 
@@ -158,9 +162,11 @@ def seed_differences(
             head = about | {"model": pair[0], "attention": first["attention"].iloc[0], "n": first["n"].max()}
             head |= {"baseline": pair[1], "compared": "ratio" if ratio else "difference"}
             parts.append(head | _ends(difference_over_seeds(first, second, ratio=ratio), first))
-            for kind, own in rows[rows["model"].isin(pair)].groupby("seed_kind", sort=False):
-                one, other = (_by_seed(own[own["model"] == name]) for name in pair)
-                less = (one / other if ratio else one - other).dropna()
+            for kind, pair_rows in rows[rows["model"].isin(pair)].groupby("seed_kind", sort=False):
+                first_values, second_values = (
+                    _by_seed(pair_rows[pair_rows["model"] == name]) for name in pair
+                )
+                less = (first_values / second_values if ratio else first_values - second_values).dropna()
                 parts += [head | _single(kind, seed, value) for seed, value in less.items()]
     return _table(parts, frame, "baseline", "compared")
 

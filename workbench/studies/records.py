@@ -1,8 +1,7 @@
-"""Committed records of long runs: what training and evaluation of the bundled models gave, read back and checked.
+"""Read the committed records of long runs: training and evaluation of the bundled models, scaling, claims, theorems.
 
-``make train``, ``make records`` and ``make scaling`` write them into ``data/records``, ``make confirm`` those of the
-confirmatory seeds into ``data/confirmed/records``; a figure drawn from one names it. What claims come to in models at
-hand is on record too (``make records``).
+``make train``, ``make records`` and ``make scaling`` write them to ``data/records``; ``make confirm`` writes those of
+the confirmatory seeds to ``data/confirmed/records``. Every read checks the recorded hash.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ POINTS_FILE, EPOCHS_FILE, CLAIMS_FILE, THEOREMS_FILE = (
     "theorems.csv",
 )
 ROBUSTNESS, OPERATORS, CLAIMS, THEOREMS = "robustness", "operators", "claims", "theorems"
-"""Names of the records of evaluations, of the efficiency study, of claims and of theorems; others are of training."""
+"""Records of evaluations, of the efficiency study, of claims and of theorems; all others are of training."""
 EMBEDDED_RECORDS = "embedded"
 """Folder of the records of embedded tasks, one for each data set."""
 EMBEDDED_COLUMNS = (
@@ -43,7 +42,7 @@ EVALUATION_COLUMNS = (
     "low", "high", "unit", "version",
 )  # fmt: skip
 CONFIRMED_COLUMNS = ("training_seed", *EVALUATION_COLUMNS, "outcomes")
-"""Of the evaluations of confirmatory seeds: also whether each input was right, "0110…", in the order of the inputs."""
+"""Columns for confirmatory seeds: also whether each input was right, "0110…", in the order of the inputs."""
 TRAINING_COLUMNS = (
     "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip
@@ -73,29 +72,29 @@ _EVALUATION_TYPES = {
 
 
 _OF_EVALUATION = {"pixel_accuracy": "accuracy", "accuracy_top1": "accuracy"}
-"""What an evaluation calls a metric of training."""
+"""Training metric → its name in evaluations."""
 
 
 def _folder(confirmed: bool = False) -> Path:
-    return paths.data_dir().joinpath(*["confirmed"] * confirmed, "records")
+    return paths.data_dir() / ("confirmed/records" if confirmed else "records")
 
 
 def trained_models(*, confirmed: bool = False) -> list[str]:
-    """Names of the bundled models whose training is on record ("digits-rpc-sym"), or that of ``confirmed`` seeds."""
+    """List the bundled models with a training record ("digits-rpc-sym"), or with one of ``confirmed`` seeds."""
     folder = _folder(confirmed)
     return sorted(path.parent.name for path in folder.glob(f"*/{METRICS_FILE}"))
 
 
 def confirmed_seeds(names: Sequence[str]) -> dict[str, list[int]]:
-    """The confirmatory seeds on record, of those of these models that have any; their numbers are not read."""
-    known = set(trained_models(confirmed=True))
-    return {name: _described(name, confirmed=True)["seeds"] for name in names if name in known}
+    """Return the confirmatory seeds on record of each model that has any, without reading their numbers."""
+    recorded_names = set(trained_models(confirmed=True))
+    return {name: _described(name, confirmed=True)["seeds"] for name in names if name in recorded_names}
 
 
 def trained_alike(name: str) -> list[str]:
-    """The bundled models on record, `name` among them, whose description differs in nothing but the attention.
+    """List the recorded bundled models that differ from `name` in their attention only, `name` included.
 
-    A ToST is not among the models like a ViT, whatever attention that has: the rest of it is another model.
+    A ToST is not among the ViT-like models, whatever its attention, because the rest of its architecture differs.
 
     Raises `UnknownName` for a model without a record.
     """
@@ -106,31 +105,33 @@ def trained_alike(name: str) -> list[str]:
 
 
 def _body(name: str) -> dict[str, Any]:
-    """What a bundled model is but for its attention: the task and the rest of the architecture."""
+    """Return a bundled model's task and architecture without the attention."""
     recipe = _described(name)["recipe"]
     rest = {key: value for key, value in recipe["architecture"].items() if key not in ATTENTION_KEYS}
     return {"task": recipe["task"], **rest}
 
 
 def training_record(models: str | Sequence[str] | None = None, *, confirmed: bool = False) -> pd.DataFrame:
-    """Metrics of every epoch and seed of bundled models (all on record, or those named), under one another.
+    """Return the metrics of every epoch and seed of bundled models, concatenated.
 
-    Of the seeds that were bundled; of the confirmatory ones where ``confirmed``, as many as are trained.
+    Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` (ending in "+boost" if boosted), ``seed``,
+    ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md defines the
+    metrics. ``attrs["records"]`` lists the files read, ``attrs["provenance"]`` their origin.
 
-    Columns: ``model`` (the bundled name), ``run``, ``task``, ``attention`` ("+boost" at its end where boosted),
-    ``seed``, ``epoch``, ``split`` ("train", "test", "model"), ``metric``, ``value``, ``unit``; docs/training.md
-    says what the metrics are. ``attrs["records"]`` are the files read, ``attrs["provenance"]`` what they say of
-    their origin.
+    Args:
+        models: bundled names; all on record by default.
+        confirmed: read the trained confirmatory seeds instead of the bundled ones.
 
-    Raises `UnknownName` for a model without a record, `InputError` for a file that is not the one recorded, and for
-    confirmatory seeds that were trained by another recipe than the bundled ones, where there are any.
+    Raises:
+        UnknownName: a model without a record.
+        InputError: a file differs from the recorded one, or confirmatory seeds were trained by another recipe.
     """
-    known = trained_models(confirmed=confirmed)
-    names = known if models is None else [models] if isinstance(models, str) else list(models)
+    model_names = trained_models(confirmed=confirmed)
+    names = model_names if models is None else [models] if isinstance(models, str) else list(models)
     frames, files, runs = [], [], []
     for name in names:
-        if name not in known:
-            raise UnknownName("model whose training is on record", name, known)
+        if name not in model_names:
+            raise UnknownName("model whose training is on record", name, model_names)
         about, path = _open(name, METRICS_FILE, confirmed=confirmed)
         if confirmed and name in trained_models() and about["recipe"] != _described(name)["recipe"]:
             raise InputError(
@@ -165,12 +166,12 @@ def training_record(models: str | Sequence[str] | None = None, *, confirmed: boo
 
 
 def evaluation_record(*, confirmed: bool = False) -> pd.DataFrame:
-    """What `evaluate` found for the bundled models: attacks, corruptions, out-of-distribution inputs, swapped words.
+    """Return the evaluations of the bundled models: attacks, corruptions, out-of-distribution inputs, swapped words.
 
-    Columns: `EVALUATION_COLUMNS`; of the confirmatory seeds, where ``confirmed``, `CONFIRMED_COLUMNS`, and only what
-    claims compare. ``attrs`` as those of `training_record`.
+    Columns: `EVALUATION_COLUMNS`; with ``confirmed`` the confirmatory seeds, with `CONFIRMED_COLUMNS` and only the
+    protocols that claims compare. ``attrs`` as those of `training_record`.
 
-    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    Raises `MissingResource` without a record, `InputError` for a file that differs from the recorded one.
     """
     about, path = _open(ROBUSTNESS, EVALUATIONS_FILE, confirmed=confirmed)
     frame = read_evaluation(path, CONFIRMED_COLUMNS if confirmed else EVALUATION_COLUMNS)
@@ -192,11 +193,11 @@ def evaluation_record(*, confirmed: bool = False) -> pd.DataFrame:
 
 
 def scaling_record() -> pd.DataFrame:
-    """What `workbench.studies.scaling.scaling_study` found of the operators: time and memory along four sweeps.
+    """Return the recorded time and memory of the attention operators along four sweeps (`scaling_study`).
 
     Columns: `SCALING_COLUMNS`. ``attrs`` as those of `training_record`.
 
-    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    Raises `MissingResource` without a record, `InputError` for a file that differs from the recorded one.
     """
     about, path = _open(OPERATORS, POINTS_FILE)
     frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
@@ -208,12 +209,12 @@ def scaling_record() -> pd.DataFrame:
 
 
 def claims_record() -> pd.DataFrame:
-    """What `workbench.claims` found of bundled models and of MiniLM, one call under another.
+    """Return the recorded verdicts of `workbench.claims` on bundled models and MiniLM, one call after another.
 
-    Columns as those of `workbench.claims`. ``attrs["calls"]`` lists the calls: paper, model, inputs, n, hashes by
-    paper of the claims as they were stated, notes, runs; other ``attrs`` as those of `training_record`.
+    Columns as those of `workbench.claims`. ``attrs["calls"]`` lists the calls: paper, model, inputs, n, a hash of each
+    paper's claims, notes, runs; other ``attrs`` as those of `training_record`.
 
-    Raises `MissingResource` where nothing is on record, `InputError` for a file that is not the one recorded.
+    Raises `MissingResource` without a record, `InputError` for a file that differs from the recorded one.
     """
     about, path = _open(CLAIMS, CLAIMS_FILE)
     frame = read_claims(path)
@@ -232,14 +233,14 @@ def claims_record() -> pd.DataFrame:
 
 
 def read_theorems(path: str | Path) -> pd.DataFrame:
-    """Read rows of a record of theorems, in the types they were written in: an empty text stays one."""
+    """Read rows of a record of theorems with the types they were written in; empty texts stay empty."""
     return pd.read_csv(
         path, keep_default_na=False, na_values={name: [""] for name in ("value", "low", "high")}
     )
 
 
 def theorems_record() -> pd.DataFrame:
-    """Return what theorems and remarks come to in bundled models, a quantity of a model a row.
+    """Return the measured terms of theorems and remarks in bundled models, one quantity of a model per row.
 
     Columns: those of `workbench.studies.theorems.Row`; ``attrs`` as those of `training_record`. Raises as
     `claims_record`.
@@ -254,21 +255,21 @@ def theorems_record() -> pd.DataFrame:
 
 
 def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
-    """What training on embedded data gave (all data sets on record, or those named), under one another.
+    """Return the training records of embedded data sets (all, or those named), concatenated.
 
-    Columns: `EMBEDDED_COLUMNS`. ``variant`` is the mechanism as `PLAN` in `studies.training.embedded_runs` calls it,
-    or "majority", the trivial predictor, which has no seed. ``split`` is "train", "test", or what the trained model
-    underwent, with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`, and ``tested``,
-    the number of test examples of each data set.
+    Columns: `EMBEDDED_COLUMNS`. ``variant`` is a mechanism of `PLAN` in `studies.training.embedded_runs`, or
+    "majority", the trivial predictor, which has no seed. ``split`` is "train", "test", or a perturbation of the test
+    set with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`, and ``tested``, the
+    number of test examples of each data set.
 
-    Raises `UnknownName` for data without a record, `InputError` for a file that is not the one recorded.
+    Raises `UnknownName` for data without a record, `InputError` for a file that differs from the recorded one.
     """
     folder = paths.data_dir() / "records" / EMBEDDED_RECORDS
-    known = sorted(path.parent.name for path in folder.glob(f"*/{EPOCHS_FILE}"))
+    data_names = sorted(path.parent.name for path in folder.glob(f"*/{EPOCHS_FILE}"))
     frames, files, runs, tested = [_nothing(EMBEDDED_COLUMNS)], [], [], {}
-    for name in known if names is None else [names] if isinstance(names, str) else names:
-        if name not in known:
-            raise UnknownName("embedded data on record", name, known)
+    for name in data_names if names is None else [names] if isinstance(names, str) else names:
+        if name not in data_names:
+            raise UnknownName("embedded data on record", name, data_names)
         about, path = _open(f"{EMBEDDED_RECORDS}/{name}", EPOCHS_FILE)
         frame = read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"})
         frames.append(frame.replace({"metric": _OF_EVALUATION}))
@@ -289,9 +290,9 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
 
 
 def beside_softmax(record: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-    """The rows of these metrics of an `embedded_record`, in multiples of softmax's mean on the same data.
+    """Return the rows of these metrics of an `embedded_record`, as multiples of softmax's mean on the same data.
 
-    Raises `InputError` where softmax has none of one of them.
+    Raises `InputError` if softmax lacks one of them.
     """
     rows = record[record["metric"].isin(metrics)]
     of_softmax = rows[rows["variant"] == "softmax"].groupby(["data", "metric"])["value"].mean()
@@ -303,28 +304,28 @@ def beside_softmax(record: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame
 
 
 def beside_perturbed(record: pd.DataFrame, conditions: Mapping[str, str]) -> pd.DataFrame:
-    """The last epochs of an `embedded_record`, its data sets taken apart by what the test set underwent.
+    """Return the last epochs of an `embedded_record`, with one data set for each perturbation of the test set.
 
-    ``conditions`` are words → ``split``: {"clean": "test", "FGSM, ε = 0.02": "fgsm 0.02"}. ``data`` is then "mosaics,
-    FGSM, ε = 0.02", ``split`` "test", and the other columns are as there. The trivial predictor looks at no input, and
-    has its score in each.
+    ``conditions`` maps words to ``split``: {"clean": "test", "FGSM, ε = 0.02": "fgsm 0.02"}. ``data`` becomes "mosaics,
+    FGSM, ε = 0.02" and ``split`` "test"; other columns are unchanged. The trivial predictor ignores its inputs, so its
+    score is repeated in each.
 
-    Raises `InputError` where nothing is on record of any of them.
+    Raises `InputError` if the record has none of the conditions.
     """
     last = record.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
     record = record[record["epoch"] == last]
     trivial = record[record["variant"] == "majority"]
     parts = []
-    for (data, own), (words, split) in itertools.product(
+    for (data, data_rows), (words, split) in itertools.product(
         record.groupby("data", sort=False), conditions.items()
     ):
-        rows = own[(own["split"] == split) & (own["variant"] != "majority")]
+        rows = data_rows[(data_rows["split"] == split) & (data_rows["variant"] != "majority")]
         if len(rows):
             rows = pd.concat([trivial[trivial["data"] == data], rows])
             parts.append(rows.assign(data=f"{data}, {words}", split="test"))
     if not parts:
-        found = ", ".join(map(str, record["split"].unique())) or "nothing"
-        raise InputError(f"the record holds {found}; nothing of {', '.join(conditions.values())}")
+        splits = ", ".join(map(str, record["split"].unique())) or "nothing"
+        raise InputError(f"the record holds {splits}; nothing of {', '.join(conditions.values())}")
     table = pd.concat(parts, ignore_index=True)
     table.attrs = record.attrs
     return table
@@ -334,10 +335,10 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     """Return every committed seed of the bundled `models` ("digits-vit", …), in their order; absent ones are no error.
 
     Columns as those of `training_record`, or `CONFIRMED_COLUMNS` of an evaluation with ``attention``; and
-    ``seed_kind``: "exploratory" for the seeds that had been seen, "confirmatory" for those fixed beforehand. The
-    confirmatory seeds of a model join where all of them are on record, of an evaluation budget by budget: a look at
-    some would choose when to stop. There may be no rows at all. ``attrs["absent"]`` says for every model without a row
-    why, and what would make it.
+    ``seed_kind``: "exploratory" for seeds seen before, "confirmatory" for seeds fixed beforehand. A model's
+    confirmatory seeds are included only if all of them are on record (for evaluations, budget by budget), since partial
+    results could influence when to stop. The frame may be empty. ``attrs["absent"]`` gives, for every model without a
+    row, the reason and the command that makes its record.
     """
     explored = trained_models()
     trained = {*explored, *trained_models(confirmed=True)}
@@ -346,8 +347,10 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
         for name in models
         if name not in trained
     }
-    known = [name for name in models if name in trained]
-    frame = _every_training(known) if known else _nothing((*TRAINING_COLUMNS, "seed_kind"))
+    names_on_record = [name for name in models if name in trained]
+    frame = (
+        _every_training(names_on_record) if names_on_record else _nothing((*TRAINING_COLUMNS, "seed_kind"))
+    )
     if kind == "training":
         frame.attrs["absent"] = absent
         return frame
@@ -356,39 +359,43 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
         exploratory = evaluation_record()
     except MissingResource as reason:
         nothing = _nothing((*CONFIRMED_COLUMNS, "attention", "seed_kind"))
-        nothing.attrs["absent"] = absent | dict.fromkeys(known, str(reason))
+        nothing.attrs["absent"] = absent | dict.fromkeys(names_on_record, str(reason))
         return nothing
-    specs = [f"bundled:{name}" for name in known]
-    bundled = {f"bundled:{name}": _described(name)["seeds"][0] for name in known if name in explored}
+    specs = [f"bundled:{name}" for name in names_on_record]
+    bundled = {
+        f"bundled:{name}": _described(name)["seeds"][0] for name in names_on_record if name in explored
+    }
     frames = [exploratory.assign(training_seed=exploratory["model"].map(bundled), seed_kind=EXPLORED)]
     try:
         confirmed = evaluation_record(confirmed=True)
         frames.append(_complete(confirmed).assign(seed_kind=CONFIRMED))
     except MissingResource:
         pass
-    frame = pd.concat([conform_evaluation(one, (*CONFIRMED_COLUMNS, "seed_kind")) for one in frames])
+    frame = pd.concat([conform_evaluation(source, (*CONFIRMED_COLUMNS, "seed_kind")) for source in frames])
     rows = frame[frame["model"].isin(specs)].reset_index(drop=True)
     names = rows["model"].str.removeprefix("bundled:")
     rows = rows.assign(attention=names.map(attention))
-    order = {name: number for number, name in enumerate(known)}
+    order = {name: number for number, name in enumerate(names_on_record)}
     rows = rows.sort_values("model", key=lambda specs: names[specs.index].map(order), kind="stable")
-    for name in set(known) - set(names):
+    for name in set(names_on_record) - set(names):
         absent[name] = "not in the record of evaluations; make it with: make records"
     sources = [exploratory, confirmed] if len(frames) > 1 else [exploratory]
-    runs = [run for one in sources for run in one.attrs["provenance"] if run["model"]["spec"] in specs]
+    runs = [run for source in sources for run in source.attrs["provenance"] if run["model"]["spec"] in specs]
     rows.attrs = {
-        "records": shared([file for one in sources for file in one.attrs["records"]]),
+        "records": shared([file for source in sources for file in source.attrs["records"]]),
         "provenance": shared(runs),
-        "notes": list(dict.fromkeys(note for one in sources for note in one.attrs["notes"])),
+        "notes": list(dict.fromkeys(note for source in sources for note in source.attrs["notes"])),
         "absent": absent,
     }
     return rows.reset_index(drop=True)
 
 
 def _every_training(names: Sequence[str]) -> pd.DataFrame:
-    """Training of these models: the seeds that had been seen, and the confirmatory ones where all are on record."""
-    seeds = {name: _answering(name, held) for name, held in confirmed_seeds(names).items()}
-    complete = [name for name, held in seeds.items() if held]
+    """Return the training of these models: exploratory seeds, and confirmatory ones if all are on record."""
+    seeds = {
+        name: _answering(name, seeds_on_record) for name, seeds_on_record in confirmed_seeds(names).items()
+    }
+    complete = [name for name, seeds_on_record in seeds.items() if seeds_on_record]
     explored = [name for name in names if name in trained_models()]
     frames = [training_record(explored).assign(seed_kind=EXPLORED)] if explored else []
     if complete:
@@ -401,28 +408,30 @@ def _every_training(names: Sequence[str]) -> pd.DataFrame:
         frames[-1].attrs = attrs
     joined = pd.concat(frames, ignore_index=True)
     order = {name: number for number, name in enumerate(names)}
-    joined = joined.sort_values("model", key=lambda own: own.map(order), kind="stable").reset_index(drop=True)
+    joined = joined.sort_values("model", key=lambda column: column.map(order), kind="stable").reset_index(
+        drop=True
+    )
     joined.attrs = {
-        "records": shared([file for one in frames for file in one.attrs["records"]]),
-        "provenance": shared([run for one in frames for run in one.attrs["provenance"]]),
+        "records": shared([file for part in frames for file in part.attrs["records"]]),
+        "provenance": shared([run for part in frames for run in part.attrs["provenance"]]),
         "notes": [],
     }
     return joined
 
 
 def _complete(confirmed: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the fixed seeds of each model and budget, of those budgets of which all of a stage are on record."""
+    """Return the rows of fixed seeds of each model and budget, where all seeds of a stage are on record."""
     keys = ["protocol", "kind", "epsilon", "severity", "metric"]
     parts = [confirmed.iloc[:0]]
-    for model, own in confirmed.groupby("model", sort=False):
+    for model, model_rows in confirmed.groupby("model", sort=False):
         name = str(model).removeprefix("bundled:")
-        for _, rows in own.groupby(keys, dropna=False, sort=False):
+        for _, rows in model_rows.groupby(keys, dropna=False, sort=False):
             parts.append(rows[rows["training_seed"].isin(_answering(name, rows["training_seed"].tolist()))])
     return pd.concat(parts)
 
 
 def _answering(name: str, seeds: Sequence[int]) -> tuple[int, ...]:
-    """The confirmatory seeds that answer about one model, of these on record."""
+    """Return those of the recorded ``seeds`` that count as confirmatory for one model."""
     return evidence([name], CONFIRMATORY, {name: seeds}, continued=CONTINUED)[0].get(name, ())
 
 
@@ -433,12 +442,12 @@ def _nothing(columns: Sequence[str]) -> pd.DataFrame:
 
 
 def read_metrics(path: str | Path) -> pd.DataFrame:
-    """The rows of a ``metrics.csv``, every digit kept; quantities without a unit have an empty one."""
+    """Read the rows of a ``metrics.csv``, every digit kept; missing units become empty texts."""
     return pd.read_csv(path).fillna({"unit": ""})
 
 
 def read_evaluation(path: str | Path, columns: Sequence[str] = EVALUATION_COLUMNS) -> pd.DataFrame:
-    """A frame that ``workbench study evaluate`` or the committed record wrote as CSV, types restored."""
+    """Read an evaluation written as CSV by ``workbench study evaluate`` or a record, types restored."""
     frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
     absent = [name for name in columns if name not in frame]
     if absent:
@@ -447,7 +456,7 @@ def read_evaluation(path: str | Path, columns: Sequence[str] = EVALUATION_COLUMN
 
 
 def read_claims(path: str | Path) -> pd.DataFrame:
-    """A table of `workbench.claims` that was written as CSV, every digit kept, types restored."""
+    """Read a table of `workbench.claims` from CSV, every digit kept, types restored."""
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     frame = frame.assign(n=frame["n"].astype(int), primary=frame["primary"] == "True")
     frame["untrained_n"] = pd.to_numeric(frame["untrained_n"]).astype("Int64")
@@ -460,7 +469,7 @@ def read_claims(path: str | Path) -> pd.DataFrame:
 
 
 def conform_evaluation(frame: pd.DataFrame, columns: Sequence[str] = EVALUATION_COLUMNS) -> pd.DataFrame:
-    """The same rows with exactly these columns, in order and with fixed types; absent ones are null."""
+    """Return the rows with exactly these columns, in order and with fixed types; absent ones are null."""
     frame = frame.reindex(columns=list(columns))
     return frame.astype({name: _EVALUATION_TYPES.get(name, "string") for name in columns})
 
@@ -471,7 +480,7 @@ def _described(name: str, *, confirmed: bool = False) -> dict[str, Any]:
 
 
 def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with exactly `SCALING_COLUMNS`, in order and with fixed types; absent ones are null."""
+    """Return the rows with exactly `SCALING_COLUMNS`, in order and with fixed types; absent ones are null."""
     frame = frame.reindex(columns=list(SCALING_COLUMNS))
     return frame.astype({name: _SCALING_TYPES.get(name, "string") for name in SCALING_COLUMNS})
 
@@ -479,29 +488,32 @@ def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
 def write_record(
     folder: Path, file: str, frame: pd.DataFrame, about: Mapping[str, Any], *more: Path
 ) -> dict[str, Any]:
-    """Write a record: numbers as CSV, and what it says of itself, with the hashes of these and of ``more`` files.
+    """Write a record: numbers as CSV, and a description with the hashes of the CSV and of ``more`` files.
 
-    Returns what its JSON file holds.
+    Returns the content of its JSON file.
     """
     path = atomic_write(folder / file, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    hashes = {os.path.relpath(one, folder).replace(os.sep, "/"): sha256_file(one) for one in (path, *more)}
+    hashes = {
+        os.path.relpath(written, folder).replace(os.sep, "/"): sha256_file(written)
+        for written in (path, *more)
+    }
     record = {**about, "files": hashes}
     write_json(folder / RECORD_FILE, record)
     return record
 
 
 def _open(name: str, file: str, *, confirmed: bool = False) -> tuple[dict[str, Any], Path]:
-    """What a record says of itself, and its file of numbers, which must have the hash recorded there."""
+    """Return a record's description and its file of numbers, after checking the recorded hash."""
     path = _folder(confirmed) / name / file
-    where = f"data/{'confirmed/' * confirmed}records/{name}/{file}"
+    where = f"data/{'confirmed/' if confirmed else ''}records/{name}/{file}"
     if not path.is_file():
         target = "confirm" if confirmed else _MADE_BY.get(name.partition("/")[0], "train")
         raise MissingResource(f"no record {where}; make it with: make {target}")
     about = _described(name, confirmed=confirmed)
-    recorded, found = about["files"][file], sha256_file(path)
-    if recorded != found:
+    recorded, actual = about["files"][file], sha256_file(path)
+    if recorded != actual:
         raise InputError(
-            f"{where} is not the one that its {RECORD_FILE} describes (SHA-256 {found[:12]}…, "
+            f"{where} is not the one that its {RECORD_FILE} describes (SHA-256 {actual[:12]}…, "
             f"recorded {recorded[:12]}…): restore it from version control, or make the record again"
         )
     return about, path

@@ -1,4 +1,4 @@
-"""Printed tables of evaluations, trainings, costs and effects."""
+"""Print tables of evaluations, trainings, costs and effects."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _TRAINING = ("model", "attention", "seed", "epoch", "split", "metric", "value")
 
 
 def _costs_table(data: pd.DataFrame) -> pd.DataFrame:
-    """Multiples of the baseline; the baseline's own row has what they are multiples of."""
+    """Return multiples of the baseline; the baseline's own row has the absolute values."""
     keys = [*(["problem"] if "problem" in data else []), "source", "baseline", "attention"]
-    shown = data[keys].copy()
-    shown["quantity"] = [
+    table = data[keys].copy()
+    table["quantity"] = [
         f"{_SHORT[metric]} ({condition})" if condition else _SHORT[metric]
         for metric, condition in data[["metric", "condition"]].itertuples(index=False)
     ]
-    shown["text"] = [
+    table["text"] = [
         f"1 = {value:.3g} {unit}".rstrip() if name == baseline else f"{ratio:.3g}"
         for name, baseline, value, unit, ratio in data[
             ["attention", "baseline", "value", "unit", "ratio"]
         ].itertuples(index=False)
     ]
-    return pivoted(shown, keys)
+    return pivoted(table, keys)
 
 
 def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, a column per quantity: value, its range, and a significant difference from the baseline."""
+    """Return a row per variant, a column per quantity: value, range, and a significant difference from the baseline."""
     words = [
         None
         if pd.isna(value)
@@ -45,22 +45,22 @@ def _beside_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _training_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per model, a column per split and metric: at the last epoch the median, least and most of the seeds."""
+    """Return a row per model, a column per split and metric: median and range over seeds at the last epoch."""
     last = data[data["epoch"] == data.groupby(["model", "split", "metric"])["epoch"].transform("max")]
-    shown = last.groupby(["model", "attention", "split", "metric"], sort=False)["value"].agg(
+    summary = last.groupby(["model", "attention", "split", "metric"], sort=False)["value"].agg(
         ["median", "min", "max"]
     )
-    shown = shown.reset_index()
-    shown["quantity"] = shown["split"] + " " + shown["metric"]
-    cells = shown[["median", "min", "max"]].itertuples(index=False)
-    shown["text"] = [f"{middle:.3g} [{least:.3g}, {most:.3g}]" for middle, least, most in cells]
-    return pivoted(shown, ["model", "attention"])
+    summary = summary.reset_index()
+    summary["quantity"] = summary["split"] + " " + summary["metric"]
+    cells = summary[["median", "min", "max"]].itertuples(index=False)
+    summary["text"] = [f"{middle:.3g} [{least:.3g}, {most:.3g}]" for middle, least, most in cells]
+    return pivoted(summary, ["model", "attention"])
 
 
 def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
-    shown = data[data["severity"].isna()]
-    if "training_seed" in shown and shown["training_seed"].isna().any():
-        shown = shown[shown["training_seed"].isna()]  # the means over seeds
+    rows = data[data["severity"].isna()]
+    if "training_seed" in rows and rows["training_seed"].isna().any():
+        rows = rows[rows["training_seed"].isna()]  # the means over seeds
     conditions = [
         ", ".join(
             [
@@ -69,26 +69,26 @@ def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
                 *([] if metric == "accuracy_top1" else [quantity_label(metric)]),
             ]
         )
-        for protocol, kind, epsilon, metric in shown[["protocol", "kind", "epsilon", "metric"]].itertuples(
+        for protocol, kind, epsilon, metric in rows[["protocol", "kind", "epsilon", "metric"]].itertuples(
             index=False
         )
     ]
     # In a comparison with baselines the interval is the ratio's.
-    value = "ratio" if "ratio" in shown else "value"
-    cells = [with_interval(*row) for row in shown[[value, "low", "high"]].itertuples(index=False)]
-    if "seeds" in shown:
-        many = [f" ({count} seed{'s'[: count - 1]})" for count in shown["seeds"]]
+    value = "ratio" if "ratio" in rows else "value"
+    cells = [with_interval(*row) for row in rows[[value, "low", "high"]].itertuples(index=False)]
+    if "seeds" in rows:
+        many = [f" ({count} seed{'s' if count > 1 else ''})" for count in rows["seeds"]]
         cells = [text + words for text, words in zip(cells, many, strict=True)]
-    names = shown["model"].str.removeprefix("bundled:")
-    if "compared" in shown:  # with a baseline
-        signs = shown["compared"].map({"difference": " − ", "ratio": " / "})
-        names = (names + signs + shown["baseline"].str.removeprefix("bundled:")).where(signs.notna(), names)
-    shown = shown.assign(model=names, condition=conditions, text=cells)
-    several = shown.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
+    names = rows["model"].str.removeprefix("bundled:")
+    if "compared" in rows:  # with a baseline
+        signs = rows["compared"].map({"difference": " − ", "ratio": " / "})
+        names = (names + signs + rows["baseline"].str.removeprefix("bundled:")).where(signs.notna(), names)
+    rows = rows.assign(model=names, condition=conditions, text=cells)
+    several = rows.groupby(["model", "condition"])[value].agg(["median", "min", "max", "count"])
     for seeds in several[several["count"] > 1].reset_index().to_dict("records"):  # of training
-        same = (shown["model"] == seeds["model"]) & (shown["condition"] == seeds["condition"])
-        shown.loc[same, "text"] = "{median:.3g} ({min:.3g} to {max:.3g})".format(**seeds)
-    wide = shown.drop_duplicates(["model", "condition"]).set_index(["model", "condition"])["text"]
+        same = (rows["model"] == seeds["model"]) & (rows["condition"] == seeds["condition"])
+        rows.loc[same, "text"] = "{median:.3g} ({min:.3g} to {max:.3g})".format(**seeds)
+    wide = rows.drop_duplicates(["model", "condition"]).set_index(["model", "condition"])["text"]
     wide = wide.unstack("condition", sort=False)[list(dict.fromkeys(conditions))]
     if wide.shape[0] < wide.shape[1]:
         wide = wide.T
@@ -98,15 +98,15 @@ def _evaluation_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _effects_table(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per comparison: measured, verdict, and the range of what is published."""
+    """Return a row per comparison: measurement, verdict, and the range of published values."""
     rows = []
-    for _, own in data.groupby(["group", "label"], sort=False):
-        row = {"models": own["group"].iloc[0], "compared": own["label"].iloc[0]}
-        for here in own[own["source"] == "here"].to_dict("records"):
+    for _, comparison in data.groupby(["group", "label"], sort=False):
+        row = {"models": comparison["group"].iloc[0], "compared": comparison["label"].iloc[0]}
+        for here in comparison[comparison["source"] == "here"].to_dict("records"):
             row["verdict"] = here["verdict"]
             if pd.notna(here["value"]):
                 row["measured [95 %]"] = with_interval(here["value"], here["low"], here["high"])
-        printed = own.loc[own["source"] == "published", "value"]
+        printed = comparison.loc[comparison["source"] == "published", "value"]
         if len(printed):
             ends = dict.fromkeys(f"{end:.3g}" for end in (printed.min(), printed.max()))
             row["published"] = " to ".join(ends)

@@ -1,8 +1,8 @@
-"""What theorems and remarks of the papers come to in bundled models: ``workbench study records theorems``.
+"""Measure the terms of the papers' theorems and remarks in bundled models: ``workbench study records theorems``.
 
 Each row of ``data/records/theorems`` is one quantity of one model, trained or untrained: abdullaev2025 Theorem IV.1 and
-Corollary III.2, saritas2025 Appendices A.1 and D. The pages of the papers show them. The unit of sampling of a trained
-model is an input, that of untrained weights an initialisation, and that of a training a seed.
+Corollary III.2, saritas2025 Appendices A.1 and D. The papers' pages show them. The sampling unit is an input for a
+trained model, an initialisation for untrained weights, and a seed for a training.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEEDS = (1907, 1912, 1931)
 
 
 class Row(NamedTuple):
-    """One quantity of one model; ``weights`` is "trained", "untrained", or what they were trained with."""
+    """One quantity of one model; ``weights`` is "trained", "untrained", or the training setting."""
 
     paper: str
     place: str
@@ -68,9 +68,9 @@ class Row(NamedTuple):
 
 
 def make_theorems_record(data: Path, work: Path, *, workers: int = 1) -> dict[str, Any]:
-    """Measure every row, and write ``data/records/theorems`` in place of what is there.
+    """Measure every row and write ``data/records/theorems``, replacing the old record.
 
-    Parts that are measured and trainings lie in `work`; parts are removed once the record is written.
+    Measured parts and trainings are kept in `work`; the parts are removed once the record is written.
     """
     from joblib import Parallel, delayed
 
@@ -92,7 +92,7 @@ def make_theorems_record(data: Path, work: Path, *, workers: int = 1) -> dict[st
 
 
 def measured_part(name: str, work: Path) -> Path:
-    """Return the file of one of `PARTS`, measured on one thread unless it lies in `work`."""
+    """Return the file of one of `PARTS`, measured on one thread unless it is in `work`."""
     path = work / f"{name}.csv"
     if not path.is_file():
         with one_thread():
@@ -121,7 +121,7 @@ def _sample(spec: str, checkpoint: str | None, n: int) -> _Sample:
 def _trained_and_not(
     spec: str, measure: Callable[[_Sample], dict[str, list[float]]]
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """What ``measure`` gives of every input of the trained model, and on average of every initialisation."""
+    """Apply ``measure`` to every input of the trained model, and on average to every initialisation."""
     yield "trained", "inputs", pd.DataFrame(measure(_sample(spec, None, TRAINED_INPUTS)))
     each = [
         pd.DataFrame(measure(_sample(spec, name, UNTRAINED_INPUTS))).mean()
@@ -134,34 +134,34 @@ def _trained_and_not(
 
 
 def growth_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
-    """Growth of Lipschitz constants over all layers without MLPs, plain and boosted, beside the theorem's bounds."""
+    """Measure Lipschitz growth over all layers without MLPs, plain and boosted, and the theorem's bounds."""
     for weights, units, frame in _trained_and_not(spec, _growth):
         layers = int(frame["layers"].iloc[0])
-        found = {
+        findings = {
             ("largest local Lipschitz constant L of an attention layer", ""): mean_interval(
                 frame["largest 0"]
             )
         }
         for t in SHARES:
             for name, quantity in (("growth", f"growth K of {layers} layers"), ("bound", "bound of K")):
-                found[quantity, f"t = {t:g}"] = mean_interval(frame[f"{name} {t:g}"])
+                findings[quantity, f"t = {t:g}"] = mean_interval(frame[f"{name} {t:g}"])
         for t in SHARES[1:]:
             for name, quantity in (
                 ("growth", "K boosted over K plain"),
                 ("bound", "the same of their bounds"),
             ):
                 ratio = paired_interval(frame[f"{name} {t:g}"], frame[f"{name} 0"], ratio=True)
-                found[quantity, f"t = {t:g}"] = ratio
+                findings[quantity, f"t = {t:g}"] = ratio
             printed = (1 - t / (frame["largest 0"] + 1)) ** layers
-            found["printed (1 − t/(L + 1))ⁿ, with the largest L", f"t = {t:g}"] = mean_interval(
+            findings["printed (1 − t/(L + 1))ⁿ, with the largest L", f"t = {t:g}"] = mean_interval(
                 printed, ratio=True
             )
-        for (quantity, setting), one in found.items():
-            yield Row("abdullaev2025", "Theorem IV.1", quantity, setting, spec, weights, *one[:4], units)
+        for (quantity, setting), finding in findings.items():
+            yield Row("abdullaev2025", "Theorem IV.1", quantity, setting, spec, weights, *finding[:4], units)
 
 
 def learned_rows() -> Iterator[Row]:
-    """t that the bundled models with boosted residuals learned."""
+    """Read the t that the bundled models with boosted residuals learned."""
     for boosted in ("bundled:digits-softmax-boost", "bundled:digits-bilateral-boost"):
         blocks: Any = _sample(boosted, None, 1).module.blocks
         learned = pd.Series(
@@ -182,10 +182,10 @@ def _growth(sample: _Sample) -> dict[str, list[float]]:
     layers = [lambda tokens, block=block: block.ls1(block.attn(block.norm1(tokens))) for block in blocks]
     columns: dict[str, list[float]] = {"layers": [float(len(layers))] * len(sample.batch)}
     for t in SHARES:
-        found = residual_growth(layers, first[0], t, tolerance=1e-3)
-        columns[f"largest {t:g}"] = found.lipschitz.amax(-1).tolist()
-        columns[f"growth {t:g}"] = found.growth[:, -1].tolist()
-        columns[f"bound {t:g}"] = found.bound[:, -1].tolist()
+        residual = residual_growth(layers, first[0], t, tolerance=1e-3)
+        columns[f"largest {t:g}"] = residual.lipschitz.amax(-1).tolist()
+        columns[f"growth {t:g}"] = residual.growth[:, -1].tolist()
+        columns[f"bound {t:g}"] = residual.bound[:, -1].tolist()
     return columns
 
 
@@ -193,22 +193,22 @@ def _growth(sample: _Sample) -> dict[str, list[float]]:
 
 
 def output_rows() -> Iterator[Row]:
-    """How far noise in the logits moves the outputs of heads, beside the corollary's bound; and both against N."""
+    """Measure how far noise in the logits moves heads' outputs, the corollary's bound, and both against N."""
     for spec, source in (
         ("bundled:digits-vit", "bundled:digits"),
         ("bundled:prose-softmax", "bundled:prose"),
     ):
         for weights, units, frame in _output_frames(spec, source):
             moved, bound = frame["output_perturbation"], frame["output_perturbation_bound"]
-            found = {
+            findings = {
                 "perturbation of a head's output": mean_interval(moved),
                 "its bound σ L √N ‖V‖, L = 1/2": mean_interval(bound),
                 "perturbation over bound": paired_interval(moved, bound, ratio=True),
                 "‖V‖ over √(dN) times the root mean square of V": mean_interval(frame["value_norm_ratio"]),
             }
-            for quantity, one in found.items():
+            for quantity, finding in findings.items():
                 yield Row(
-                    "abdullaev2025", "Corollary III.2", quantity, "σ = 1", spec, weights, *one[:4], units
+                    "abdullaev2025", "Corollary III.2", quantity, "σ = 1", spec, weights, *finding[:4], units
                 )
     for spread in (1.0, 10.0):
         yield from against_keys(spread)
@@ -222,8 +222,8 @@ def _output_frames(spec: str, source: str) -> Iterator[tuple[str, str, pd.DataFr
             "softmax-sensitivity", model=spec, inputs=source, n=n, seed=SEED, checkpoint=checkpoint, null_samples=0,
             device="cpu",
         )  # fmt: skip
-        whole = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
-        return whole[whole["statistic"].isna()].pivot_table(index="input", columns="metric", values="value")
+        means = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
+        return means[means["statistic"].isna()].pivot_table(index="input", columns="metric", values="value")
 
     yield "trained", "inputs", measured(None, TRAINED_INPUTS)
     each = [
@@ -234,7 +234,7 @@ def _output_frames(spec: str, source: str) -> Iterator[tuple[str, str, pd.DataFr
 
 
 def against_keys(spread: float, width: int = 64, samples: int = 200) -> Iterator[Row]:
-    """Exponents of N of the perturbation and of its bound, for random logits N(0, spread²) and values N(0, 1)."""
+    """Fit the exponents of N of the perturbation and its bound, for random logits N(0, spread²) and values N(0, 1)."""
     from scipy import stats
 
     moved, bounds = [], []
@@ -251,24 +251,24 @@ def against_keys(spread: float, width: int = 64, samples: int = 200) -> Iterator
         fit = stats.linregress(logs[0], values)
         half = float(stats.t.ppf(0.975, len(SIZES) - 2)) * float(fit.stderr)
         slope = float(fit.slope)
-        place = ("abdullaev2025", "Corollary III.2", quantity, setting, "", "")
-        yield Row(*place, slope, slope - half, slope + half, len(SIZES), "sizes")
+        labels = ("abdullaev2025", "Corollary III.2", quantity, setting, "", "")
+        yield Row(*labels, slope, slope - half, slope + half, len(SIZES), "sizes")
 
 
 # saritas2025 Appendix A.1 ------------------------------------------------------------------------------------
 
 
 def assignment_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
-    """How far the cross-term and the projection loss depend on the assignment of axes, over all assignments."""
+    """Measure how the cross-term and the projection loss depend on the assignment of axes, over all assignments."""
     for weights, units, frame in _trained_and_not(spec, _assignments):
         for quantity, ratio in (("cross-term, largest over least", True), ("loss J, largest over least", True),
                                 ("least J over the zero predictor's", False)):  # fmt: skip
-            found = mean_interval(frame[quantity], ratio=ratio)
-            yield Row("saritas2025", "Appendix A.1", quantity, "", spec, weights, *found[:4], units)
+            finding = mean_interval(frame[quantity], ratio=ratio)
+            yield Row("saritas2025", "Appendix A.1", quantity, "", spec, weights, *finding[:4], units)
 
 
 def _assignments(sample: _Sample) -> dict[str, list[float]]:
-    """Geometric means over layers and heads, of every input."""
+    """Return geometric means over layers and heads, of every input."""
     import workbench
 
     captured: Any = workbench.capture(sample.module, sample.batch, sites=["q", "k", "v", "head_out", "scale"])
@@ -300,13 +300,13 @@ def _of_head(q: Tensor, k: Tensor, v: Tensor, h: Tensor, *, scale: float) -> dic
 
 
 def value_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
-    """Alignment of softmax attention's values with its right singular vectors."""
+    """Measure the alignment of softmax attention's values with its right singular vectors."""
     for weights, units, frame in _trained_and_not(spec, _of_values):
         yield from _aligned("values V of softmax attention", spec, weights, units, frame)
 
 
 def score_rows(work: Path, spec: str = "bundled:digits-primal") -> Iterator[Row]:
-    """Alignment of r-scores with the right singular vectors, trained with and without the penalty."""
+    """Measure the alignment of r-scores with the right singular vectors, trained with and without the penalty."""
     each = [
         pd.DataFrame(_of_scores(_sample(spec, name, UNTRAINED_INPUTS))).mean()
         for name in untrained_checkpoints(spec, INITIALISATIONS)
@@ -314,29 +314,31 @@ def score_rows(work: Path, spec: str = "bundled:digits-primal") -> Iterator[Row]
     what = "r-scores of Primal-Attention"
     yield from _aligned(what, spec, "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True))
     for penalty in PENALTIES:
-        found = [pd.DataFrame(_of_scores(_penalised(penalty, seed, work))).mean() for seed in SEEDS]
-        frame = pd.DataFrame(found).reset_index(drop=True)
+        means = [pd.DataFrame(_of_scores(_penalised(penalty, seed, work))).mean() for seed in SEEDS]
+        frame = pd.DataFrame(means).reset_index(drop=True)
         yield from _aligned(what, spec, f"trained, η = {penalty:g}", "seeds", frame)
 
 
 def _aligned(what: str, spec: str, weights: str, units: str, frame: pd.DataFrame) -> Iterator[Row]:
     aligned, rotated = frame["as they are"], frame["directions rotated at random"]
-    found = {
+    findings = {
         "as they are": mean_interval(aligned),
         "directions rotated at random": mean_interval(rotated),
         "the first less the second": paired_interval(aligned, rotated),
     }
     quantity = f"{what}: mean |cosine| with H_r"
-    for setting, one in found.items():
-        yield Row("saritas2025", "Appendix D", quantity, setting, spec, weights, *one[:4], units)
+    for setting, finding in findings.items():
+        yield Row("saritas2025", "Appendix D", quantity, setting, spec, weights, *finding[:4], units)
 
 
 def _of_values(sample: _Sample) -> dict[str, list[float]]:
     import workbench
 
     captured: Any = workbench.capture(sample.module, sample.batch, sites=["v", "attn"])
-    found = [_alignment(layer.v.double(), layer.attn.double()) for layer in captured]
-    return {name: torch.stack([one[name] for one in found]).mean((0, 2)).tolist() for name in found[0]}
+    alignments = [_alignment(layer.v.double(), layer.attn.double()) for layer in captured]
+    return {
+        name: torch.stack([part[name] for part in alignments]).mean((0, 2)).tolist() for name in alignments[0]
+    }
 
 
 def _of_scores(sample: _Sample) -> dict[str, list[float]]:
@@ -346,12 +348,12 @@ def _of_scores(sample: _Sample) -> dict[str, list[float]]:
     sample.module(sample.batch)
     handle.remove()
     _, sites = layer.attend(tokens[0], observe=True)
-    found = _alignment(sites["r_scores"], layer.kernel(tokens[0]))
-    return {name: values.mean(-1).tolist() for name, values in found.items()}
+    alignment = _alignment(sites["r_scores"], layer.kernel(tokens[0]))
+    return {name: values.mean(-1).tolist() for name, values in alignment.items()}
 
 
 def _alignment(vectors: Tensor, kernel: Tensor) -> dict[str, Tensor]:
-    """`singular_alignment` (input, head) of vectors, and of the same ones mixed by a random rotation."""
+    """Return `singular_alignment` (input, head) of vectors, and of their random rotation."""
     right = kernel_svd(kernel, vectors.shape[-1]).right
     drawn = generator(SEED, "theorems", "rotation")
     width = vectors.shape[-1]
@@ -363,7 +365,7 @@ def _alignment(vectors: Tensor, kernel: Tensor) -> dict[str, Tensor]:
 
 
 def _penalised(penalty: float, seed: int, work: Path) -> _Sample:
-    """Primal-Attention in the last layer, trained on digits with this η."""
+    """Train Primal-Attention in the last layer on digits with this η."""
     from workbench.studies.training.runs import asked_recipe, train
 
     recipe = dataclasses.replace(
@@ -382,4 +384,4 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "values": lambda work: value_rows(),
     "scores": score_rows,
 }
-"""What is measured by itself: function of the folder of trainings."""
+"""Independent parts of the record: name → function of the folder of trainings."""

@@ -124,7 +124,7 @@ def make_robustness_record(
     names = [job.stem.removesuffix(f"-{job.protocol}") if job.seed else job.model for job in wanted]
     about = {
         "name": ROBUSTNESS,
-        "command": COMMAND + " --confirm" * (runs is not None),
+        "command": COMMAND if runs is None else f"{COMMAND} --confirm",
         "seed": SEED,
         "threads": 1,
         **({"reference": REFERENCE} if runs is None else {}),

@@ -213,7 +213,8 @@ def _test_set(model: LoadedModel) -> str:
 def _frame(rows: list[dict[str, Any]], outcomes: bool = False) -> pd.DataFrame:
     """Rows as a frame with exactly our columns, in order and with fixed types; absent ones are null."""
     filled = [{**row, "unit": METRICS[row["metric"]].unit or None, "version": __version__} for row in rows]
-    return conform_evaluation(pd.DataFrame(filled), (*EVALUATION_COLUMNS, *["outcomes"] * outcomes))
+    columns = (*EVALUATION_COLUMNS, "outcomes") if outcomes else EVALUATION_COLUMNS
+    return conform_evaluation(pd.DataFrame(filled), columns)
 
 
 def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -82,7 +82,7 @@ def _regime(sizes: pd.Series, counted: pd.Series) -> float:
 def measured_on(frame: pd.DataFrame) -> str:
     """The device, number format and threads of a study."""
     (run, *_) = provenance_of(frame)
-    return f"{run['device']}, {run['dtype']}, {run['threads']} thread{'s' * (run['threads'] > 1)}"
+    return f"{run['device']}, {run['dtype']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}"
 
 
 def times_beside(frame: pd.DataFrame, record: pd.DataFrame) -> str:

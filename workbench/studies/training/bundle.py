@@ -170,7 +170,7 @@ def _write_records(
         metrics, runs = _beside_recorded(records, metrics, runs, shared)
     about = {
         "name": name,
-        "command": f"{COMMAND} --model bundled:{name}" + " --confirm" * (models is None),
+        "command": f"{COMMAND} --model bundled:{name}{' --confirm' if models is None else ''}",
         "threads": 1,
         "seeds": [run["seed"] for run in runs],
         **{

@@ -87,7 +87,7 @@ def parse_variant(text: str) -> VariantName:
     words = text.split() if isinstance(text, str) else []
     pairs = [word.partition("=") for word in words[1:]]
     name, plus, ending = words[0].partition("+") if words else ("", "", "")
-    if not name or ending != "boost" * bool(plus) or not all(key and value for key, _, value in pairs):
+    if not name or ending != ("boost" if plus else "") or not all(key and value for key, _, value in pairs):
         raise InputError(
             f"cannot read the attention variant {text!r}; write NAME, NAME+boost or NAME OPTION=VALUE, as in "
             "'rpc-sym num_iter=[5]'"

@@ -291,7 +291,8 @@ def _name(task: Task, recipe: Recipe) -> str:
         plain = architecture == "vit" and recipe.attention == "softmax" and not recipe.boost
         parts = [architecture if plain else recipe.attention]
     mlp = recipe.architecture.get("mlp", "mlp")
-    return "-".join([task.name, *parts, *([] if mlp == "mlp" else [mlp]), *["boost"] * recipe.boost])
+    parts += ([] if mlp == "mlp" else [mlp]) + (["boost"] if recipe.boost else [])
+    return "-".join([task.name, *parts])
 
 
 def _variant(recipe: Recipe) -> dict[str, Any]:
@@ -309,8 +310,8 @@ def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> st
     """What to type for a run again. Flags are values, lists of values (repeated), or True."""
     words = ["workbench", "study", "train", task]
     for name, value in flags.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [f"--{name}"] if one is True else [f"--{name}", shlex.quote(str(one))]
+        for entry in value if isinstance(value, list) else [value]:
+            words += [f"--{name}"] if entry is True else [f"--{name}", shlex.quote(str(entry))]
     return " ".join([*words, "--seed", str(seed), "--epochs", str(epochs)])
 
 

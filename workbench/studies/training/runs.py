@@ -125,7 +125,8 @@ def run_name(
         return None
     words = [attention] if attention else []
     words += [_written(value) for value in (options or {}).values()]
-    return "-".join([Path(recipe).stem, *words, *["boost"] * boost])
+    words += ["boost"] if boost else []
+    return "-".join([Path(recipe).stem, *words])
 
 
 def asked_recipe(

@@ -149,7 +149,11 @@ def task_costs(
             asked = {"embedded": [chosen.embedded], "published": [*chosen.published.values()]}
             parts += [
                 _measured(
-                    name, f"{chosen.recipe}{'-embedded' * (kind == 'embedded')}", length, rounds, budget
+                    name,
+                    f"{chosen.recipe}{'-embedded' if kind == 'embedded' else ''}",
+                    length,
+                    rounds,
+                    budget,
                 )
                 for kind in lengths
                 for length in asked[kind]
