@@ -192,7 +192,7 @@ def _memory_needed(operator: Operator, backward: bool, device: str, size: tuple[
     with FakeTensorMode(), Allocations() as seen:
         inputs = _inputs(*size, device=device, gradients=backward)
         _step(operator.compute, [getattr(inputs, name) for name in operator.reads], backward)()
-    return seen.made
+    return seen.total
 
 
 if __name__ == "__main__":

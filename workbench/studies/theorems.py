@@ -366,11 +366,9 @@ def _alignment(vectors: Tensor, kernel: Tensor) -> dict[str, Tensor]:
 
 def _penalised(penalty: float, seed: int, work: Path) -> _Sample:
     """Train Primal-Attention in the last layer on digits with this η."""
-    from workbench.studies.training.runs import asked_recipe, train
+    from workbench.studies.training.runs import recipe_for, train
 
-    recipe = dataclasses.replace(
-        asked_recipe("digits", None, "primal", None, None, False), ksvd_weight=penalty
-    )
+    recipe = dataclasses.replace(recipe_for("digits", None, "primal", None, None, False), ksvd_weight=penalty)
     out = work / f"weight-{penalty:g}" / f"seed-{seed}"
     result = train("digits", out, recipe=recipe, seed=seed, device="cpu", progress=False)
     return _sample(f"file:{result.checkpoints[-1]}", None, TRAINED_INPUTS)

@@ -29,7 +29,7 @@ from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS, WITHOUT_POSI
 from workbench.studies.training import load_recipe
 from workbench.studies.training.bundle import CONFIRMED_ONLY, MODELS, bundle, make_training_records
 from workbench.studies.training.folder import METRIC_COLUMNS
-from workbench.studies.training.runs import asked_recipe
+from workbench.studies.training.runs import recipe_for
 from workbench.studies.training.tasks import load_task
 
 MODEL = data_dir() / "models" / "digits-vit"
@@ -277,6 +277,6 @@ def test_a_confirmatory_seed_is_trained_by_the_recipe_on_record():
     given = {task: load_task(task).architecture for task in ("digits", "photos", "prose")}
     for name in CONFIRMATORY:
         model = (MODELS | CONFIRMED_ONLY)[name]
-        asked = asked_recipe(model.task, model.recipe, model.attention, None, model.options, model.boost)
+        asked = recipe_for(model.task, model.recipe, model.attention, None, model.options, model.boost)
         on_record = records._described(name, confirmed=name in CONFIRMED_ONLY)["recipe"]
         assert json.loads(json.dumps(asked.completed(given[model.task]).as_dict())) == on_record

@@ -28,7 +28,7 @@ def test_the_peak_is_what_lives_at_once():
         del y
         z = z.sum()
     assert seen.peak == 2 * 7 * 11 * FLOAT
-    assert seen.made == (7 * 11 * 2 + 7 * 7 + 1) * FLOAT
+    assert seen.total == (7 * 11 * 2 + 7 * 7 + 1) * FLOAT
     assert seen.largest == 7 * 11
     assert z.ndim == 0
 
@@ -39,7 +39,7 @@ def test_views_and_changes_in_place_take_nothing():
         x.T.reshape(11, 7)[2:].unsqueeze(0)
         x.add_(1)
         x.detach()
-    assert seen.made == seen.peak == 0
+    assert seen.total == seen.peak == 0
 
 
 def test_a_tensor_and_its_views_count_once_until_the_last_is_gone():
@@ -62,7 +62,7 @@ def test_the_backward_pass_is_seen():
     with Allocations() as seen:
         step()
     # the product, the sum and its gradient, and the gradient of the weight from a view of ones
-    assert seen.made == (5 * 13 + 1 + 1 + 3 * 13) * FLOAT
+    assert seen.total == (5 * 13 + 1 + 1 + 3 * 13) * FLOAT
 
 
 def test_gradients_need_more_than_a_forward_pass():
@@ -88,7 +88,7 @@ def test_shapes_alone_will_do():
         q = torch.empty(1, 2, 1000, 16)
         F.softmax(q @ q.mT, -1)
     assert seen.largest == 2 * 1000 * 1000
-    assert seen.made == (2 * 1000 * 16 + 2 * 2 * 1000 * 1000) * FLOAT
+    assert seen.total == (2 * 1000 * 16 + 2 * 2 * 1000 * 1000) * FLOAT
 
 
 def test_functions_take_turns_and_the_first_round_is_left_out():

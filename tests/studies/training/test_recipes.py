@@ -15,7 +15,7 @@ from workbench.models.architectures.published import PUBLISHED
 from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe
-from workbench.studies.training.runs import asked_recipe
+from workbench.studies.training.runs import recipe_for
 from workbench.studies.training.starting import Start
 from workbench.studies.training.tasks import TASKS, usual_recipe
 
@@ -342,7 +342,7 @@ def test_the_ablation_of_wu2025_is_of_its_small_model():
     width, hidden = 384, 1536
     # an MLP with its LayerScale, and a square dictionary
     assert with_mlp - with_ista == 12 * (2 * width * hidden + hidden + 2 * width - width * width)
-    without_norm = asked_recipe(
+    without_norm = recipe_for(
         "images", "images-tost-ista", "tssa", None, {"convention": "as_published"}, False
     )
     assert without_norm.architecture == ista.architecture | {

@@ -1,4 +1,4 @@
-"""Random changes in training: of images, of pairs of images and their targets, of the model's depth."""
+"""Augment training: images, pairs of images and their targets, and the model's depth."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def augment(
     images: Float[Tensor, "batch channel height width"], options: Augmentation
 ) -> Float[Tensor, "batch channel height width"]:
-    """Each image turned, shifted and zoomed by its own uniform draws from torch's generator; bilinear.
+    """Rotate, shift and zoom each image by its own uniform draws from torch's generator; bilinear.
 
-    What comes in from outside is the image's nearest edge pixel. Without any change asked for, the very same
-    tensor comes back and nothing is drawn.
+    Pixels from outside take the value of the nearest edge pixel. Without any change in ``options`` the same tensor is
+    returned and nothing is drawn.
     """
     if not (options.rotation or options.shift or options.zoom):
         return images
@@ -75,7 +75,7 @@ class Mixing:
 
 
 def drop_paths(model: nn.Module, rate: float) -> None:
-    """Let timm's blocks leave out their updates at random in training, the last with probability `rate`.
+    """Make timm's blocks skip their updates at random in training, the last with probability `rate`.
 
     The probability grows linearly from 0 in the first block. Raises InputError for a model without such blocks.
     """

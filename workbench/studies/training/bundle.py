@@ -1,8 +1,8 @@
 """Make the bundled models again: ``workbench study records training`` (hours; see docs/training.md).
 
-Trains three seeds of each bundled model, each on one thread, so that the sums are taken in the same order
-whatever the number of cores; as many runs at a time as ``--workers`` says. The first seed's checkpoints go to
-``data/models/NAME``, all seeds' metrics to ``data/records/NAME``. An interrupted call goes on where it stopped.
+Trains three seeds of each bundled model, each on one thread, so that sums do not depend on the number of cores;
+``--workers`` sets the number of parallel runs. The first seed's checkpoints go to ``data/models/NAME``, all seeds'
+metrics to ``data/records/NAME``. An interrupted call resumes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from workbench.studies.training.runs import train
 
 @dataclass(frozen=True)
 class Bundled:
-    """A bundled model: how it is trained, and which of its checkpoints are kept, "all" or the "last"."""
+    """A bundled model: its training, and the checkpoints kept, "all" or the "last"."""
 
     task: str
     attention: str | None = None
     boost: bool = False
     recipe: str | None = None
-    """Unless given, that of the task."""
+    """The task's by default."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the attention, where they are not the recipe's."""
+    """Options of the attention that differ from the recipe's."""
     keep: str = "last"
 
 
 _DIGITS = ("softmax-sym", "rpc-sym", "scaled-free", "scaled-alpha", "tssa", "primal", "bilateral")
 _RAW = {"convention": "as_published"}
-"""Memberships from features that are not normalised: models "…-text", whose files keep the name they began with."""
+"""Memberships from features without normalisation: models named "…-text"."""
 _PROSE = ("softmax", "tssa-causal", "primal-causal", "rpc-sym")
 MODELS: dict[str, Bundled] = {
     "digits-vit": Bundled("digits", keep="all"),
@@ -77,7 +77,7 @@ _RPC_SETTINGS: dict[str, dict[str, Any]] = {
     "implemented": {"convention": "as_implemented"},
     "iterated": {"lambd": math.inf},
 }
-"""teo2024, Tables 1 and 2: what differs from `digits-rpc-sym`; "iterated" has no sparse part, and is a control."""
+"""teo2024, Tables 1 and 2: differences from `digits-rpc-sym`; "iterated" has no sparse part and is a control."""
 CONFIRMED_ONLY: dict[str, Bundled] = {
     "prose-softmax-sym": Bundled("prose", "softmax-sym"),
     **{
@@ -88,7 +88,7 @@ CONFIRMED_ONLY: dict[str, Bundled] = {
     "digits-no-positions": Bundled("digits", "nonlocal", options={"learn_bandwidths": False}),
     "digits-bilateral-no-positions": Bundled("digits", "nonlocal"),
 }
-"""Models that are trained with the confirmatory seeds alone: their records are committed, and no weights."""
+"""Models trained with the confirmatory seeds only: their records are committed, their weights are not."""
 COMMAND = "workbench study records training"
 
 
@@ -101,9 +101,9 @@ def bundle(
     limit: int | None = None,
     seeds: Sequence[int] = SEEDS,
 ) -> dict[str, Any]:
-    """Train `name` with every seed in `work`, put checkpoints and records under `data`; returns the record.
+    """Train `name` with every seed in `work`, write checkpoints and records to `data`, and return the record.
 
-    `epochs` and `limit` shorten the runs. The runs stay in `work`, and what is complete there is not trained again.
+    `epochs` and `limit` shorten the runs. Runs stay in `work`; complete ones are not trained again.
     """
     results = [run(name, seed, work, epochs=epochs, limit=limit) for seed in seeds]
     return collect(name, results, data)
@@ -118,7 +118,7 @@ def run(
     limit: int | None = None,
     progress: bool = True,
 ) -> TrainResult:
-    """One seed of a bundled model, on one thread."""
+    """Train one seed of a bundled model on one thread."""
     model = (MODELS | CONFIRMED_ONLY)[name]
     with one_thread():
         return train(
@@ -137,11 +137,11 @@ def run(
 
 
 def collect(name: str, results: Sequence[TrainResult], data: Path, *, weights: bool = True) -> dict[str, Any]:
-    """Put the runs of a bundled model, first seed first, where the package looks for them.
+    """Copy the runs of a bundled model, first seed first, to the package's data folder.
 
-    Without ``weights`` the record alone, whose hashes say which they were; other seeds on record stay there.
+    Without ``weights`` only the record is written, with the weights' hashes; other recorded seeds are kept.
 
-    Raises InputError where the seeds on record were trained by another recipe or on other data.
+    Raises InputError if the recorded seeds used another recipe or other data.
     """
     models, records = data / "models" / name, data / "records" / name
     if weights:
@@ -186,9 +186,9 @@ def _write_records(
 def _beside_recorded(
     records: Path, metrics: pd.DataFrame, runs: list[dict[str, Any]], shared: dict[str, Any]
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Return metrics and runs with those on record of other seeds, in the order of seeds.
+    """Merge metrics and runs with the recorded ones of other seeds, ordered by seed.
 
-    A run whose versions are not those of ``shared`` says so itself.
+    A run keeps its own versions if they differ from those of ``shared``.
     """
     old = json.loads((records / RECORD_FILE).read_text(encoding="utf-8"))
     if old["recipe"] != shared["recipe"] or old["data"] != shared["data"]:
@@ -212,7 +212,7 @@ def _seconds(metrics: pd.DataFrame) -> float:
 def _run_all(
     seeds: Mapping[str, Sequence[int]], workers: int, **options: Any
 ) -> Iterable[tuple[str, TrainResult]]:
-    """Every seed of every name as it finishes, in `workers` processes."""
+    """Yield every seed of every name when it finishes, in `workers` processes."""
     from joblib import Parallel, delayed
 
     call, todo = delayed(_run_one), [(name, seed) for name in seeds for seed in seeds[name]]
@@ -226,7 +226,7 @@ def _run_one(name: str, seed: int, options: dict[str, Any]) -> tuple[str, TrainR
 
 
 def _not_on_record(data: Path, name: str) -> list[int]:
-    """Return the seeds fixed beforehand that the records in ``data`` do not have yet, the first stage first."""
+    """Return the confirmatory seeds that the records in ``data`` lack, the first stage first."""
     path = data / "records" / name / RECORD_FILE
     recorded = json.loads(path.read_text(encoding="utf-8"))["seeds"] if path.is_file() else []
     return [seed for seed in (*CONFIRMATORY[name], *CONTINUED.get(name, ())) if seed not in recorded]
@@ -242,12 +242,11 @@ def make_training_records(
     limit: int | None = None,
     confirm: bool = False,
 ) -> Iterator[str]:
-    """Train the bundled models of these names (all for none) with every seed; one line for each that is complete.
+    """Train the named bundled models (all by default) with every seed; yield one line for each complete model.
 
-    ``confirm`` trains the models that claims compare with those seeds of `CONFIRMATORY` and `CONTINUED` that are not on
-    record in `data`, writes records without weights after each seed, and leaves the runs in `work`, where evaluations
-    find them. Unfinished runs lie in `work`, and go on from there.
-    Raises UnknownName for a name that is not bundled.
+    ``confirm`` trains the models that claims compare with the seeds of `CONFIRMATORY` and `CONTINUED` that `data`
+    lacks, writes records without weights after each seed, and leaves the runs in `work` for evaluations. Unfinished
+    runs in `work` are resumed. Raises UnknownName for an unknown name.
     """
     seeds: Mapping[str, Sequence[int]] = CONFIRMATORY if confirm else dict.fromkeys(MODELS, SEEDS)
     for name in names:
@@ -257,7 +256,7 @@ def make_training_records(
     if confirm:
         seeds = {name: _not_on_record(data, name) for name in seeds}
     done: dict[str, list[TrainResult]] = {name: [] for name in seeds}
-    every = dict.fromkeys(str(seed) for own in seeds.values() for seed in own)
+    every = dict.fromkeys(str(seed) for model_seeds in seeds.values() for seed in model_seeds)
     print(f"{len(seeds)} models, seeds {', '.join(every)}", file=sys.stderr)
     for name, result in _run_all(seeds, workers, work=work, epochs=epochs, limit=limit):
         print(str(result), file=sys.stderr, flush=True)
@@ -265,11 +264,11 @@ def make_training_records(
         complete = len(done[name]) == len(seeds[name])
         if not (confirm or complete):
             continue
-        found = sorted(done[name], key=lambda result: result.out.name)
-        record = collect(name, found, data, weights=not confirm)
+        results = sorted(done[name], key=lambda result: result.out.name)
+        record = collect(name, results, data, weights=not confirm)
         if not complete:  # which seeds are there, and not what they give: nobody is to look before the last
             continue
-        metric = found[0].headline
+        metric = results[0].headline
         each = ", ".join(f"{run[f'test_{metric}']:.4g}" for run in record["runs"])
         yield f"{name}: test {each}; median {in_words(metric, record[f'test_{metric}_median'])}"
     # Only now: until everything is done, a second call would train what is finished again.

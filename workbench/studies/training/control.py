@@ -1,4 +1,4 @@
-"""Agents in simulators: which there are, scripted policies with noise, and the normalised return of a policy.
+"""Simulators, scripted policies with noise, and the normalised return of a policy.
 
 The simulators are gymnasium's (the extra ``rl``): classic control here, MuJoCo for data of D4RL.
 """
@@ -24,25 +24,25 @@ Policy = Callable[[Float[np.ndarray, " observation"]], float]
 
 @dataclass(frozen=True)
 class Environment:
-    """A simulator, and the returns that 0 and 100 mean."""
+    """A simulator, and the returns that correspond to 0 and 100."""
 
     name: str
-    """As gymnasium calls it."""
+    """Its name in gymnasium."""
     random: float
     """Mean return of uniform actions."""
     expert: float
     horizon: int
     """Steps after which an episode ends."""
     policy: Policy | None = None
-    """The expert, where it is scripted here."""
+    """The expert, if it is scripted here."""
 
     def normalised(self, total: float) -> float:
-        """D4RL's score: 0 is the random policy, 100 the expert."""
+        """Return D4RL's score: 0 is the random policy, 100 the expert."""
         return 100 * (total - self.random) / (self.expert - self.random)
 
 
 def swing_up(observation: Float[np.ndarray, " observation"]) -> float:
-    """Pendulum: torque along the speed until the energy is that of standing upright, then a linear controller."""
+    """Pendulum: apply torque along the speed up to the energy of the upright position, then a linear controller."""
     cosine, sine, speed = observation
     if cosine > 0.9:
         return float(np.clip(-5 * math.atan2(sine, cosine) - speed, -1, 1))
@@ -50,14 +50,14 @@ def swing_up(observation: Float[np.ndarray, " observation"]) -> float:
 
 
 def along(observation: Float[np.ndarray, " observation"]) -> float:
-    """Mountain car: push the way it goes."""
+    """Mountain car: push in the direction of motion."""
     return 1.0 if observation[1] >= 0 else -1.0
 
 
 def balance(observation: Float[np.ndarray, " observation"]) -> float:
-    """Cart and pole: a linear controller, the sign of which is the push."""
-    place, speed, angle, turning = observation
-    return float(np.clip(0.5 * place + speed + 10 * angle + 2.5 * turning, -1, 1))
+    """Cart and pole: push with the sign of a linear controller."""
+    position, speed, angle, turning = observation
+    return float(np.clip(0.5 * position + speed + 10 * angle + 2.5 * turning, -1, 1))
 
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -73,7 +73,7 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 class Simulator:
-    """One episode after another of an environment; every action has numbers between −1 and 1."""
+    """Episodes of an environment; every action has numbers between −1 and 1."""
 
     def __init__(self, kind: Environment) -> None:
         require("offline reinforcement learning acts in a simulator, which", "gymnasium")
@@ -88,21 +88,21 @@ class Simulator:
             ) from error
 
     def reset(self, seed: int) -> Float[np.ndarray, " observation"]:
-        """The first observation of the episode with this seed."""
+        """Return the first observation of the episode with this seed."""
         return self.env.reset(seed=seed)[0]
 
     def step(self, action: Float[np.ndarray, " action"]) -> tuple[np.ndarray, float, bool, bool]:
-        """Observation, reward, whether it is over, and whether time is up; above 0 is the second of two pushes."""
+        """Return observation, reward, whether the episode is over, and whether time is up."""
         space = self.env.action_space
-        given = int(action[0] > 0) if hasattr(space, "n") else (action * space.high).astype(np.float32)
-        observation, reward, over, late, _ = self.env.step(given)
+        env_action = int(action[0] > 0) if hasattr(space, "n") else (action * space.high).astype(np.float32)
+        observation, reward, over, late, _ = self.env.step(env_action)
         return observation, float(reward), over, late
 
 
 def episode(
     kind: Environment, noise: float, seed: int, draw: np.random.Generator
 ) -> dict[str, Float[np.ndarray, "step *"]]:
-    """One episode of the expert, whose action is uniform instead with probability ``noise``, by D4RL's names."""
+    """Run one episode of the expert with uniform actions at probability ``noise``; keys are D4RL's names."""
     assert kind.policy is not None
     simulator = Simulator(kind)
     observation = simulator.reset(seed)
@@ -124,16 +124,15 @@ def episode(
 
 
 Act = Callable[[Mapping[str, Tensor]], Float[Tensor, "episode action"]]
-"""The next action of each of several episodes, from what a decision transformer takes: their last steps."""
+"""Next action of each of several episodes, from their last steps as a decision transformer takes them."""
 
 
 def returns_of(
     kind: Environment, act: Act, about: Mapping[str, Any], episodes: int, seed: int, context: int
 ) -> list[float]:
-    """The return of each of ``episodes``, which run side by side and ask to earn what the expert does.
+    """Return the return of each of ``episodes`` run in parallel with the expert's return as the target.
 
-    ``about`` says how observations and returns are scaled (``mean``, ``std``, ``scale``) and how many numbers an action
-    has.
+    ``about`` holds the scales of observations and returns (``mean``, ``std``, ``scale``) and the number of actions.
     """
     simulators = [Simulator(kind) for _ in range(episodes)]
     mean, std = np.array(about["mean"]), np.array(about["std"])
@@ -149,8 +148,8 @@ def returns_of(
             "observations": (np.stack([seen[at] for at in steps], axis=1) - mean) / std,
             "actions": actions[:, steps.start :],
         }
-        given = {name: torch.from_numpy(values).float() for name, values in batch.items()}
-        chosen = act(given | {"times": torch.tensor(steps).expand(episodes, -1)}).numpy()
+        tensors = {name: torch.from_numpy(values).float() for name, values in batch.items()}
+        chosen = act(tensors | {"times": torch.tensor(steps).expand(episodes, -1)}).numpy()
         rewards, following = np.zeros(episodes), seen[-1].copy()
         for number in np.flatnonzero(running):
             following[number], rewards[number], over, late = simulators[number].step(chosen[number])
@@ -165,7 +164,7 @@ def returns_of(
 
 
 def acting(model: nn.Module) -> Act:
-    """A decision transformer as it acts: the action after the last observation."""
+    """Return a decision transformer's policy: the action after the last observation."""
     device = next(model.parameters()).device
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply–accumulates."""
+"""Count the cost of a model: parameters, multiply–accumulates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 def model_costs(model: nn.Module, example: Batch) -> dict[str, float]:
-    """``parameters``, ``macs`` and ``macs_inference`` of a model for one example, (1, …).
+    """Count ``parameters``, ``macs`` and ``macs_inference`` of a model for one example, (1, …).
 
-    Multiply–accumulates are those of one forward pass in matrix products, convolutions and attention, as
-    torch counts them (half its floating-point operations); sums, norms and softmax are left out. At inference,
-    what does not depend on the input is computed beforehand: the position term of bilateral attention. The
-    model is left as it was.
+    Multiply–accumulates are those of one forward pass in matrix products, convolutions and attention, as torch counts
+    them (half its floating-point operations), without sums, norms and softmax. At inference, terms independent of the
+    input are precomputed: the position term of bilateral attention. The model is unchanged.
     """
     fresh = copy.deepcopy(model).eval()
     # What the model holds from a forward pass in training is of no use to the copy.

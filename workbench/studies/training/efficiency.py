@@ -25,7 +25,7 @@ from workbench.studies.training.costs import model_costs
 from workbench.studies.training.measuring import Allocations, in_turns
 from workbench.studies.training.objectives import classification_scores
 from workbench.studies.training.recipes import Recipe
-from workbench.studies.training.runs import asked_recipe
+from workbench.studies.training.runs import recipe_for
 
 if TYPE_CHECKING:
     from workbench.data.batches import Inputs
@@ -178,7 +178,7 @@ def _recipe(model: LoadedModel, wanted: VariantName) -> Recipe:
             f"{model.spec} is not an image model with softmax attention that was trained here, whose architecture "
             "the variants could share; give bundled:digits-vit, or file:CHECKPOINT of a run of `workbench study train`"
         )
-    chosen = asked_recipe(meta["task"], None, wanted.attention, None, wanted.options, wanted.boost)
+    chosen = recipe_for(meta["task"], None, wanted.attention, None, wanted.options, wanted.boost)
     sizes = {key: value for key, value in meta["architecture"].items() if key not in ATTENTION_KEYS}
     return dataclasses.replace(chosen, architecture={**chosen.architecture, **sizes})
 
@@ -315,7 +315,7 @@ def papers_counts() -> pd.DataFrame:
         costs = {}
         for name in names.values():
             wanted = parse_variant(name)
-            chosen = asked_recipe("images", recipe, wanted.attention, None, wanted.options, wanted.boost)
+            chosen = recipe_for("images", recipe, wanted.attention, None, wanted.options, wanted.boost)
             architecture = {"num_classes": 1000, "in_chans": 3, **chosen.architecture}
             side = architecture["img_size"]
             found = model_costs(build(architecture), torch.zeros(1, architecture["in_chans"], side, side))

@@ -1,8 +1,8 @@
-"""Train what is recorded of the embedded tasks: ``workbench study records embedded`` (hours; see docs/training.md).
+"""Train the recorded runs of the embedded tasks: ``workbench study records embedded`` (hours; see docs/training.md).
 
-Which mechanisms on which data with which seeds is `PLAN`; beside them the trivial predictor, which always says the
-class that is most frequent in training, and softmax attention on shuffled tokens. The record of each data set is
-written when all its runs are complete; an interrupted call goes on where it stopped, and trains nothing twice.
+`PLAN` lists the mechanisms and seeds for each data set. Every record also has the trivial predictor, which predicts the
+most frequent training class, and softmax attention on shuffled tokens. A record is written when all its runs are
+complete; an interrupted call resumes and trains nothing twice.
 """
 
 from __future__ import annotations
@@ -34,42 +34,44 @@ from workbench.studies.records import (
 )
 from workbench.studies.training.folder import MODEL_FILE, copy_model
 from workbench.studies.training.recipes import Recipe
-from workbench.studies.training.runs import asked_recipe, train
+from workbench.studies.training.runs import recipe_for, train
 from workbench.studies.training.tasks import load_task, usual_recipe
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX
 
 SEEDS = (1907, 1912, 1931)
-"""Of the mechanisms that a claim is about, and of softmax; the first of them alone elsewhere."""
+"""Seeds of softmax and of the mechanisms in claims; other mechanisms use the first only."""
 MAJORITY = "majority"
-"""What the trivial predictor is called in the record."""
+"""Name of the trivial predictor in the record."""
 COMMAND = "workbench study records embedded"
 CURVES = ("loss", "accuracy", "mean_iou", "normalised_return")
-"""Metrics kept of every epoch; of the others the last."""
+"""Metrics kept for every epoch; of others only the last epoch is kept."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A mechanism as it is trained on one data set."""
+    """A mechanism and its training settings on one data set."""
 
     variant: str
-    """What it is called in the record."""
+    """Its name in the record."""
     attention: str = "softmax"
     layers: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     boost: bool = False
     shuffled: bool = False
     ksvd_weight: float | None = None
-    """η, where it is not the recipe's."""
+    """η, if it differs from the recipe's."""
     pretrained: str | None = None
-    """Attention of the run that this one begins with, where it is another."""
+    """Attention of the pre-training run, if it differs."""
     seeds: tuple[int, ...] = SEEDS[:1]
 
     def recipe(self, data: str) -> Recipe:
-        """The recipe of the data set, for this mechanism."""
+        """Return the recipe of the data set for this mechanism."""
         task = EMBEDDED[data].task
         named = usual_recipe(task, PREFIX + data)
-        found = asked_recipe(task, named, self.attention, self.layers, self.options, self.boost)
-        return found if self.ksvd_weight is None else dataclasses.replace(found, ksvd_weight=self.ksvd_weight)
+        recipe = recipe_for(task, named, self.attention, self.layers, self.options, self.boost)
+        return (
+            recipe if self.ksvd_weight is None else dataclasses.replace(recipe, ksvd_weight=self.ksvd_weight)
+        )
 
 
 _ALL = "0-1"
@@ -80,7 +82,7 @@ _COMPARED = (
     Planned("primal-all", "primal", _ALL, seeds=SEEDS),
     Planned("primal-independent", "primal-independent"),
 )
-"""chen2023: in the last layer (Primal.+Trans.) and in all (PrimalFormer), and with weights that do not see the data."""
+"""chen2023: in the last layer (Primal.+Trans.), in all (PrimalFormer), and with data-independent weights."""
 _ARENA = (
     *_COMPARED,
     Planned("primal-e", "primal", options={"scores": "e"}),
@@ -136,10 +138,11 @@ _TUNED = (
     Planned("rpc-sym-tuned", "rpc-sym", options=_TWICE, pretrained="softmax-sym", seeds=SEEDS),
     Planned("rpc-asym-tuned", "rpc-asym", options=_TWICE, pretrained="softmax", seeds=SEEDS),
 )
-"""teo2024 Tables 11 and 12: RPC-Attention only in fine-tuning ("…-tuned"), and in pre-training too (four iterations in
-the first layer), which is no row of the paper."""
+"""teo2024 Tables 11 and 12: RPC-Attention in fine-tuning only ("…-tuned"), and also in pre-training (four iterations in
+the first layer), which is not in the paper.
+"""
 PRETRAINED = {"passages": ("text", PREFIX + "unlabelled")}
-"""Task → task and data of the run that its own begin with."""
+"""Task → task and data of its pre-training runs."""
 _OF_TASK = {
     "passages": _TUNED,
     "images": _FAN,
@@ -159,35 +162,34 @@ KEPT: dict[str, tuple[str, ...]] = {
     "mosaics": ("softmax-sym", "rpc-sym", "bilateral"),
     "genres": ("softmax-sym", "rpc-sym"),
 }
-"""Whose last checkpoint of the first seed is bundled, as embedded-DATA-VARIANT: notebooks look inside these models."""
+"""Variants whose last checkpoint of the first seed is bundled as embedded-DATA-VARIANT, for use in notebooks."""
 
 
 def names_on_record(asks_for: str) -> list[str]:
-    """The embedded data that ask the question of published data and have a record, in the order of `PLAN`.
+    """List the recorded embedded data that stand in for a published benchmark, in the order of `PLAN`.
 
-    ``asks_for`` is how the `Embedded.asks_for` of all of them begins: "Long Range Arena", "UEA archive", "D4RL".
+    ``asks_for`` is a prefix of `Embedded.asks_for`: "Long Range Arena", "UEA archive", "D4RL".
 
-    Raises UnknownName for published data that no embedded data ask the question of, InputError where none of those
-    that do have a record.
+    Raises UnknownName for a benchmark without embedded data, InputError if none of its data have a record.
     """
     published = {name: EMBEDDED[name].asks_for for name in PLAN}
-    asked = [name for name in PLAN if published[name].startswith(asks_for)]
-    if not asked:
+    matching = [name for name in PLAN if published[name].startswith(asks_for)]
+    if not matching:
         raise UnknownName("published data of embedded tasks", asks_for, sorted(set(published.values())))
-    known = set(embedded_record()["data"])
-    found = [name for name in asked if name in known]
-    if not found:
+    recorded_data = set(embedded_record()["data"])
+    names = [name for name in matching if name in recorded_data]
+    if not names:
         raise InputError(
             f"no data on record ask the question of {asks_for}; make a record with: {COMMAND} --name NAME, where NAME "
-            f"is one of {', '.join(asked)} (hours each; `make embedded` makes all)"
+            f"is one of {', '.join(matching)} (hours each; `make embedded` makes all)"
         )
-    return found
+    return names
 
 
 def embedded_titles(names: Iterable[str]) -> str:
-    """What a caption says of embedded data: "listops: nested lists of up to 100 words, …; genre: passages of …".
+    """Describe embedded data for a caption: "listops: nested lists of up to 100 words, …; genre: passages of …".
 
-    Raises `UnknownName` for a name that there is not.
+    Raises `UnknownName` for an unknown name.
     """
     names = [*names]
     for name in names:
@@ -206,14 +208,14 @@ def run(
     limit: int | None,
     device: str = "cpu",
 ) -> Path:
-    """The folder of one run, trained on one thread (or a GPU) unless it is complete."""
+    """Train one run on one thread (or a GPU) unless it is complete, and return its folder."""
     out = work / name / planned.variant.replace(" ", "_") / f"seed-{seed}"
     recipe = planned.recipe(name).with_epochs(epochs)
     if _is_complete(out, recipe):
         return out
-    asked: dict[str, Any] = {"recipe": recipe}
+    arguments: dict[str, Any] = {"recipe": recipe}
     if planned.ksvd_weight is None:  # then the command says all of it
-        asked = {
+        arguments = {
             "attention": planned.attention,
             "layers": planned.layers,
             "options": planned.options,
@@ -221,7 +223,7 @@ def run(
         }
     task = EMBEDDED[name].task
     if task in PRETRAINED:
-        asked["start"] = pretrain(
+        arguments["start"] = pretrain(
             task,
             planned.pretrained or planned.attention,
             seed,
@@ -241,7 +243,7 @@ def run(
             limit=limit,
             device=device,
             progress=False,
-            **asked,
+            **arguments,
         )
     return out
 
@@ -256,11 +258,11 @@ def pretrain(
     limit: int | None,
     device: str = "cpu",
 ) -> Path:
-    """The checkpoint that runs of this task, attention and seed begin with, whatever the data; trained once."""
+    """Train the checkpoint that runs of this task, attention and seed start from, once, and return its path."""
     before, data = PRETRAINED[task]
     out = work / data.removeprefix(PREFIX) / attention / f"seed-{seed}"
     with one_thread():
-        found = train(
+        result = train(
             before,
             out,
             attention=attention,
@@ -271,23 +273,23 @@ def pretrain(
             device=device,
             progress=False,
         )
-    return found.checkpoints[-1]
+    return result.checkpoints[-1]
 
 
 def _is_complete(out: Path, recipe: Recipe) -> bool:
-    """Whether the folder holds the whole run of this recipe: known without making the data again."""
+    """Return whether the folder holds the complete run of this recipe, without making the data again."""
     try:
         about = json.loads((out / MODEL_FILE).read_text(encoding="utf-8"))
-        held, wanted = about["recipe"], json.loads(json.dumps(recipe.as_dict()))
+        recorded, wanted = about["recipe"], json.loads(json.dumps(recipe.as_dict()))
         complete = bool(about["complete"])
     except (OSError, ValueError, LookupError, TypeError):
         return False
-    sizes = held.pop("architecture"), wanted.pop("architecture")  # the data decide some of a run's own
-    return complete and held == wanted and sizes[0] == {**sizes[0], **sizes[1]}
+    sizes = recorded.pop("architecture"), wanted.pop("architecture")  # the data decide some of a run's own
+    return complete and recorded == wanted and sizes[0] == {**sizes[0], **sizes[1]}
 
 
 def trivial(targets: Sequence[int], test: Sequence[int]) -> dict[str, float]:
-    """Test ``accuracy`` and ``loss`` (nats) of knowing how frequent each class is in training, and no more."""
+    """Return the test ``accuracy`` and ``loss`` (nats) of a predictor of class frequencies in training."""
     count = Counter(targets)
     usual = min(count, key=lambda label: (-count[label], label))
     share = {label: number / len(targets) for label, number in count.items()}
@@ -308,18 +310,18 @@ def collect(
     limit: int | None,
     undergone: Callable[[Path, str], pd.DataFrame] | None = None,
     *,
-    beside: bool = False,
+    keep_others: bool = False,
 ) -> dict[str, Any]:
-    """Write the record of one data set from its complete runs; returns what its JSON file holds.
+    """Write the record of one data set from its complete runs, and return the content of its JSON file.
 
-    ``undergone(checkpoint, task)`` gives further rows of ``split``, ``metric`` and ``value``. With ``beside`` the
-    mechanisms on record that have no run here stay there.
+    ``undergone(checkpoint, task)`` returns further rows of ``split``, ``metric`` and ``value``. With ``keep_others``,
+    recorded mechanisms without a run here are kept.
 
-    Raises InputError where the runs, or the mechanisms on record, are of other data than there are now.
+    Raises InputError if the runs, or the recorded mechanisms, used other data than are generated now.
     """
     about = json.loads((next(iter(runs.values())) / MODEL_FILE).read_text(encoding="utf-8"))
-    known = about["preprocessing"].get("characters", "")  # those of the model that a run began with
-    task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name, characters=known)
+    characters = about["preprocessing"].get("characters", "")  # those of the model that a run began with
+    task: Any = load_task(EMBEDDED[name].task, limit, data=PREFIX + name, characters=characters)
     headline = "test_normalised_return" if task.acting else f"test_{task.objective.headline}"
     scores = task.trivial(task) if task.trivial else trivial(*map(_targets, (task.train, task.test)))
     frames = [
@@ -347,11 +349,9 @@ def collect(
         )
         last = about["checkpoints"][-1]
         # the control is of shuffled inputs, and these would not be
-        asked = undergone is not None and not about["data"].get("shuffled")
-        if asked and not (found := undergone(folder / last["file"], task.name)).empty:
-            frames.append(
-                found.assign(variant=variant, attention="", seed=seed, epoch=last["epoch"], unit="")
-            )
+        has_conditions = undergone is not None and not about["data"].get("shuffled")
+        if has_conditions and not (rows := undergone(folder / last["file"], task.name)).empty:
+            frames.append(rows.assign(variant=variant, attention="", seed=seed, epoch=last["epoch"], unit=""))
         listed.append(
             {
                 "variant": variant,
@@ -366,7 +366,7 @@ def collect(
         devices.add(about["device"])
     folder_of_record = data / "records" / EMBEDDED_RECORDS / name
     versions = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["versions"]
-    if beside and (folder_of_record / RECORD_FILE).is_file():
+    if keep_others and (folder_of_record / RECORD_FILE).is_file():
         rows, old = _others_on_record(folder_of_record, described, task.data)
         frames.append(rows)
         listed, described = [*old["runs"], *listed], {**old["recipes"], **described}
@@ -392,16 +392,16 @@ def collect(
 
 
 def _others_on_record(
-    folder: Path, made: Mapping[str, Any], data: Mapping[str, Any]
+    folder: Path, new_variants: Mapping[str, Any], data: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return rows and description of the mechanisms on record that are not among those ``made`` now."""
+    """Return rows and description of the recorded mechanisms that are not among ``new_variants``."""
     old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
     if any(old["data"][split] != data[split] for split in ("train", "test")):
         raise InputError(f"{folder} is of other data than there are now: make all of it, without --variant")
     rows = read_metrics(folder / EPOCHS_FILE)
-    rows = rows[~rows["variant"].isin([MAJORITY, *made])].astype({"seed": "Int64"})
-    runs = [run for run in old["runs"] if run["variant"] not in made]
-    recipes = {variant: recipe for variant, recipe in old["recipes"].items() if variant not in made}
+    rows = rows[~rows["variant"].isin([MAJORITY, *new_variants])].astype({"seed": "Int64"})
+    runs = [run for run in old["runs"] if run["variant"] not in new_variants]
+    recipes = {variant: recipe for variant, recipe in old["recipes"].items() if variant not in new_variants}
     return rows, {**old, "runs": runs, "recipes": recipes}
 
 
@@ -417,10 +417,10 @@ def make_embedded_records(
     undergone: Callable[[Path, str], pd.DataFrame] | None = None,
     variants: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Train what is planned of these embedded data sets (all for none); one line for each whose record is written.
+    """Train the plan of these embedded data sets (all by default); yield one line for each record written.
 
-    ``variants`` are the only mechanisms that are trained, all of them for none; others stay as they are on record.
-    ``undergone`` as in `collect`. Raises UnknownName for a name that there is not.
+    ``variants`` restricts the mechanisms trained; the others keep their recorded rows. ``undergone`` as in `collect`.
+    Raises UnknownName for an unknown name.
     """
     for name in names:
         if name not in PLAN:
@@ -438,16 +438,18 @@ def make_embedded_records(
     from joblib import Parallel, delayed
 
     together = Parallel(n_jobs=workers, return_as="generator_unordered")
-    given: dict[str, Any] = {"epochs": epochs, "limit": limit, "device": device}
+    run_options: dict[str, Any] = {"epochs": epochs, "limit": limit, "device": device}
     before = {
         (EMBEDDED[name].task, planned.pretrained or planned.attention, seed) for name, planned, seed in todo
     }
     before = sorted(one for one in before if one[0] in PRETRAINED)
     with safe_path():
         # first what several runs begin with, so that no two train the same
-        for checkpoint in together(delayed(pretrain)(*one, work, **given) for one in before):
+        for checkpoint in together(delayed(pretrain)(*one, work, **run_options) for one in before):
             print(f"{checkpoint.parent}", file=sys.stderr, flush=True)
-        for name, variant, seed, folder in together(delayed(_run_one)(*one, work, **given) for one in todo):
+        for name, variant, seed, folder in together(
+            delayed(_run_one)(*one, work, **run_options) for one in todo
+        ):
             print(f"{folder}", file=sys.stderr, flush=True)
             folders[name][variant, seed] = folder
             if len(folders[name]) == waiting[name]:
@@ -456,7 +458,7 @@ def make_embedded_records(
                     for one in plan[name]
                     for seed in one.seeds
                 }
-                record = collect(name, runs, data, limit, undergone, beside=bool(variants))
+                record = collect(name, runs, data, limit, undergone, keep_others=bool(variants))
                 for one in plan[name]:
                     if one.variant in KEPT.get(name, ()):
                         bundled = data / "models" / f"embedded-{name}-{one.variant}"
@@ -464,17 +466,19 @@ def make_embedded_records(
                 yield _line(name, record)
 
 
-def _run_one(name: str, planned: Planned, seed: int, work: Path, **given: Any) -> tuple[str, str, int, Path]:
-    return name, planned.variant, seed, run(name, planned, seed, work, **given)
+def _run_one(
+    name: str, planned: Planned, seed: int, work: Path, **run_options: Any
+) -> tuple[str, str, int, Path]:
+    return name, planned.variant, seed, run(name, planned, seed, work, **run_options)
 
 
 def _line(name: str, record: Mapping[str, Any]) -> str:
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     headline = next(key for key in record["runs"][0] if key.startswith("test_"))
-    for one in record["runs"]:
-        found.setdefault(one["variant"], []).append(one[headline])
+    for run in record["runs"]:
+        scores.setdefault(run["variant"], []).append(run[headline])
     best = ", ".join(
-        f"{variant} {sum(all_) / len(all_):.3f}" for variant, all_ in found.items() if " " not in variant
+        f"{variant} {sum(all_) / len(all_):.3f}" for variant, all_ in scores.items() if " " not in variant
     )
     metric = headline.removeprefix("test_")
     return f"{name}: test {metric} {best}; trivial {record['trivial'][metric]:.3f}"

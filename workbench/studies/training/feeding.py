@@ -1,4 +1,4 @@
-"""What a model is fed with: one tensor, or the named tensors of padded sequences."""
+"""Batches of a model: one tensor, or the named tensors of padded sequences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Batch = Tensor | Mapping[str, Tensor]
 
 
 def feed(model: nn.Module, batch: Batch) -> Tensor:
-    """What the model makes of a batch."""
+    """Return the model's output for a batch."""
     return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 def pad_together(examples: Sequence[tuple[Tensor, int]], name: str) -> tuple[dict[str, Tensor], Tensor]:
-    """Sequences (token, …) with their targets as a batch: the argument ``name``, zeros at the end of shorter ones.
+    """Pad sequences (token, …) to a batch with their targets: the argument ``name``, with zeros at the end.
 
-    ``attention_mask`` is 1 at real tokens; where none is padded, there is no mask.
+    ``attention_mask`` is 1 at real tokens; there is no mask without padding.
     """
     sequences = [sequence for sequence, _ in examples]
     lengths = torch.tensor([len(sequence) for sequence in sequences])
@@ -33,30 +33,30 @@ def pad_together(examples: Sequence[tuple[Tensor, int]], name: str) -> tuple[dic
 def pad_pairs(
     examples: Sequence[tuple[tuple[Tensor, Tensor], int]], name: str
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Pairs of sequences as a batch of twice as many rows, the two of a pair under one another; a target a pair."""
+    """Pad pairs of sequences to a batch of twice as many rows, the two of a pair adjacent; one target per pair."""
     rows = [(sequence, target) for pair, target in examples for sequence in pair]
     return pad_together(rows, name)[0], torch.tensor([target for _, target in examples])
 
 
 def named_tensors(batch: Batch) -> dict[str, Tensor]:
-    """The tensors of a batch; a single one is called "input"."""
+    """Return the tensors of a batch by name; a single one is named "input"."""
     return dict(batch) if isinstance(batch, Mapping) else {"input": batch}
 
 
 def size_of(batch: Batch) -> int:
-    """How many examples a batch holds."""
+    """Return the number of examples of a batch."""
     return len(next(iter(named_tensors(batch).values())))
 
 
 def placed(batch: Batch, device: torch.device) -> Batch:
-    """The batch on a device."""
+    """Move the batch to a device."""
     if isinstance(batch, Mapping):
         return {name: tensor.to(device) for name, tensor in batch.items()}
     return batch.to(device)
 
 
 def shapes_of(batch: Batch) -> str:
-    """The shapes in words: "(1, 3, 32, 32)", or "input_ids (1, 40), attention_mask (1, 40)"."""
+    """Format the shapes: "(1, 3, 32, 32)", or "input_ids (1, 40), attention_mask (1, 40)"."""
     if isinstance(batch, Mapping):
         return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
     return str(tuple(batch.shape))

@@ -1,7 +1,7 @@
-"""The folder of a training run: what a run leaves, and what it needs to go on.
+"""Read and write the folder of a training run.
 
-It holds ``model.json`` (what the model is, and a table of its checkpoints), ``epoch-NNN.safetensors``,
-``metrics.csv`` (one row per epoch, split and metric) and, until the run is complete, ``resume.pt``.
+It holds ``model.json`` (the model, and a table of its checkpoints), ``epoch-NNN.safetensors``, ``metrics.csv`` (one row
+per epoch, split and metric) and, until the run is complete, ``resume.pt``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _IN_CHECKPOINT = (
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run leaves."""
+    """The result of a finished run."""
 
     out: Path
     checkpoints: list[Path]
@@ -63,9 +63,9 @@ class TrainResult:
     test: dict[str, float]
     """Scores on the test set after the last epoch: ``loss``, ``accuracy``, ``perplexity`` of language models."""
     headline: str
-    """Which of them is the one to tell."""
+    """Name of the main test score."""
     resumed_from: int | None
-    """The epoch the run went on from; None if it ran in one piece."""
+    """The epoch the run resumed from; None if it was not interrupted."""
 
     @property
     def test_accuracy(self) -> float:
@@ -78,7 +78,7 @@ class TrainResult:
 
 
 def copy_model(run: Path, models: Path, keep: str = "last") -> None:
-    """Put the checkpoints of a finished run, "all" or the "last", where the package looks for a bundled model."""
+    """Copy a finished run's checkpoints, "all" or the "last", to a bundled model's folder."""
     for old in models.glob("epoch-*.safetensors"):
         old.unlink()
     about = json.loads((run / MODEL_FILE).read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def copy_model(run: Path, models: Path, keep: str = "last") -> None:
 
 
 class RunFolder:
-    """The folder of one run, and everything read from it or written into it."""
+    """The folder of one run, with all reads and writes."""
 
     def __init__(
         self, out: Path, task: Task, recipe: Recipe, seed: int, command: str, name: str | None = None
@@ -113,21 +113,21 @@ class RunFolder:
         }
 
     def alone(self) -> AbstractContextManager[None]:
-        """Hold the folder for this run alone; of several processes that train together the first one does."""
+        """Lock the folder for this run; of several processes training together, only the first locks it."""
         return self.store.locked() if _is_first() else nullcontext()
 
     def prepare_folder(self, restart: bool) -> None:
-        """Make the folder, and make sure that what it holds is this run, or nothing (see `RunStore`)."""
+        """Create the folder, or check that it holds this run (see `RunStore`)."""
         # of several processes that train together the first one moves what is there
         restart = restart and _is_first()
         self.store.open({**dict.fromkeys(_VARIANT), **self.identity}, restart, ignored=["command"])
 
     def path(self, name: str) -> Path:
-        """Where a file of the run is."""
+        """Return the path of a file of the run."""
         return self.out / name
 
     def finished(self) -> TrainResult | None:
-        """The result, if the folder holds the whole run already."""
+        """Return the result if the folder holds the complete run."""
         content = self.store.content()
         if content is None or not content.get("complete"):
             return None
@@ -143,7 +143,7 @@ class RunFolder:
         return self.result(None)
 
     def restore(self, trainer: Trainer) -> int | None:
-        """Put the trainer where the run stopped: the last whole epoch, or None if there is none."""
+        """Restore the trainer to the last complete epoch and return it, or None if there is none."""
         path = self.path(RESUME_FILE)
         if not path.exists() or self.store.content() is None:
             return None
@@ -168,9 +168,9 @@ class RunFolder:
         scores: dict[str, dict[str, float]],
         watched: dict[str, dict[str, float]] | None = None,
     ) -> None:
-        """Write what an epoch gave: metrics, a checkpoint if the recipe asks for one, and how to go on.
+        """Write an epoch's metrics, a checkpoint if the recipe has one, and the state for resuming.
 
-        ``scores`` and ``watched`` hold metrics by split; what is not a number is left out.
+        ``scores`` and ``watched`` hold metrics by split; NaN values are skipped.
         """
         if not trainer.is_main:
             return
@@ -197,7 +197,7 @@ class RunFolder:
         atomic_write(self.path(RESUME_FILE), buffer.getvalue())
 
     def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
-        """Write an epoch's weights, and their line in the table of ``model.json``."""
+        """Write an epoch's weights, and their row in the table of ``model.json``."""
         metrics = {
             f"{row['split']}_{row['metric']}": row["value"]
             for row in self.rows
@@ -228,7 +228,7 @@ class RunFolder:
         self.store.write({**self.identity, **about})
 
     def keep_last_good(self, trainer: Trainer) -> Path:
-        """Make a checkpoint of the last whole epoch, unless the recipe already did."""
+        """Make a checkpoint of the last complete epoch, unless the recipe already did."""
         state = read_torch_file(self.path(RESUME_FILE))
         epoch = int(state["epoch"])
         kept = [row for row in self.table if row["epoch"] == epoch]
@@ -241,14 +241,14 @@ class RunFolder:
         return path
 
     def finish(self, trainer: Trainer) -> None:
-        """Mark the run complete; nothing is left to go on from."""
+        """Mark the run complete and remove the state for resuming."""
         if trainer.is_main:
             self.write_model(trainer, complete=True)
             self.path(RESUME_FILE).unlink(missing_ok=True)
         trainer.accelerator.wait_for_everyone()
 
     def result(self, resumed_from: int | None) -> TrainResult:
-        """What the complete run left, as read from its folder."""
+        """Return the result of the complete run, read from its folder."""
         table = (self.store.content() or {})["checkpoints"]
         return TrainResult(
             out=self.out,
@@ -278,14 +278,14 @@ class RunFolder:
 
 
 _VARIANT = ("attention_layers", "attention_options", "boost")
-"""Entries of the identity that a plain model has not got: one with a variant is another run."""
+"""Entries of the identity that a plain model lacks: a variant is a different run."""
 
 
 def _name(task: Task, recipe: Recipe) -> str:
     architecture = recipe.architecture["name"]
-    own = attention_of({"name": architecture})
-    if own != "softmax":
-        parts = [architecture, *([] if recipe.attention == own else [recipe.attention])]
+    default_attention = attention_of({"name": architecture})
+    if default_attention != "softmax":
+        parts = [architecture, *([] if recipe.attention == default_attention else [recipe.attention])]
     else:
         # The plain vision transformer had its name before there were variants.
         plain = architecture == "vit" and recipe.attention == "softmax" and not recipe.boost
@@ -296,7 +296,7 @@ def _name(task: Task, recipe: Recipe) -> str:
 
 
 def _variant(recipe: Recipe) -> dict[str, Any]:
-    """What is said of a model that is not the plain one: in which layers (None: all), options, boost."""
+    """Describe a variant: its layers (None: all), options and boost; empty for the plain model."""
     if recipe.attention == "softmax" and not recipe.boost:
         return {}
     return {
@@ -307,7 +307,7 @@ def _variant(recipe: Recipe) -> dict[str, Any]:
 
 
 def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> str:
-    """What to type for a run again. Flags are values, lists of values (repeated), or True."""
+    """Return the command that repeats a run. Flags are values, lists of values (repeated), or True."""
     words = ["workbench", "study", "train", task]
     for name, value in flags.items():
         for entry in value if isinstance(value, list) else [value]:
@@ -316,7 +316,7 @@ def command_line(task: str, flags: dict[str, Any], seed: int, epochs: int) -> st
 
 
 def versions() -> dict[str, str]:
-    """Versions that a run's numbers may depend on."""
+    """Return the versions that a run's numbers may depend on."""
     packages = ("torch", "timm", "accelerate", "numpy", "scikit-learn")
     return {
         "workbench": __version__,
@@ -326,5 +326,5 @@ def versions() -> dict[str, str]:
 
 
 def _is_first() -> bool:
-    """Whether this process is the only one that trains, or the first of several."""
+    """Return whether this process trains alone or is the first of several."""
     return os.environ.get("RANK", "0") == "0"

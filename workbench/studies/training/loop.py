@@ -1,4 +1,4 @@
-"""The training loop, on accelerate: the loop stays ours, and is the same on two cores and many GPUs."""
+"""The training loop on accelerate, the same on two cores and many GPUs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ class TrainingDiverged(WorkbenchError):
 
 
 class Trainer:
-    """A model, its optimiser and its data; one call trains one epoch.
+    """A model with its optimiser and data; each call trains one epoch.
 
-    All randomness of an epoch derives from (seed, epoch), so a run that is continued draws the same numbers
-    as one that was never interrupted, and no random state has to be stored. Raises InputError if architecture
-    and task do not fit together.
+    All randomness of an epoch derives from (seed, epoch). A resumed run therefore draws the same numbers as an
+    uninterrupted one, and no random state is stored. Raises InputError if architecture and task do not fit together.
     """
 
     def __init__(self, task: Task, recipe: Recipe, seed: int, device: str | None = None) -> None:
@@ -100,12 +99,12 @@ class Trainer:
         return self.accelerator.is_main_process
 
     def train_epoch(self, epoch: int, on_step: Callable[[int, int], None] | None = None) -> dict[str, float]:
-        """One pass over the training set; `on_step(done, total)` after each batch.
+        """Train for one pass over the training set; calls `on_step(done, total)` after each batch.
 
-        Returns the means over the epoch, taken while the weights change: the task's scores (``loss`` in nats,
-        ``accuracy``, …), ``gradient_norm`` (before clipping), where primal layers are trained ``ksvd_penalty``
-        (not part of ``loss``), and ``learning_rate`` (at the end), ``seconds``. Raises TrainingDiverged, before
-        the weights are touched, if the loss or the gradient is not finite.
+        Returns means over the epoch while the weights change: the task's scores (``loss`` in nats, ``accuracy``, …),
+        ``gradient_norm`` (before clipping), ``ksvd_penalty`` of primal layers (not part of ``loss``), and
+        ``learning_rate`` (at the end), ``seconds``. Raises TrainingDiverged, before the weights change, if the loss or
+        the gradient is not finite.
         """
         self._seed_everything(epoch)
         self._model.train()
@@ -142,10 +141,9 @@ class Trainer:
 
     @torch.inference_mode()
     def evaluate(self) -> dict[str, float]:
-        """The task's scores (``loss`` in nats, ``accuracy``, …) on the test set, weights as they are.
+        """Return the task's scores (``loss`` in nats, ``accuracy``, …) on the test set.
 
-        Raises TrainingDiverged if the loss is not finite: the last step of an epoch can be the one that
-        breaks it.
+        Raises TrainingDiverged if the loss is not finite, which the last step of an epoch can cause.
         """
         self._model.eval()
         means = _Means()
@@ -160,7 +158,7 @@ class Trainer:
         return self.objective.derive(means.result())
 
     def state_dict(self) -> dict[str, Any]:
-        """What continuing needs besides the epoch's number: weights, optimiser and schedule."""
+        """Return the weights, optimiser and schedule for resuming."""
         return {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -168,13 +166,13 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that :meth:`state_dict` gave."""
+        """Restore a state returned by :meth:`state_dict`."""
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
 
     def _seed_everything(self, epoch: int) -> None:
-        """Python's, numpy's and torch's generators, and the order of the batches."""
+        """Seed Python, numpy, torch and the order of the batches."""
         from accelerate.utils import set_seed
 
         order, seed = np.random.SeedSequence([self.seed, epoch]).generate_state(2)
@@ -188,22 +186,21 @@ def first_non_finite(
     targets: Tensor,
     score: Callable[[Tensor, Tensor], dict[str, Tensor]] = classification_scores,
 ) -> str:
-    """Where the first NaN or infinity arises, in words: a parameter, the input, a layer, or a gradient.
+    """Name the origin of the first NaN or infinity: a parameter, the input, a layer, or a gradient.
 
-    Looks in the order in which they would cause one another. The module's gradients must be those of this
-    batch.
+    The order of the search is the order of causes. The module's gradients must be those of this batch.
     """
     for name, parameter in module.named_parameters():
         if not parameter.isfinite().all():
             return f"the parameter {name} is not finite"
     if not all(tensor.isfinite().all() for tensor in named_tensors(batch).values()):
         return "the input itself is not finite"
-    found: list[str] = []
+    layer_names: list[str] = []
 
     def check(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: object, output: object) -> None:
             if isinstance(output, torch.Tensor) and not output.isfinite().all():
-                found.append(name)
+                layer_names.append(name)
 
         return hook
 
@@ -217,8 +214,8 @@ def first_non_finite(
     finally:
         for handle in hooks:
             handle.remove()
-    if found:
-        return f"the output of {found[0]} is the first that is not finite"
+    if layer_names:
+        return f"the output of {layer_names[0]} is the first that is not finite"
     if not loss.isfinite().all():
         return "every layer's output is finite, but their cross-entropy is not"
     # The gradient flows from the last parameter to the first.
@@ -230,7 +227,7 @@ def first_non_finite(
 
 @contextmanager
 def reproducible() -> Generator[None]:
-    """Ask torch for operations that give the same bits each time; the former setting returns at the end."""
+    """Make torch use deterministic operations within this context; the former setting returns at the end."""
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -286,7 +283,7 @@ def _check_fit(module: nn.Module, task: Task) -> None:
 
 
 class _Means:
-    """Means over examples of scores that come batch by batch."""
+    """Means over examples of scores collected batch by batch."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Tensor]] = {}

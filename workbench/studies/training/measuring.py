@@ -1,4 +1,4 @@
-"""Measuring what code costs: seconds of several functions in turns, bytes of the tensors that one makes, memory."""
+"""Measure the cost of code: seconds of several functions in turns, bytes of their tensors, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.core import memory
 
 
 def operation_counter() -> FlopCounterMode:
-    """Counts floating-point operations, also those of the CPU's fused attention, which torch 2.11 leaves out."""
+    """Return a counter of floating-point operations that includes fused CPU attention, which torch 2.11 skips."""
     counter = FlopCounterMode(display=False)
     aten = torch.ops.aten
     counter.flop_registry.setdefault(aten._scaled_dot_product_flash_attention_for_cpu, sdpa_flop)
@@ -38,12 +38,11 @@ def in_turns(
     device: str = "cpu",
     first: Sequence[float] | None = None,
 ) -> list[list[float]]:
-    """Seconds of every function in each of ``rounds`` rounds, after one that is left out.
+    """Time every function in each of ``rounds`` rounds, after a warm-up round.
 
-    Every round runs each function once, every second round in the opposite order, so that whatever else the
-    machine does falls on all of them alike: compare within a round. No round begins once ``budget`` seconds
-    are spent; where the first, left out otherwise, spends them all, it is what there is. ``first`` are the seconds of
-    one that was run already.
+    Every round runs each function once, every second round in reverse order, so that other load on the machine affects
+    all of them: compare within a round. No round starts after ``budget`` seconds; if the warm-up spends them all, its
+    time is returned. ``first`` are the seconds of a warm-up that was run before.
     """
     times: list[list[float]] = [[seconds] for seconds in first or ()] or [[] for _ in functions]
     spent = sum(first or ())
@@ -59,7 +58,7 @@ def in_turns(
 
 
 def seconds_of(function: Callable[[], object], device: str = "cpu") -> float:
-    """Wall time on a GPU; on a CPU the process's own, so that what else the machine does falls out."""
+    """Return the wall time on a GPU, or the process time on a CPU, which excludes other processes."""
     if device == "cpu":
         started = time.process_time()
         function()
@@ -72,7 +71,7 @@ def seconds_of(function: Callable[[], object], device: str = "cpu") -> float:
 
 
 def device_name(device: str | torch.device) -> str:
-    """The name of the GPU, or of the processor as far as the system tells it."""
+    """Return the name of the GPU, or of the processor if the system reports it."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -85,38 +84,37 @@ def device_name(device: str | torch.device) -> str:
 
 
 class Allocations(TorchDispatchMode):
-    """Watches the tensors that operations return while it is entered, those of a backward pass included.
+    """Track the tensors that operations return within this context, including those of a backward pass.
 
-    A view counts with the tensor it looks at, once; what is there beforehand counts for nothing. What an
-    operation needs inside itself, such as a fused kernel, is not seen: these are the tensors of the
-    computation as written, the same on every machine.
+    A view counts once, with the tensor it refers to; existing tensors do not count. Memory inside an operation, such as
+    a fused kernel, is not tracked: the count is that of the computation as written, the same on every machine.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.largest = 0
         """Elements of the largest tensor."""
-        self.made = 0
+        self.total = 0
         """Bytes of all tensors together."""
         self.peak = 0
         """Most bytes alive at once."""
         self._alive: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_storage(leaf)._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        inputs = {_storage(leaf)._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.largest = max(self.largest, leaf.numel())
-                self._take(_storage(leaf), given)
+                self._take(_storage(leaf), inputs)
         self.peak = max(self.peak, sum(self._alive.values()))
         return result
 
-    def _take(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+    def _take(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
         key, size = storage._cdata, storage.nbytes()
-        if key in given or key in self._alive:
+        if key in inputs or key in self._alive:
             return
-        self.made += size
+        self.total += size
         self._alive[key] = size
         weakref.finalize(storage, self._alive.pop, key)
 
@@ -126,9 +124,9 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
 
 
 def memory_growth(function: Callable[[], object], device: str = "cpu") -> float:
-    """Bytes by which the memory in use rose at most while ``function`` ran: what `memory_measure` names.
+    """Return the largest rise of memory in use while ``function`` runs, in bytes (see `memory_measure`).
 
-    nan where the system does not tell (Windows).
+    NaN if the system does not report it (Windows).
     """
     if device != "cpu":
         torch.cuda.synchronize()
@@ -148,9 +146,9 @@ def memory_growth(function: Callable[[], object], device: str = "cpu") -> float:
 
 
 def peak_memory(device: torch.device) -> float:
-    """The most memory in use so far (bytes): on CUDA in tensors, elsewhere by the whole process.
+    """Return the peak memory so far (bytes): on CUDA of tensors, elsewhere of the whole process.
 
-    nan where the system does not tell (Windows).
+    NaN if the system does not report it (Windows).
     """
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
@@ -163,7 +161,7 @@ def peak_memory(device: torch.device) -> float:
 
 
 def memory_measure(device: str = "cpu") -> str:
-    """How `memory_growth` measures on this machine."""
+    """Describe how `memory_growth` measures on this machine."""
     if device != "cpu":
         return "allocated tensors (torch.cuda.max_memory_allocated)"
     if _reset_high_water():
@@ -172,21 +170,21 @@ def memory_measure(device: str = "cpu") -> str:
 
 
 def free_memory(device: str = "cpu") -> int:
-    """Bytes that can be had without others having to give any."""
+    """Return the bytes available without reclaiming memory from other processes."""
     if device != "cpu":
         return torch.cuda.mem_get_info()[0]
     return memory.free_memory()
 
 
 def _give_back_memory() -> None:
-    """Return what was freed to the system, so that using it again counts."""
+    """Return freed memory to the system, so that its next use is counted."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def _reset_high_water() -> bool:
-    """Let the process's peak of resident memory start anew, where the system can."""
+    """Reset the process's peak of resident memory, if the system can."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -199,6 +197,6 @@ def _resident(name: str) -> int:
 
 
 def _of_proc(path: str, name: str) -> int:
-    """The number of kB behind a name in a file of /proc."""
+    """Return the number of kB of an entry in a file of /proc."""
     lines = Path(path).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

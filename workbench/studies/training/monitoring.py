@@ -1,4 +1,4 @@
-"""The library's own analyses of a model in training: on the same few inputs after every epoch."""
+"""Run the library's analyses on a model in training, on the same few inputs after every epoch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from workbench.studies.training.feeding import Batch
 
 MONITORED = ("projection_error", "phi_norm2", "h_norm2", "token_cosine")
-"""Metrics of an epoch: means over inputs, heads and layers, and with ``_last`` those of the last layer."""
+"""Metrics of an epoch: means over inputs, heads and layers; with ``_last`` those of the last layer."""
 
 
 def monitor(model: nn.Module, watched: Mapping[str, Batch]) -> dict[str, dict[str, float]]:
-    """Split → ``MONITORED`` metrics of a model on a few inputs; the model is back in its mode afterwards.
+    """Return ``MONITORED`` metrics of a model on a few inputs by split; the model's mode is restored afterwards.
 
-    projection_error and the norms are those of saritas2025, of the model's own queries, keys and values, over
-    the layers that attend from token to token: where there are none, they are left out.
+    projection_error and the norms are those of saritas2025 for the model's queries, keys and values, over layers with
+    attention between tokens; without such layers they are absent.
     """
     training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -36,7 +36,7 @@ def monitor(model: nn.Module, watched: Mapping[str, Batch]) -> dict[str, dict[st
 
 
 def attends_to_tokens(model: nn.Module) -> bool:
-    """Whether any layer has a softmax over tokens: one of timm's, or a variant that has."""
+    """Return whether any layer has a softmax over tokens: timm's attention or such a variant."""
     from timm.layers import Attention
 
     return any(
@@ -46,7 +46,7 @@ def attends_to_tokens(model: nn.Module) -> bool:
 
 
 def _measured(model: nn.Module, batch: Batch) -> dict[str, float]:
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     if attends_to_tokens(model):
         frame = _quietly(
             "projection-error", model, batch, convention="saritas2025", per_head=True, null_samples=0
@@ -55,9 +55,9 @@ def _measured(model: nn.Module, batch: Batch) -> dict[str, float]:
             rows = frame[frame["metric"] == metric]
             if metric != "projection_error":
                 rows = rows[rows["statistic"] == "mean"]
-            found |= _mean_and_last(metric, rows)
+            means |= _mean_and_last(metric, rows)
     frame = _quietly("token-similarity", model, batch, null="permutation", null_samples=0)
-    return found | _mean_and_last("token_cosine", frame[frame["metric"] == "token_cosine"])
+    return means | _mean_and_last("token_cosine", frame[frame["metric"] == "token_cosine"])
 
 
 def _quietly(name: str, model: nn.Module, batch: Batch, **options: Any) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def _quietly(name: str, model: nn.Module, batch: Batch, **options: Any) -> pd.Da
 
 
 def _mean_and_last(metric: str, rows: pd.DataFrame) -> dict[str, float]:
-    """Mean over all rows, and over those of the last layer; nothing where a layer's value is undefined."""
+    """Return the mean over all rows and over the last layer; empty if a layer's value is undefined."""
     rows = rows[rows["value"].notna()]
     if rows.empty:
         return {}

@@ -1,4 +1,4 @@
-"""A training run from its recipe: what `workbench study train` calls."""
+"""Train a model from a recipe: the call of ``workbench study train``."""
 
 from __future__ import annotations
 
@@ -46,32 +46,44 @@ def train(
 ) -> TrainResult:
     """Train a task's model from its recipe into the folder `out`.
 
-    The same task, recipe, seed, library versions, device and number of threads give the same numbers;
-    Python's, numpy's and torch's random states are set along the way. A run that was interrupted goes on from
-    its last whole epoch and ends with the numbers it would have had; a complete one is returned as it is.
-    ``restart`` begins anew; what `out` holds is moved aside, to ``OUT.before-1``.
+    The same task, recipe, seed, library versions, device and number of threads give the same numbers; Python's, numpy's
+    and torch's random states are set for this. An interrupted run resumes from its last complete epoch and ends with
+    the same numbers as an uninterrupted one; a complete run is returned unchanged. ``restart`` starts over and moves
+    the content of `out` to ``OUT.before-1``.
 
-    `attention` is a variant of `workbench.attention.VARIANTS` (softmax, unless the recipe says otherwise), in
-    `layers` and with `options` where the recipe's own table of that variant is not to hold; `boost` gives
-    every layer a boosted residual. `epochs` overrides the recipe's, `limit` keeps only that many training
-    examples, `data` is the folder or file of tasks that need one or "embedded:NAME", `recipe` is another recipe
-    (its name, its file, or the object), `shuffled` draws the order of every sequence's tokens at random, `start` is a
-    checkpoint whose weights the run begins with, all but the head's (the architectures must agree),
-    `device` is ``"cpu"``, ``"cuda"``, … (default: what accelerate finds).
+    Args:
+        task: a key of `workbench.studies.training.tasks.TASKS`.
+        out: folder of the run.
+        attention: a variant of `workbench.attention.VARIANTS`; the recipe's, or softmax, by default.
+        layers: layers with this attention; the recipe's by default.
+        options: options of the variant that replace the recipe's.
+        boost: give every layer a boosted residual.
+        seed: random seed.
+        epochs: number of epochs; the recipe's by default.
+        restart: start over.
+        device: ``"cpu"``, ``"cuda"``, …; chosen by accelerate by default.
+        limit: number of training examples kept; all by default.
+        data: folder or file of tasks that need one, or "embedded:NAME".
+        recipe: another recipe: its name, its file, or the object.
+        shuffled: shuffle the tokens of every sequence.
+        start: a checkpoint with initial weights, except the head's (the architectures must agree).
+        progress: report the progress on standard error.
 
-    Raises UnknownName for an unknown task, variant or option, InputError for values that cannot be and for a
-    folder that holds a different run, MissingResource if `out` cannot be written, TrainingDiverged if the
-    loss stops being finite (the last good epoch's weights are kept as a checkpoint).
+    Raises:
+        UnknownName: an unknown task, variant or option.
+        InputError: an invalid value, or a folder that holds a different run.
+        MissingResource: `out` cannot be written.
+        TrainingDiverged: the loss is not finite; the weights of the last good epoch are kept as a checkpoint.
     """
     find_task(task)
     check_data(task, data)
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
     require("training", "accelerate")
-    made = embedded_name(task, data)
-    if recipe is None and made is not None:
+    data_name = embedded_name(task, data)
+    if recipe is None and data_name is not None:
         recipe = usual_recipe(task, data)
-    chosen = asked_recipe(task, recipe, attention, layers, options, boost).with_epochs(epochs)
+    chosen = recipe_for(task, recipe, attention, layers, options, boost).with_epochs(epochs)
     begun = None if start is None else read_start(start)
     loaded = load_task(
         task,
@@ -94,7 +106,7 @@ def train(
         )
     else:
         command = command_line(task, flags, seed, chosen.epochs)
-    named = recipe if made is None or isinstance(recipe, Recipe) else f"{made}-embedded"
+    named = recipe if data_name is None or isinstance(recipe, Recipe) else f"{data_name}-embedded"
     run = RunFolder(
         Path(out), loaded, chosen, seed, command, run_name(task, named, attention, options, boost)
     )
@@ -117,9 +129,9 @@ def run_name(
     options: Mapping[str, Any] | None = None,
     boost: bool = False,
 ) -> str | None:
-    """What a run is called after the recipe that it names; None: after its task and model.
+    """Return a run's name derived from its recipe, or None if it is named after its task and model.
 
-    So a causal ToST on prose ("prose-tost") is distinguished from the plain language model with the same attention.
+    This distinguishes a causal ToST on prose ("prose-tost") from the plain language model with the same attention.
     """
     if recipe is None or isinstance(recipe, Recipe) or Path(recipe).stem == task:
         return None
@@ -129,7 +141,7 @@ def run_name(
     return "-".join([Path(recipe).stem, *words])
 
 
-def asked_recipe(
+def recipe_for(
     task: str,
     recipe: Recipe | str | Path | None,
     attention: str | None,
@@ -137,19 +149,19 @@ def asked_recipe(
     options: Mapping[str, Any] | None,
     boost: bool,
 ) -> Recipe:
-    """The recipe of a run with what was asked for besides, as `train` takes it."""
-    found = recipe if isinstance(recipe, Recipe) else load_recipe(recipe or task, attention)
-    if found.task != task:
-        raise InputError(f"the recipe is for task {found.task!r}, not {task!r}")
+    """Return a run's recipe with the requested changes, as `train` takes them."""
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(recipe or task, attention)
+    if base.task != task:
+        raise InputError(f"the recipe is for task {base.task!r}, not {task!r}")
     if attention is None and layers is None and not options and not boost:
-        return found
-    architecture = found.architecture
-    same = attention in (None, found.attention)
-    return found.with_attention(
-        attention or found.attention,
+        return base
+    architecture = base.architecture
+    same = attention in (None, base.attention)
+    return base.with_attention(
+        attention or base.attention,
         architecture.get("attention_layers") if layers is None and same else layers,
         {**(architecture.get("attention_options", {}) if same else {}), **(options or {})},
-        boost or found.boost,
+        boost or base.boost,
     )
 
 
@@ -162,7 +174,7 @@ def _flags(
     data: str | Path | None,
     limit: int | None,
 ) -> dict[str, Any]:
-    """What was asked for, as the command line writes it."""
+    """Return the command-line flags of a run."""
     flags: dict[str, Any] = {}
     if attention is not None:
         flags["attention"] = attention
@@ -218,13 +230,13 @@ def _train(run: RunFolder, trainer: Trainer, report: Report) -> TrainResult:
 
 
 def _watch(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:
-    """What the analyses say of the weights as they are; one process is enough to ask them."""
+    """Return the analyses' metrics of the current weights, on the main process only."""
     if not trainer.is_main:
         return {}
-    found = monitor(trainer.module, task.watched)
+    scores = monitor(trainer.module, task.watched)
     if task.acting is not None:
-        found["test"] = found.get("test", {}) | task.acting(trainer.module)
-    return found
+        scores["test"] = scores.get("test", {}) | task.acting(trainer.module)
+    return scores
 
 
 def _costs(task: Task, trainer: Trainer) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""A training that begins with the weights of another: pre-trained, then fine-tuned."""
+"""Start a training from the weights of another run, for fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from workbench.core.files import sha256_file
 from workbench.models.checkpoints import load_weights, read_checkpoint
 
 HEAD = "head."
-"""Weights of this beginning are drawn anew: those of the new task's classes."""
+"""Prefix of the head's weights, which are drawn at random for the new task's classes."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a training begins with."""
+    """The checkpoint that a training starts from."""
 
     path: Path
     state: dict[str, Tensor]
@@ -25,11 +25,11 @@ class Start:
 
     @property
     def characters(self) -> str:
-        """What its tokens are, where they are characters."""
+        """The characters of its tokens, if it has any."""
         return self.meta.get("preprocessing", {}).get("characters", "")
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint says of it."""
+        """Return the checkpoint's model, seed and hash."""
         return {
             "model": self.meta.get("name"),
             "seed": self.meta.get("seed"),
@@ -37,12 +37,12 @@ class Start:
         }
 
     def put_into(self, module: nn.Module) -> None:
-        """Its weights in the place of the module's, but for the head; InputError where they do not fit."""
-        own = {name: value for name, value in module.state_dict().items() if name.startswith(HEAD)}
+        """Copy the weights, except the head's, into a module; InputError if they do not fit."""
+        head_weights = {name: value for name, value in module.state_dict().items() if name.startswith(HEAD)}
         state = {name: value for name, value in self.state.items() if not name.startswith(HEAD)}
-        load_weights(module, {**state, **own}, origin=str(self.path))
+        load_weights(module, {**state, **head_weights}, origin=str(self.path))
 
 
 def read_start(path: str | Path) -> Start:
-    """A checkpoint of `workbench study train`; InputError for anything else."""
+    """Read a checkpoint of `workbench study train`; InputError for any other file."""
     return Start(Path(path), *read_checkpoint(path))

@@ -33,7 +33,7 @@ from workbench.studies.training.feeding import Batch, feed
 from workbench.studies.training.measuring import Allocations, in_turns, seconds_of
 from workbench.studies.training.objectives import ACTIONS, CLASSIFICATION
 from workbench.studies.training.recipes import Recipe
-from workbench.studies.training.runs import asked_recipe
+from workbench.studies.training.runs import recipe_for
 
 TASK_COLUMNS = ("task", "problem", "tokens", *COLUMNS)
 EAGER, PRIMAL_ALL = "softmax-eager", "primal layers=0-1"
@@ -200,7 +200,7 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
 def _recipe(task: CostedTask, recipe: str, variant: str, length: int) -> Recipe:
     attention, _, layers = variant.partition(" layers=")
     name = SOFTMAX if attention == EAGER else attention
-    found = asked_recipe(task.recipe, recipe, name, layers or None, None, False)
+    found = recipe_for(task.recipe, recipe, name, layers or None, None, False)
     return dataclasses.replace(found, architecture={**found.architecture, **task.sizes, "context": length})
 
 
