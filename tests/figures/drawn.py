@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.figures.marks import RULE_LINE, THIN
-from workbench.figures.theme import GREY
+from workbench.figures.marks import RULE_LINE
+from workbench.figures.theme import GREY, WIDTH
 
 
 def thin(fig):
@@ -13,7 +13,7 @@ def thin(fig):
     return [
         trace
         for trace in fig.data
-        if trace.line.width == THIN and trace.fill is None and trace.x[0] is not None
+        if trace.line.width == WIDTH.single and trace.fill is None and trace.x[0] is not None
     ]
 
 
@@ -26,7 +26,7 @@ def lines(fig):
         and trace.fill is None
         and trace.line.color != GREY
         and trace.x[0] is not None
-        and trace.line.width != THIN  # of a single input
+        and trace.line.width != WIDTH.single  # of a single input
     ]
 
 

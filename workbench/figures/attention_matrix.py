@@ -13,7 +13,7 @@ from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import add_scale, is_masked, squared
 from workbench.figures.measuring import text_width, widest
 from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
-from workbench.figures.theme import theme_of
+from workbench.figures.theme import WIDTH, theme_of
 from workbench.figures.tokens import SPECIAL, TokenView, distinct
 
 _MOST = 480  # pixels, of the side of a matrix
@@ -72,7 +72,7 @@ def matrix_panel(
     shapes = [masked_shape()] if hidden.any() else []
     if view.grid is not None and len(keys) > MOST_LABELS:  # where a row of patches ends
         ends = [n + 0.5 for n, place in enumerate(keys[:-1]) if _ends_a_row(columns, place)]
-        rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": 0.8}}
+        rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": WIDTH.rule}}
         shapes += [rule | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
         both = ends if len(shown) == len(keys) else []
         shapes += [rule | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]

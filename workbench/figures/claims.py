@@ -16,11 +16,10 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, tick_values, with_room
-from workbench.figures.estimates import NULLS
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
-from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED
-from workbench.figures.words import DATA, PAPERS, variant_words
+from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED, SIZE, WIDTH, marker_of
+from workbench.figures.words import DATA, NULLS, PAPERS, variant_words
 from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS
 from workbench.papers.published import claim_options
@@ -82,12 +81,7 @@ _PERMUTED = {
     "position-logits": "the positions in random order over the tokens",
     "value-similarity": "the rows of V in random order",
 }
-_UNTRAINED = {
-    "symbol": "triangle-down-open",
-    "size": 7,
-    "color": "black",
-    "line": {"width": 1, "color": "black"},
-}
+_UNTRAINED = marker_of("triangle-down-open", SIZE.large, "black", WIDTH.fine)
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
 _AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
 _SIGNS = {"<=": "≤", ">=": "≥"}
@@ -719,7 +713,7 @@ class _Chart:
         top += _LINE + 6
         for own in _groups(self.rows):
             top = self._group(own, top)
-        self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
+        self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": WIDTH.edge})
         text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
         self._write(text, 0, top + 5, GREY)
         top += 8 + line_count(text) * _LINE
@@ -759,7 +753,7 @@ class _Chart:
                 elif look == _BARE:
                     self._mark([x + 10], y, _UNTRAINED)
                 elif look == _ARROWS[1]:
-                    self._mark([x + 10], y, {"symbol": look, "size": 9, "color": GREY})
+                    self._mark([x + 10], y, marker_of(look, SIZE.ring, GREY))
                 elif look:
                     self._box(x + 1, x + 19, y - 4, y + 4, fillcolor=look)
                 else:
@@ -774,12 +768,12 @@ class _Chart:
         places = [(self.strip + self.wide * at, words) for at, words in scale.ticks(self.wide)]
         grid = len(self.shapes)
         for number, row in enumerate(rows, start=1):
-            self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": 0.6})
+            self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": WIDTH.edge})
             self._draw(row, scale, top + _GAP / 2)
             foot = top + _GAP / 2 + row.lines * _LINE
             top += row.height(number == len(rows))
         foot = max(foot, top - _GAP / 2 - _LINE) if len(rows) > 1 else foot
-        look, drawn = {"color": "#BBBBBB", "width": 0.6}, self.shapes[grid:]
+        look, drawn = {"color": "#BBBBBB", "width": WIDTH.edge}, self.shapes[grid:]
         del self.shapes[grid:]  # the grid lies beneath them
         for x, words in places:
             self._box(x, x, start + _GAP / 2, foot + 2, line=look)
@@ -811,7 +805,7 @@ class _Chart:
             if lane.thin:
                 self._thin(*(self._at(scale, end) for end in lane.thin), above + _LINE / 2, colour)
             for side in {scale.beyond(end) for end in (*lane.ends, *lane.thin)} - {0, away}:
-                arrow = {"symbol": _ARROWS[side], "size": 5.5, "color": colour}
+                arrow = marker_of(_ARROWS[side], SIZE.row, colour)
                 self._mark([x[1] if side < 0 else x[2]], above + _LINE / 2, arrow)
         if row.beside:
             self._write(row.beside, _WHO, below, GREY)
@@ -826,7 +820,7 @@ class _Chart:
             low, high = (self._at(scale, end) for end in lane.allowed)
             self._box(low, high, above, above + _LINE, fillcolor=ALLOWED)
             for x in (x for x, end in zip((low, high), lane.allowed, strict=True) if math.isfinite(end)):
-                self._box(x, x, above, above + _LINE, line={"color": "black", "width": 1})
+                self._box(x, x, above, above + _LINE, line={"color": "black", "width": WIDTH.fine})
         if lane.same is not None:
             self._bracket(*(self._at(scale, end) for end in lane.same), above + _LINE - 1)
         if lane.null is not None:
@@ -837,18 +831,18 @@ class _Chart:
     def _bracket(self, low: float, high: float, y: float) -> None:
         """A margin: a line between two ends that point up."""
         for x0, x1, y0 in ((low, high, y), (low, low, y - 4), (high, high, y - 4)):
-            self._box(x0, x1, y0, y, line={"color": "black", "width": 0.8})
+            self._box(x0, x1, y0, y, line={"color": "black", "width": WIDTH.rule})
 
     def _thin(self, low: float, high: float, y: float, colour: str) -> None:
         """An interval that is wider than the usual one: a thin line between short ends."""
         for x0, x1, y0, y1 in ((low, high, y, y), (low, low, y - 2, y + 2), (high, high, y - 2, y + 2)):
-            self._box(x0, x1, y0, y1, line={"color": colour, "width": 0.7})
+            self._box(x0, x1, y0, y1, line={"color": colour, "width": WIDTH.single})
 
     def _estimate(self, x: Sequence[float], y: float, verdict: str, why: str, arrow: str = "") -> None:
         """A value and its interval, already in pixels."""
         colour, symbol = VERDICTS[verdict]
         symbol, size = (arrow, 9) if arrow else (symbol, 5.5)
-        line = {"width": 1.3 if "open" in symbol else 0, "color": colour}
+        line = {"width": WIDTH.outline if "open" in symbol else 0, "color": colour}
         self.traces.append(
             go.Scatter(
                 x=[x[0]], y=[y], mode="markers", customdata=[why], hovertemplate="%{customdata}<extra></extra>",

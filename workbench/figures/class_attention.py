@@ -21,7 +21,7 @@ from workbench.figures.maps import Maps, add_scale
 from workbench.figures.marks import Band, Line, Null, Rule, key_entry
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale, bar_room
-from workbench.figures.theme import COLOURS, GREY, theme_of
+from workbench.figures.theme import COLOURS, GREY, WIDTH, theme_of
 from workbench.figures.tokens import distinct, readable_label
 
 COLUMNS = (
@@ -32,7 +32,7 @@ MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_at
 ON_MASKS = "class_attention_mask"
 _ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
-EVEN = {"color": GREY, "dash": "dot", "width": 1}
+EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
 
 
 def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:

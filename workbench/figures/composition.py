@@ -26,7 +26,7 @@ from workbench.figures.measuring import (
     wrap,
     wrap_evenly,
 )
-from workbench.figures.theme import GREY, THEMES, panel_letter, readable, theme_of
+from workbench.figures.theme import GREY, THEMES, WIDTH, panel_letter, readable, theme_of
 
 _LEADER = 1.0  # letters, from the end of a line to the words at it
 KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
@@ -381,7 +381,7 @@ class _Page:
             coloured = f'<span style="color:{readable(colour)}">{said}</span>'
             words.append(look | {"text": coloured, "y": place / tall})
             way = {"x0": 0.98, "y0": end, "x1": 1 + (0.2 + _LEADER) * self.font / across, "y1": place / tall}
-            leaders.append({"type": "line", **domains, **way, "line": {"color": colour, "width": 0.8}})
+            leaders.append({"type": "line", **domains, **way, "line": {"color": colour, "width": WIDTH.rule}})
         return words, leaders
 
     def _add_key(self, fig: go.Figure, layout: dict[str, Any], total: float) -> None:

@@ -20,15 +20,12 @@ from workbench.figures.frames import series_labels, without_provenance
 from workbench.figures.marks import NEUTRAL_STYLE, Band, Line, Series, coloured, key_entry
 from workbench.figures.measuring import cut, widest
 from workbench.figures.theme import WIDTHS, depth_scale, theme_of
+from workbench.figures.words import COLUMNS
 from workbench.frames.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from workbench.figures.grammar import Plot
 
-TITLES = {
-    "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",
-    "head": "Head", "depth": "Depth (share of layers)", "seed": "Seed", "step": "Step",
-}  # fmt: skip
 _USUAL_ROOM = 160  # pixels along y
 _MOST_COLOURS = 6  # beyond so many, ordered colours have a bar instead of a key
 
@@ -129,7 +126,7 @@ class Curves(Drawing):
             shared=("c" * matrix if free else "x") + "y" * together,
             letters=len(self.plot.metrics) > 1 and len(self.panels) == 1,
         )  # fmt: skip
-        return _add_bar(fig, self.colours, TITLES.get(str(self.color), str(self.color))) if bar else fig
+        return _add_bar(fig, self.colours, COLUMNS.get(str(self.color), str(self.color))) if bar else fig
 
     def _columns(self, count: int, width: str) -> int:
         if len(self.panels) > 1 and len(self.plot.metrics) > 1:
@@ -175,7 +172,7 @@ class Curves(Drawing):
         whole = bool((held % 1 == 0).all()) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
-            usual = TITLES.get(self.x, self.x.replace("_", " ").capitalize())
+            usual = COLUMNS.get(self.x, self.x.replace("_", " ").capitalize())
             title = next((title[one] for one in cell if one in title), usual)
         return with_room(Axis(title, places.min(), places.max(), log=log, whole=whole), 0.03)
 

@@ -13,9 +13,9 @@ from workbench.figures.composition import Axis, with_room
 from workbench.figures.estimates import input_count
 from workbench.figures.frames import model_label, short_name
 from workbench.figures.marks import Mark, Series
-from workbench.figures.theme import depth_colours, series_style
+from workbench.figures.theme import SIZE, depth_colours, series_style
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.figures.words import attention_of
+from workbench.figures.words import NAMES, attention_of
 from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS, Metric
 
@@ -69,14 +69,16 @@ class Drawing:
             )
         if column == "attention" and value in LOOKS:
             return LOOKS[value].label
-        return f"{column} {value}" if column in (*ORDERED, "head") else str(value).replace("_", " ")
+        if column in (*ORDERED, "head"):
+            return f"{column} {value}"
+        return NAMES.get(value) or str(value).replace("_", " ")
 
     def _styles(self) -> dict[Any, dict[str, Any]]:
         if self.color == "attention" and (self.plot.color is None or set(self.colours) <= set(LOOKS)):
             return {value: look_of(value).style for value in self.colours}
         if self.ordered:
             shades = zip(self.colours, depth_colours(len(self.colours)), strict=True)
-            plain = {"symbol": "circle", "size": 4, "line": {"width": 0}}
+            plain = {"symbol": "circle", "size": SIZE.small, "line": {"width": 0}}
             return {
                 value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
                 for value, shade in shades
@@ -112,7 +114,7 @@ def dashed(style: dict[str, Any], number: int) -> dict[str, Any]:
     symbol = (style["marker"]["symbol"], "x", "star")[number % 3]
     return {
         "line": {**style["line"], "dash": ("solid", "dash", "dot")[number % 3]},
-        "marker": {**style["marker"], "symbol": symbol, "size": 5},
+        "marker": {**style["marker"], "symbol": symbol, "size": SIZE.dashed},
     }
 
 

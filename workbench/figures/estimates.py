@@ -17,17 +17,12 @@ import pandas as pd
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
+from workbench.figures.words import UNITS
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import provenance_of
 
 FEW = 10
 """Fewer units than this have a line each, in place of an interquartile range."""
-UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
-"""The columns over which values are sampled, in words."""
-NULLS = {
-    "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "random directions",
-    "uniform": "uniform attention",
-}  # fmt: skip
 # Of a metric measured in several ways this one is drawn, unless the figure tells them apart or keeps another.
 _USUAL = {"convention": "exact", "candidate": "resid_post"}
 _PLAIN = ("axis", "standardize")  # plain rows before those with something left out or standardised

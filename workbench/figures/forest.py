@@ -30,19 +30,20 @@ from workbench.figures.marks import (
     lying,
 )
 from workbench.figures.measuring import line_count, text_width, widest
-from workbench.figures.theme import theme_of
+from workbench.figures.theme import SIZE, WIDTH, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
 if TYPE_CHECKING:
     from workbench.figures.grammar import Plot
 
 _PALE = "#E6E6E6"
-_ROW_LINE = {"type": "line", "xref": "domain", "layer": "below", "line": {"color": _PALE, "width": 0.5}}
+_GRID = {"color": _PALE, "width": WIDTH.hair}
+_ROW_LINE = {"type": "line", "xref": "domain", "layer": "below", "line": _GRID}
 _NEUTRAL = {
-    "line": {**NEUTRAL_STYLE["line"], "width": 1.2}, "marker": {**NEUTRAL_STYLE["marker"], "size": 5.5},
+    "line": {**NEUTRAL_STYLE["line"], "width": WIDTH.bar}, "marker": {**NEUTRAL_STYLE["marker"], "size": SIZE.row},
 }  # fmt: skip
 _ORDER: dict[type[Mark], int] = {Interval: 0, Rule: 2}  # in the key
-_STROKES = {"symbol": "line-ns-open", "size": 7}
+_STROKES = {"symbol": "line-ns-open", "size": SIZE.large}
 
 
 class Forest(Drawing):
@@ -123,11 +124,11 @@ class Forest(Drawing):
 
     def _look(self, value: Any) -> dict[str, Any]:
         style = self.styles[value]
-        line, marker = {**style["line"], "dash": "solid", "width": 1.2}, {**style["marker"]}
+        line, marker = {**style["line"], "dash": "solid", "width": WIDTH.bar}, {**style["marker"]}
         if self.plot.color or value is None:
             marker["size"] = 5.5
         if value in self.plot.strokes:
-            marker |= _STROKES | {"line": {"width": 1.5, "color": marker["color"]}}
+            marker |= _STROKES | {"line": {"width": WIDTH.bold, "color": marker["color"]}}
         return {"marker": marker, "line": line}
 
     def _set_side_by_side(self) -> None:

@@ -21,10 +21,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.curves import TITLES, Curves
+from workbench.figures.curves import Curves
 from workbench.figures.forest import Forest
 from workbench.figures.marks import Band, Dots, Line, Mark, Null
-from workbench.figures.words import NO_DATA
+from workbench.figures.words import COLUMNS, NO_DATA
 
 SCALES = (
     "x_log", "x_title", "x_free", "x_range", "x_same", "row",
@@ -138,7 +138,7 @@ def plot(
         InputError: no such rows, or several ways of measuring a metric that the figure does not tell apart.
     """
     names = metrics or tuple(dict.fromkeys(frame["metric"].dropna()))
-    x = x or next((name for name in TITLES if name in frame and frame[name].nunique() > 1), "layer")
+    x = x or next((name for name in COLUMNS if name in frame and frame[name].nunique() > 1), "layer")
     drawn = Plot(frame, x, color, panel).metric(*names).where(**kept)
     heads = [] if "head" in (x, color, panel) or color == "layer" else [Dots()]
     return drawn.add(Null(), Band(), Line(), *heads).figure(width)

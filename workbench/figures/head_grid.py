@@ -20,7 +20,7 @@ from workbench.figures.marks import key_entry, null_name
 from workbench.figures.measuring import line_count, widest, wrap
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
-from workbench.figures.theme import DIVERGING, SEQUENTIAL, luminance, theme_of
+from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
 ALL_HEADS = "all heads"
@@ -95,7 +95,7 @@ def head_grid_figure(
     bar = _bar_ticks(low, high, by_log, nulls, inner, font) if middle is None else {}
     labels = bar or scale.ticks(inner, font)
     room = widest(labels["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(words, inner, font)))
-    marker = {"symbol": "square-open", "color": CHOSEN, "size": 8, "line": {"width": 2}}
+    marker = {"symbol": "square-open", "color": CHOSEN, "size": SIZE.cell, "line": {"width": WIDTH.frame}}
     key = []
     if panel.shapes and chosen is not None:
         framed = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.marks import key_entry
-from workbench.figures.theme import GREY, NULL_BAND, readable
+from workbench.figures.theme import GREY, NULL_BAND, SIZE, marker_of, readable
 
 BEYOND = "to 0 or less (log axis)"
 BELOW = "below the axis"
@@ -100,7 +100,7 @@ def _arrow(
             other: [place for place, one in zip(trace[other], chosen, strict=True) if one],
             f"error_{letter}": {**bar, "color": colour, "thickness": thickness, "width": 0},
         },
-        mode="markers", marker={"symbol": _ARROWS[letter], "size": 6, "color": colour, "line": {"width": 0}},
+        mode="markers", marker=marker_of(_ARROWS[letter], SIZE.tick, colour),
         text=[f"{value:.4g}" for value in values[chosen]], hovertemplate=f"%{{text}}, {words}<extra></extra>",
         meta=words, cliponaxis=False, showlegend=False, name=trace.name, legendgroup=trace.legendgroup,
     )  # fmt: skip
@@ -109,8 +109,7 @@ def _arrow(
 def arrow_entry(letter: str, words: str, colour: str) -> go.Scatter:
     """The entry of a key that says what the arrows are."""
     symbol = _ARROWS[letter].replace("arrow", "triangle")  # whose middle, not tip, stands beside the words
-    marker = {"symbol": symbol, "size": 6, "color": colour, "line": {"width": 0}}
-    return key_entry(words, mode="markers", marker=marker)
+    return key_entry(words, mode="markers", marker=marker_of(symbol, SIZE.tick, colour))
 
 
 def shape_on_log_axis(shape: dict[str, Any], letter: str, low: float) -> dict[str, Any] | None:
@@ -163,7 +162,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     arrow = go.Scatter(
         {letter: at, other: places}, mode="markers+text", text=words if len(words) <= _MOST_VALUES else None,
         textposition=[f"{upright[end]} right" for end in at], textfont={"color": letters},
-        marker={"symbol": symbols, "size": 6, "color": colour, "line": {"width": 0}},
+        marker=marker_of(symbols, SIZE.tick, colour),
         customdata=words, hovertemplate="beyond the axis %{customdata}<extra></extra>",
         cliponaxis=False, showlegend=False, name=trace.name, legendgroup=trace.legendgroup,
     )  # fmt: skip

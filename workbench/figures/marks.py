@@ -17,10 +17,20 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures.estimates import NULLS, UNITS, Sample, null_kinds, within_bounds
+from workbench.figures.estimates import Sample, null_kinds, within_bounds
 from workbench.figures.frames import band, short_name
-from workbench.figures.theme import GREY, NULL_BAND, NULL_EDGE, PUBLISHED, RED, translucent
-from workbench.figures.words import in_words
+from workbench.figures.theme import (
+    GREY,
+    NULL_BAND,
+    NULL_EDGE,
+    PUBLISHED,
+    RED,
+    SIZE,
+    WIDTH,
+    marker_of,
+    translucent,
+)
+from workbench.figures.words import NULLS, UNITS, in_words
 
 NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
 NEUTRAL_STYLE: dict[str, Any] = {
@@ -209,7 +219,7 @@ class Line(Mark):
             words = self._words(series)
             marker = series.style["marker"]
             if not self.joined:
-                mode, marker = "markers", {**marker, "size": 7}
+                mode, marker = "markers", {**marker, "size": SIZE.large}
             if self.flag is not None:
                 found = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
                 marker = {**marker, "symbol": [_FLAG if one else marker["symbol"] for one in found]}
@@ -231,7 +241,7 @@ class Line(Mark):
             return
         words = _common([self._words(series) for series in drawn])
         if not self.joined:
-            yield key_entry(words, mode="markers", marker={**style["marker"], "size": 7})
+            yield key_entry(words, mode="markers", marker={**style["marker"], "size": SIZE.large})
             return
         bare = not self.markers or all(series.many for series in drawn)
         pale = {"opacity": _PALE} if self.pale else {}
@@ -296,7 +306,7 @@ class Band(Mark):
         x = [place for own in singles for place in (*(own[series.x] + shift), None)]
         y = [value for own in singles for value in (*own["value"], None)]
         if self.bars:
-            tick = {"symbol": "line-ew-open", "size": 6, "color": series.colour, "line": {"width": 1}}
+            tick = marker_of("line-ew-open", SIZE.tick, series.colour, WIDTH.fine)
             return go.Scatter(x=x, y=y, mode="markers", marker=tick, hoverinfo="skip")
         return go.Scatter(x=x, y=y, mode="lines", line=_thin(series.colour), hoverinfo="skip")
 
@@ -310,10 +320,10 @@ class Band(Mark):
         if singles and (self.bars or (ends["high"] > ends["low"]).any()):
             yield self._single_lines(series, singles)
         elif self.bars and len(ends):
-            bar = {"color": series.colour, "width": 1, "dash": "solid"}
+            bar = {"color": series.colour, "width": WIDTH.fine, "dash": "solid"}
             yield _bars(ends[series.x] + series.aside + series.after, ends["low"], ends["high"], bar)
         elif (ends["high"] > ends["low"]).any():
-            edge = {"width": 0.6, "color": translucent(series.colour, 0.5), "dash": "solid"}
+            edge = {"width": WIDTH.edge, "color": translucent(series.colour, 0.5), "dash": "solid"}
             fill = translucent(series.colour, self.alpha)
             yield band(ends[series.x], ends["low"], ends["high"], fill).update(line=edge)
 
@@ -344,17 +354,17 @@ class Band(Mark):
             words += f", {self.only[1]}" if self.only is not None else ""
             if any(map(self._singles, found)):
                 line = _thin(style["line"]["color"] if len(found) > 1 else found[0].colour)
-                tick = {"symbol": "line-ew-open", "size": 6, "color": NEUTRAL, "line": {"width": 1}}
+                tick = marker_of("line-ew-open", SIZE.tick, NEUTRAL, WIDTH.fine)
                 look = {"mode": "markers", "marker": tick} if self.bars else {"mode": "lines", "line": line}
                 yield key_entry(words, **look)
             elif self.bars:
-                bar = {"color": NEUTRAL, "width": 1.2}
-                look = {"symbol": "line-ns-open", "size": 9, "color": NEUTRAL, "line": bar}
+                look = marker_of("line-ns-open", SIZE.ring, NEUTRAL, WIDTH.bar)
                 yield key_entry(words, mode="markers", marker=look)
             else:
                 alone = len({series.colour for series in found}) == 1  # no other has one
                 colour = found[0].colour if alone else style["line"]["color"]
-                edge = {"width": 1.5, "color": colour, "dash": "solid"}  # around an estimate, as no null is
+                # around an estimate, as no null is
+                edge = {"width": WIDTH.bold, "color": colour, "dash": "solid"}
                 yield key_swatch(words, translucent(colour, self.alpha + 0.1)).update(line=edge)
 
 
@@ -429,18 +439,18 @@ class Interval(Mark):
         if table.empty:
             return
         ends, value = table[["low", "high"]].astype(float), table["value"].astype(float)
-        edge, marker = series.colour, {"size": 6.5, **series.style["marker"]}
+        edge, marker = series.colour, {"size": SIZE.estimate, **series.style["marker"]}
         if self.alone:  # several may cover each other
             marker["opacity"] = ends.isna().all(axis=1).map({True: _SINGLE["opacity"], False: 1}).tolist()
         if self.hollow is not None:
             opened = table[self.hollow[0]].fillna(False).astype(bool)
             marker["color"] = opened.map({True: "white", False: edge}).tolist()
-            marker["line"] = {"color": edge, "width": 1.3}
+            marker["line"] = {"color": edge, "width": WIDTH.outline}
         words = series.categories.words if series.categories else None
         yield go.Scatter(
             x=series.at(table[series.x]), y=value, mode="markers", marker=marker,
             error_y={
-                "type": "data", "symmetric": False, "color": edge, "thickness": 1.2, "width": 0,
+                "type": "data", "symmetric": False, "color": edge, "thickness": WIDTH.bar, "width": 0,
                 "array": (ends["high"] - value).fillna(0).clip(lower=0),
                 "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0),
             },
@@ -457,7 +467,7 @@ class Interval(Mark):
             yield key_entry(self.alone, mode="markers", marker={**marker, **_SINGLE})
         column, words = self.hollow or ("", "")
         if words and any(series.rows[column].fillna(False).any() for series in drawn):
-            edge = {"color": style["line"]["color"], "width": 1.3}
+            edge = {"color": style["line"]["color"], "width": WIDTH.outline}
             yield key_entry(words, mode="markers", marker={**marker, "color": "white", "line": edge})
 
     def _says(self, drawn: Sequence[Series]) -> str:
@@ -670,7 +680,8 @@ class Null(Mark):
             many += "; a bar at a single place" if alone and not boxed and not categories else ""
             words = f"{self.name(kind)} ({null_of(samples, apart, drawn[0].null_range, self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
-            yield entry.update(line={**NULL_LINE, "width": 1.5}) if self.single and not number else entry
+            line = {"line": {**NULL_LINE, "width": WIDTH.bold}} if self.single and not number else {}
+            yield entry.update(line)
 
 
 @dataclass(frozen=True)
@@ -726,12 +737,12 @@ class Published(Mark):
             if several:
                 trace.error_y = {
                     "type": "data", "symmetric": False, "array": [values.max() - middle[0]],
-                    "arrayminus": [middle[0] - values.min()], "color": RED, "thickness": 1.2, "width": 0,
+                    "arrayminus": [middle[0] - values.min()], "color": RED, "thickness": WIDTH.bar, "width": 0,
                 }  # fmt: skip
                 trace.text = f"median of {len(rows)}, {values.min():.4g} to {values.max():.4g}"
             elif any(pd.notna(row.get("spread")) for row in rows):
                 spread = [row["spread"] for row in rows]
-                trace.error_y = {"type": "data", "array": spread, "color": RED, "thickness": 1}
+                trace.error_y = {"type": "data", "array": spread, "color": RED, "thickness": WIDTH.fine}
             yield trace
 
     def says(self, papers: Iterable[str]) -> str:
@@ -764,7 +775,7 @@ class Published(Mark):
                 bars = any(trace.error_y.array for trace in traces)
                 words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
                 look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
-                yield key_entry(words, **look, line={**PUBLISHED_LINE, "width": 1.2})
+                yield key_entry(words, **look, line={**PUBLISHED_LINE, "width": WIDTH.bar})
             return
         found = [own for series in drawn for _, own in self.matching(series)]
         if found:
@@ -803,7 +814,7 @@ class Points(Mark):
 
     @property
     def _marker(self) -> dict[str, Any]:
-        return {"symbol": self.symbol, "size": 7, "color": GREY, "line": {"color": GREY, "width": 1.2}}
+        return marker_of(self.symbol, SIZE.large, GREY, WIDTH.bar)
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
@@ -858,7 +869,7 @@ class At(Mark):
 
     @property
     def line(self) -> dict[str, Any]:
-        return {"color": GREY, "dash": self.dash, "width": 1}
+        return {"color": GREY, "dash": self.dash, "width": WIDTH.fine}
 
     def shapes(self) -> Iterator[dict[str, Any]]:
         place = {"x0": self.place, "x1": self.place, "y0": 0, "y1": 1, "yref": "domain"}
@@ -871,15 +882,16 @@ class At(Mark):
 NOISE = "Gaussian noise for V"  # a null of the values
 _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
-THIN = 0.7
-"""Width of the lines of single units around an estimate."""
-_TICKS = ({"symbol": "line-ns-open", "size": 6, "opacity": 0.75}, {"symbol": "x-thin-open", "size": 4.5})
+_TICKS = (
+    {"symbol": "line-ns-open", "size": SIZE.tick, "opacity": 0.75},
+    {"symbol": "x-thin-open", "size": SIZE.cross},
+)
 _SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker on it
-_STROKE = {"symbol": "line-ns-open", "size": 12, "color": GREY, "line": {"color": GREY, "width": 1.5}}
+_STROKE = marker_of("line-ns-open", SIZE.stroke, GREY, WIDTH.bold)
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
-PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": 1}
-RULE_LINE = {"color": GREY, "dash": "solid", "width": 0.8}
+PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": WIDTH.fine}
+RULE_LINE = {"color": GREY, "dash": "solid", "width": WIDTH.rule}
 
 
 def _common(words: Sequence[str]) -> str:
@@ -962,15 +974,15 @@ def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, An
 
 
 def _thin(colour: str) -> dict[str, Any]:
-    return {"color": translucent(colour, 0.55), "width": THIN, "dash": "solid"}
+    return {"color": translucent(colour, 0.55), "width": WIDTH.single, "dash": "solid"}
 
 
 def _tick(look: Mapping[str, Any], colour: str) -> dict[str, Any]:
-    return {**look, "color": colour, "line": {"color": colour, "width": 1}}
+    return {**look, "color": colour, "line": {"color": colour, "width": WIDTH.fine}}
 
 
 def _dot(colour: str) -> dict[str, Any]:
-    return {"color": translucent(colour, 0.5), "size": 3.5, "symbol": "circle", "line": {"width": 0}}
+    return marker_of("circle", SIZE.dot, translucent(colour, 0.5))
 
 
 def as_null(trace: go.Scatter, number: int) -> go.Scatter:

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.theme import COLOURS
+from workbench.figures.theme import COLOURS, WIDTH
 
 CHOSEN = COLOURS[0]  # what is chosen, framed
 
@@ -59,7 +59,7 @@ def under_cells(rows: int, columns: int) -> dict:
 def frame_shape(x: tuple[float, float], y: tuple[float, float], **line: Any) -> dict:
     """A shape of a panel that frames its cells from x[0] to x[1] and y[0] to y[1]."""
     ends = {"x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1]}
-    return {"type": "rect", **ends, "line": {"color": "black", "width": 1, **line}}
+    return {"type": "rect", **ends, "line": {"color": "black", "width": WIDTH.fine, **line}}
 
 
 def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:

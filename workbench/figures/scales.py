@@ -18,7 +18,7 @@ from plotly.colors import get_colorscale, sample_colorscale
 
 from workbench.figures.marks import coloured, key_entry
 from workbench.figures.measuring import widest
-from workbench.figures.theme import DIVERGING, GREY
+from workbench.figures.theme import DIVERGING, GREY, SIZE, marker_of
 
 Course = Literal["linear", "root", "log"]
 # White to dark red, ever darker: more is darker in grey as well, and words can be read on it.
@@ -223,7 +223,7 @@ def causal(weights: np.ndarray) -> np.ndarray:
 
 def masked_key() -> go.Scatter:
     """The key's entry for masked cells."""
-    look = {"symbol": "square", "color": MASKED, "size": 8, "line": {"width": 0}}
+    look = marker_of("square", SIZE.cell, MASKED)
     return key_entry("masked: keys later than the query", mode="markers", marker=look)
 
 

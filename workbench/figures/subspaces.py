@@ -15,7 +15,7 @@ from workbench.figures.maps import add_scale, squared
 from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
-from workbench.figures.theme import PAGE, even_choice, theme_of
+from workbench.figures.theme import PAGE, WIDTH, even_choice, theme_of
 
 COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction", "value")
 MOST = 6  # layers in a row of panels
@@ -77,7 +77,7 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
         customdata=[[[one, other] for other in names] for one in names],
         hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
     )  # fmt: skip
-    edge, line = len(known) - 0.5, {"color": "white", "width": 1.5}
+    edge, line = len(known) - 0.5, {"color": "white", "width": WIDTH.bold}
     shapes = [
         {"type": "line", "line": line, f"{a}0": place, f"{a}1": place, f"{b}0": -0.5, f"{b}1": edge}
         for place in np.arange(1, len(known)) - 0.5 for a, b in ("xy", "yx")

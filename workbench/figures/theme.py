@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -56,9 +58,25 @@ NULL_BAND = "rgba(120,120,120,0.22)"
 NULL_EDGE = "#B0B0B0"
 ALLOWED = "rgba(119,170,221,0.28)"  # where a claim holds
 
+# On paper, in pixels of 1/96 in; slides have them larger.
+WIDTH = SimpleNamespace(
+    hair=0.5, edge=0.6, single=0.7, rule=0.8, fine=1, bar=1.2, outline=1.3, bold=1.5, frame=2, thick=3, halo=4
+)  # fmt: skip
+"""Widths of lines."""
+SIZE = SimpleNamespace(
+    dot=3.5, small=4, cross=4.5, dashed=5, row=5.5, tick=6, estimate=6.5, large=7, cell=8, ring=9, stroke=12
+)  # fmt: skip
+"""Sizes of markers."""
+
+
+def marker_of(symbol: Any, size: float, colour: str, width: float = 0) -> dict[str, Any]:
+    """Return a marker as `go.Scatter` takes it, with an outline of its own colour."""
+    return {"symbol": symbol, "size": size, "color": colour, "line": {"width": width, "color": colour}}
+
+
 # The one look of numbers that papers print, in every figure; no series is red.
 RED = "#BB5566"
-PUBLISHED = {"symbol": "diamond-open", "size": 7, "color": RED, "line": {"width": 1.3, "color": RED}}
+PUBLISHED = marker_of("diamond-open", SIZE.large, RED, WIDTH.outline)
 
 SEQUENTIAL = "Cividis"
 DEPTH = "Viridis"  # of lines: its hues differ more, where a band has room to be compared

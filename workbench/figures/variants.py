@@ -57,6 +57,21 @@ LOOKS: dict[str, Look] = {
 }
 """Attention, as records name it ("+boost" at its end), to its look, in the order in which figures list them."""
 
+MECHANISMS = {
+    "vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA",
+    "tost-text": "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised",
+    "softmax-shuffled": "softmax, tokens shuffled",
+    "rpc-sym-tuned": "symmetric RPC in fine-tuning", "rpc-asym-tuned": "asymmetric RPC in fine-tuning",
+    "rpc-sym-n5": "symmetric RPC, n = 5", "rpc-sym-n6": "symmetric RPC, n = 6",
+    "rpc-sym-all": "symmetric RPC, n = 2 in all layers", "rpc-sym-implemented": "symmetric RPC, λμ",
+    "rpc-sym-iterated": "symmetric RPC, nothing sparse",
+    "primal-all": "Primal, all layers", "primal-e": "Primal, e alone",
+    "primal-all-e": "Primal, all layers, e alone", "primal-independent": "Primal, data-independent",
+    **{f"primal-causal s={rank}": f"causal Primal, s = {rank}" for rank in (8, 16, 64)},
+    "alibi": "ALiBi", "linformer": "Linformer", "nystrom": "Nyströmformer",
+}  # fmt: skip
+"""Mechanisms that have no look of their own, to their words."""
+
 
 def look_of(attention: str) -> Look:
     """The look of an attention variant as a record names it.

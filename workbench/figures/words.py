@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from workbench.figures.variants import LOOKS
+from workbench.figures.variants import LOOKS, MECHANISMS
 
 PAPERS = {
     "teo2024": "Teo et al. (2024)",
@@ -48,16 +48,24 @@ DATA = {
 }
 """Data that models here were trained on, as a caption says it."""
 
+COLUMNS = {
+    "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",
+    "head": "Head", "depth": "Depth (share of layers)", "seed": "Seed", "step": "Step",
+}  # fmt: skip
+"""Columns of a frame, to the titles of their axes."""
+
+UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers", "severity": "severities"}
+"""Columns over which values are sampled, to their plurals."""
+
+NULLS = {
+    "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "random directions",
+    "uniform": "uniform attention",
+}  # fmt: skip
+"""Kinds of null distribution, to their words."""
+
 NO_DATA = "no data"
 """What a panel without data says where nothing else is known of it."""
 
-_VARIANTS = {"vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA", "tost-text":
-             "ToST, not normalised", "tost-ista-text": "ToST, ISTA, not normalised", "primal-all": "Primal, all layers",
-             "primal-e": "Primal, e alone", "primal-all-e": "Primal, all layers, e alone",
-             "primal-independent": "Primal, data-independent", "rpc-sym-n5": "symmetric RPC, n = 5",
-             "rpc-sym-n6": "symmetric RPC, n = 6", "rpc-sym-all": "symmetric RPC, n = 2 in all layers",
-             "rpc-sym-implemented": "symmetric RPC, λμ",
-             "rpc-sym-iterated": "symmetric RPC, nothing sparse"}  # fmt: skip
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
 _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}
 _NAME = re.compile(
@@ -136,7 +144,7 @@ def _variant(name: str) -> str:
     task, _, kind = name.partition("-")
     kind = (kind if task in DATA else name).replace("-boost", "+boost")
     kind, _, boost = kind.partition("+")
-    known = _VARIANTS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
+    known = MECHANISMS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
     causal = "causal " * (name == kind and kind.endswith("-causal"))
     return causal + known + " + boost" * bool(boost) if known else ""
 

@@ -11,31 +11,20 @@ from workbench.core.intervals import mean_interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Interval, Line, Rule
 from workbench.figures.notes import with_absent
+from workbench.figures.words import variant_words
 
-NAMES = {
-    "softmax": "softmax",
-    "softmax-shuffled": "softmax, tokens shuffled",
-    "softmax-boost": "softmax + boost",
-    "softmax-sym": "symmetric softmax",
-    "rpc-sym": "symmetric RPC",
-    "rpc-asym": "asymmetric RPC",
-    "rpc-sym-tuned": "symmetric RPC in fine-tuning",
-    "rpc-asym-tuned": "asymmetric RPC in fine-tuning",
-    "primal": "Primal, last layer",
-    "primal-all": "Primal, all layers",
-    "primal-independent": "Primal, data-independent",
-    "primal-e": "Primal, last layer, e alone",
-    "primal-all-e": "Primal, all layers, e alone",
+_LAST = {  # beside Primal in all layers
+    "primal": "Primal, last layer", "primal-e": "Primal, last layer, e alone",
     "primal-causal": "causal Primal, last layer",
-    **{f"primal-causal s={rank}": f"causal Primal, s = {rank}" for rank in (8, 16, 64)},
-    "tssa": "token statistics",
-    "bilateral": "bilateral",
-    "bilateral-boost": "bilateral + boost",
-    "alibi": "ALiBi",
-    "linformer": "Linformer",
-    "nystrom": "Nyströmformer",
-}
-"""What figures call the mechanisms of the records of embedded tasks, in the order in which they list them."""
+}  # fmt: skip
+_ORDER = (
+    "softmax", "softmax-shuffled", "softmax-boost", "softmax-sym", "rpc-sym", "rpc-asym", "rpc-sym-tuned",
+    "rpc-asym-tuned", "primal", "primal-all", "primal-independent", "primal-e", "primal-all-e", "primal-causal",
+    *(f"primal-causal s={rank}" for rank in (8, 16, 64)), "tssa", "bilateral", "bilateral-boost", "alibi", "linformer",
+    "nystrom",
+)  # fmt: skip
+NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
+"""The mechanisms of the records of embedded tasks in the order in which figures list them, to their words."""
 MAJORITY = "majority"
 _UNLEARNED = "no mechanism ends above the trivial predictor (95 % CI over seeds)"
 # metric of a record → what its axis says, factor, least and largest

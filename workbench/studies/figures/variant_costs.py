@@ -12,6 +12,7 @@ from workbench.figures.marks import Interval, Published, Rule
 from workbench.figures.overlays import need_columns
 from workbench.figures.variants import LOOKS
 from workbench.figures.words import PAPERS
+from workbench.studies.figures.embedded_tasks import NAMES
 
 _TITLES = {
     "parameters": "Parameters<br>(×, log)", "macs": "MACs<br>(×, log)", "seconds_per_sample": "Time<br>(×, log)",
@@ -28,13 +29,9 @@ _STEPS = {
     "rpc-sym num_iter=[6]": "RPC, 6 iterations in layer 1", "rpc-sym num_iter=2": "RPC, 2 iterations in each layer",
 }  # fmt: skip
 _OF_TASKS = {
-    "softmax": "softmax, fused",
-    "primal": "Primal, last layer",
-    "primal-causal": "causal Primal, last layer",
-    "primal layers=0-1": "Primal, all layers",
-    "linformer": "Linformer",
-    "nystrom": "Nyströmformer",
-}
+    "softmax": "softmax, fused", "primal layers=0-1": NAMES["primal-all"],
+    **{name: NAMES[name] for name in ("primal", "primal-causal", "linformer", "nystrom")},
+}  # fmt: skip
 """Where the baseline is softmax attention whose matrix is formed."""
 
 
