@@ -156,3 +156,13 @@ def warm(_notebook_processes: NotebookProcesses) -> Iterator[None]:
 def cold(_notebook_processes: NotebookProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """This one starts with its imports, as a single notebook does."""
     monkeypatch.setattr("workbench.apps.rendering.run.NotebookProcesses", type(_notebook_processes))
+
+
+@pytest.fixture
+def families() -> Iterator[None]:
+    """The families are the same after the test as before."""
+    from workbench.captures.registry import FAMILIES, replace_families
+
+    before = dict(FAMILIES)
+    yield
+    replace_families(before)

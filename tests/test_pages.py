@@ -15,7 +15,6 @@ from workbench import METRICS, read_watch
 from workbench.analyses.registry import ANALYSES
 from workbench.apps.cli.options import Known
 from workbench.attention import VARIANTS
-from workbench.captures.registry import MORE_TOKENS, OTHER_POSITIONS, POSITIONS, SPECIAL_TOKENS, TABLES
 
 
 def _name(page):
@@ -23,10 +22,9 @@ def _name(page):
 
 
 @pytest.fixture
-def registries():
+def registries(families):
     """The tables that a page may add to, put back afterwards, and the modules it brings."""
-    positions_and_tokens = (POSITIONS, OTHER_POSITIONS, SPECIAL_TOKENS, MORE_TOKENS)
-    tables = (METRICS, VARIANTS, ANALYSES, *TABLES, *positions_and_tokens)
+    tables = (METRICS, VARIANTS, ANALYSES)
     before, modules, shown = [copy.copy(table) for table in tables], set(sys.modules), warnings.showwarning
     yield
     for table, kept in zip(tables, before, strict=True):

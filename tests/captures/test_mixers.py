@@ -12,16 +12,18 @@ from torch import Tensor, nn
 from tests.captures.families import call, first_output, hf_model, timm_model, words
 from workbench.captures import (
     Capture,
+    Family,
     LayerRecord,
     TokenInfo,
     attention_modules,
     attention_output,
     attention_weights,
     capture,
-    register_mixer,
+    register_family,
     token_mixers,
 )
-from workbench.captures.registry import MIXERS, mixer_of
+from workbench.captures.families.mixers import MIXERS
+from workbench.captures.registry import FAMILIES, class_path, replace_families
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.runs.analyze import analyze
 
@@ -280,27 +282,21 @@ class OwnLinearAttention(nn.Module):
         return torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v
 
 
+@pytest.mark.usefixtures("families")
 def test_a_mixer_of_ones_own():
     model, x = nn.Sequential(OwnLinearAttention(), Decay()).eval(), torch.randn(2, 5, 32)
     with pytest.warns(UserWarning, match=r"1 \(Decay\)"):
         capture(model, x)
-    register_mixer(f"{Decay.__module__}.Decay", "decaying sum")
-    try:
-        captured = capture(model, x)
-        assert token_mixers(model)["1"] == "Decay (decaying sum)"
-    finally:
-        del MIXERS[f"{Decay.__module__}.Decay"]
-        mixer_of.cache_clear()
+    register_family(Family(mixers={class_path(Decay): "decaying sum"}))
+    captured = capture(model, x)
+    assert token_mixers(model)["1"] == "Decay (decaying sum)"
     assert [(record.path, record.mixer) for record in captured] == [("0", ""), ("1", "Decay (decaying sum)")]
     own = attention_weights(captured[0].q, captured[0].k, captured[0].scale)
     torch.testing.assert_close(own, captured[0].attn)
 
 
-def test_a_library_module_that_nobody_named_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(MIXERS, "*RwkvSelfAttention")
-    mixer_of.cache_clear()
-    try:
-        with pytest.raises(IncompleteCapture, match=r"no attention was seen.*blocks\.0\.attention"):
-            capture(hybrid("Rwkv"), words()["input_ids"])
-    finally:
-        mixer_of.cache_clear()
+@pytest.mark.usefixtures("families")
+def test_a_library_module_that_nobody_named_is_an_error():
+    replace_families({family: owner for family, owner in FAMILIES.items() if family is not MIXERS})
+    with pytest.raises(IncompleteCapture, match=r"no attention was seen.*blocks\.0\.attention"):
+        capture(hybrid("Rwkv"), words()["input_ids"])

@@ -19,11 +19,11 @@ from workbench.captures import (
     attention_modules,
     attention_weights,
     capture,
-    register_block,
 )
 from workbench.captures.layout import looks_like_attention
 from workbench.captures.records import Call
-from workbench.captures.registry import ADAPTERS, Visit
+from workbench.captures.registry import Block as BlockReading
+from workbench.captures.registry import Family, Visit, class_path, register_family
 from workbench.captures.weights import check_call
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.options import parse_numbers
@@ -321,43 +321,35 @@ def test_no_attention_at_all(x: Tensor):
         capture(nn.Linear(WIDTH, 3), x)
 
 
+@pytest.mark.usefixtures("families")
 def test_a_module_that_does_something_else_with_its_operands_is_found_out(x: Tensor):
     class Wrong(Adapter):
-        classes = (f"{Functional.__module__}.Functional",)
-
         def read(self, visit: Visit):
             call = visit.calls[0]
             call.scale = 2 * call.scale
             return [call]
 
-    ADAPTERS[Wrong.classes[0]] = Wrong()
-    try:
-        for sites in (("q", "k", "v"), ("attn",)):
-            with pytest.raises(IncompleteCapture, match=r"layer 0 .*differs from the captured output"):
-                capture(Stack(Functional()).eval(), 3 * x, sites=sites)
-        assert len(capture(Stack(Functional()).eval(), x, check=False)) == 1
-    finally:
-        del ADAPTERS[Wrong.classes[0]]
+    register_family(Family(adapters={class_path(Functional): Wrong()}))
+    for sites in (("q", "k", "v"), ("attn",)):
+        with pytest.raises(IncompleteCapture, match=r"layer 0 .*differs from the captured output"):
+            capture(Stack(Functional()).eval(), 3 * x, sites=sites)
+    assert len(capture(Stack(Functional()).eval(), x, check=False)) == 1
 
 
+@pytest.mark.usefixtures("families")
 def test_a_single_wrong_row_is_found_out():
     class Model(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, q, q)
 
     class OneRow(Adapter):
-        classes = (f"{Model.__module__}.{Model.__qualname__}",)
-
         def read(self, visit: Visit):
             visit.calls[0].head_out[1, 2, 4, 3] += 0.01
             return visit.calls
 
-    ADAPTERS[OneRow.classes[0]] = OneRow()
-    try:
-        with pytest.raises(IncompleteCapture, match="differs"):
-            capture(Model(), torch.randn(2, 3, 7, 5), sites=("attn",))
-    finally:
-        del ADAPTERS[OneRow.classes[0]]
+    register_family(Family(adapters={class_path(Model): OneRow()}))
+    with pytest.raises(IncompleteCapture, match="differs"):
+        capture(Model(), torch.randn(2, 3, 7, 5), sites=("attn",))
 
 
 def test_scores_so_large_that_rounding_shows_are_no_other_attention():
@@ -547,7 +539,8 @@ def test_sites_not_asked_for_are_none(x: Tensor):
         assert getattr(record, site) is None
 
 
-def test_an_unknown_block_is_an_error_until_it_is_registered(x: Tensor):
+@pytest.mark.usefixtures("families")
+def test_an_unknown_block_is_an_error_until_it_is_declared(x: Tensor):
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -558,10 +551,10 @@ def test_an_unknown_block_is_an_error_until_it_is_registered(x: Tensor):
             return x + self.second(x)
 
     model = Stack(Block(), Block()).eval()
-    with pytest.raises(InputError, match=r"Block holds the residual stream .*register_block"):
+    with pytest.raises(InputError, match=r"Block holds the residual stream .*captures.Block"):
         capture(model, x, sites=("resid_mid",))
     assert len(capture(model, x, sites=("resid_post",))) == 2
-    register_block(f"{Block.__module__}.{Block.__qualname__}", "second.input")
+    register_family(Family(blocks={class_path(Block): BlockReading("second.input")}))
     for record, block in zip(capture(model, x, sites=("resid_mid", "resid_post")), model.layers, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(record.resid_mid + block.second(record.resid_mid), record.resid_post)

@@ -16,15 +16,17 @@ from torch.overrides import TorchFunctionMode
 from tests.captures.families import call, first_output, hf_model, timm_model, words
 from workbench.captures import (
     Capture,
+    Family,
     LayerRecord,
     attention_geometry,
     attention_modules,
     attention_output,
     attention_weights,
     capture,
-    register_block,
+    register_family,
 )
-from workbench.captures.registry import BLOCKS
+from workbench.captures.registry import Block as BlockReading
+from workbench.captures.registry import class_path
 from workbench.core.errors import IncompleteCapture, InputError
 
 BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5
@@ -643,15 +645,13 @@ class Inline(nn.Module):
         return (q @ k.mT).softmax(-1) @ v
 
 
+@pytest.mark.usefixtures("families")
 def test_the_residual_stream_around_attention_written_out():
     model, x = Several(Block(), Block()).eval(), torch.randn(BATCH, TOKENS, WIDTH)
-    with pytest.raises(InputError, match="register_block"):
+    with pytest.raises(InputError, match=r"captures\.Block"):
         capture(model, x, sites=("resid_mid",))
-    register_block(f"{Block.__module__}.Block", "norm2.input")
-    try:
-        record = capture(model, x, sites=("resid_pre", "attn_out", "resid_mid"))[1]
-    finally:
-        del BLOCKS[f"{Block.__module__}.Block"]
+    register_family(Family(blocks={class_path(Block): BlockReading("norm2.input")}))
+    record = capture(model, x, sites=("resid_pre", "attn_out", "resid_mid"))[1]
     with torch.no_grad():
         torch.testing.assert_close(record.attn_out, model.parts[1].attention(record.resid_pre))
     torch.testing.assert_close(record.resid_mid, record.resid_pre + record.attn_out)
@@ -660,7 +660,7 @@ def test_the_residual_stream_around_attention_written_out():
 def test_a_package_rule_is_not_taken_for_blocks_with_attention_written_out():
     """The first GPT normalises after each half, and no site may be read as if it did so before."""
     model = hf_model("OpenAIGPTModel", "OpenAIGPTConfig", **GPT)()
-    with pytest.raises(InputError, match="register_block"):
+    with pytest.raises(InputError, match=r"captures\.Block"):
         capture(model, words(), sites=("resid_mid",))
 
 

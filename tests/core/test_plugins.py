@@ -1,6 +1,5 @@
 """Other people's packages join through entry points, and cannot break what is here."""
 
-import copy
 import json
 import os
 import re
@@ -17,10 +16,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.pages import blocks_of
 from workbench.analyses.registry import ANALYSES
 from workbench.apps.rendering import render
-from workbench.captures import registry as families
+from workbench.captures import registry as registry_of_families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
-from workbench.core.plugins import Registry, instance_of
+from workbench.core.plugins import OURS, Registry, instance_of
 from workbench.frames.metrics import METRICS, Metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -133,39 +132,35 @@ def test_names_that_clash_are_refused_with_both_origins(place):
     assert table["eigenvalue"] is METRICS["eigenvalue"]
 
 
-def test_an_adapter_of_a_class_that_has_one_is_refused_and_ours_stays(place, monkeypatch):
-    before = copy.copy(families.ADAPTERS)
-    ours = families.ADAPTERS["timm.models.xcit.XCA"]
+@pytest.mark.usefixtures("families")
+def test_a_family_that_declares_what_another_does_is_refused_and_ours_stays(place):
+    ours = registry_of_families.merged("adapters")["timm.models.xcit.XCA"]
     install(
         place, "other-a", "1",
-        {"workbench.families": {"xcit": "other_a:Mine", "new": "other_a:New", "odd": "other_a:odd"}},
+        {"workbench.families": {"xcit": "other_a:MINE", "new": "other_a:NEW", "odd": "other_a:odd"}},
         {
             "other_a.py": """
-            from workbench.captures import Adapter, register_adapter
+            from workbench.captures import Adapter, Family, register_family
 
-            @register_adapter
-            class Mine(Adapter):
-                classes = ("timm.models.xcit.XCA",)
-
-            @register_adapter
-            class New(Adapter):
-                classes = ("somewhere.Attention",)
+            MINE = Family(adapters={"timm.models.xcit.XCA": Adapter()})
+            register_family(MINE)
+            NEW = Family(adapters={"somewhere.Attention": Adapter()}, heads={"somewhere.Attention": len})
 
             def odd():
                 pass
             """
         },
     )  # fmt: skip
-    families.load_plugin_families.cache_clear()
+    registry_of_families.load_plugin_families.cache_clear()
     with pytest.warns(UserWarning, match="plug-in left out") as caught:
-        families.load_plugin_families()
+        registry_of_families.load_plugin_families()
     said = words(caught)
     assert "'odd'" in said[0]
-    assert "the workbench has an adapter for timm.models.xcit.XCA" in said[1]
-    assert families.ADAPTERS["timm.models.xcit.XCA"] is ours
-    assert type(families.ADAPTERS["somewhere.Attention"]).__module__ == "other_a"
-    families.ADAPTERS.clear()
-    families.ADAPTERS.update(before)
+    assert "it is a function; give a workbench.captures.Family" in said[0]
+    assert "the workbench has adapters of timm.models.xcit.XCA" in said[1]
+    assert registry_of_families.merged("adapters")["timm.models.xcit.XCA"] is ours
+    assert registry_of_families.merged("heads")["somewhere.Attention"] is len
+    assert [owner for owner in registry_of_families.FAMILIES.values() if owner != OURS] == ["other-a 1"]
 
 
 def test_a_table_is_still_a_table(monkeypatch):

@@ -16,7 +16,7 @@ from tests.runs.watch.loops import images, own_model, sequences, vit
 from tests.together import run_together
 from workbench.analyses import registry
 from workbench.apps import cli
-from workbench.captures.registry import BLOCKS, Block, class_path
+from workbench.captures.registry import Block, Family, class_path, register_family
 from workbench.core.errors import InputError
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching
@@ -45,12 +45,13 @@ def runs(monkeypatch):
     return counted
 
 
-def test_a_model_whose_blocks_are_read_as_somebody_said_is_not_kept(monkeypatch):
+@pytest.mark.usefixtures("families")
+def test_a_model_of_a_family_declared_elsewhere_is_not_kept():
     model = vit()
     assert module_content(model)
     block = type(model.blocks[0])
-    monkeypatch.setitem(BLOCKS, class_path(block), Block())
-    with pytest.raises(Unhashable, match=r"blocks\.0 \(Block\) is read as register_block says"):
+    register_family(Family(blocks={class_path(block): Block()}))
+    with pytest.raises(Unhashable, match=r"blocks\.0 \(Block\) is of a family that this session declares"):
         module_content(model)
 
 

@@ -4,8 +4,8 @@
 ``read_qkv`` reads anyone's file of q, k, v. The way of one call of attention, file by file:
 
 - ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
-- ``registry`` has what is known of its family, which the files of ``families`` say with ``register_adapter`` and its
-  like, yours to use too; ``layout`` asks it which modules are attention, and where the residual stream is;
+- ``registry`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
+  it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;
 - ``weights`` recompute the attention and compare it with what the model computed;
 - ``tokens`` what the tokens are and whether attention is self or cross, ``positions`` what the
@@ -14,7 +14,7 @@
 - ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step.
 """
 
-import workbench.captures.families  # noqa: F401  (they register themselves)
+import workbench.captures.families  # noqa: F401  (registers them)
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
@@ -38,22 +38,12 @@ from workbench.captures.records import (
 )
 from workbench.captures.registry import (
     Adapter,
+    Block,
+    Family,
+    Fused,
     Reading,
     Visit,
-    register_adapter,
-    register_block,
-    register_heads,
-    register_image_tokens,
-    register_inner_site,
-    register_joined,
-    register_mixer,
-    register_more_tokens,
-    register_other_positions,
-    register_positions,
-    register_projection,
-    register_skip_path,
-    register_source,
-    register_special_tokens,
+    register_family,
 )
 from workbench.captures.steps import Steps, capture_steps
 from workbench.captures.tokens import (
@@ -99,21 +89,11 @@ __all__ = [
     "Adapter",
     "Visit",
     "Call",
-    "register_adapter",
+    "Family",
+    "register_family",
+    "Block",
+    "Fused",
     "Reading",
-    "register_block",
-    "register_heads",
-    "register_inner_site",
-    "register_mixer",
-    "register_projection",
-    "register_positions",
-    "register_skip_path",
-    "register_other_positions",
-    "register_special_tokens",
-    "register_more_tokens",
-    "register_source",
-    "register_joined",
-    "register_image_tokens",
     "split_heads",
     "merge_heads",
 ]

@@ -18,13 +18,12 @@ import torch
 from torch import nn
 
 from workbench.captures.registry import (
-    ADAPTERS,
-    BLOCKS,
-    GENERAL,
-    HEADS,
-    Adapter,
+    Block,
     Reading,
+    adapter_of,
     class_path,
+    declared,
+    families,
     flat_tokens,
     mixer_of,
 )
@@ -72,7 +71,7 @@ def token_mixers(module: nn.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, child in module.named_modules():
         known = mixer_of(type(child))
-        if known is None or find_adapter(child) is not None:
+        if known is None or adapter_of(type(child)) is not None:
             continue
         what, surely = known
         if not _is_within(path, found) and (
@@ -93,19 +92,9 @@ def is_attention(module: nn.Module) -> bool:
 
 def must_attend(module: nn.Module) -> bool:
     """Whether a route or an adapter sees this module's attention whenever the module runs."""
-    if isinstance(module, nn.MultiheadAttention) or find_adapter(module) is not None:
+    if isinstance(module, nn.MultiheadAttention) or adapter_of(type(module)) is not None:
         return True
     return _has_code(type(module), _mentions)
-
-
-def find_adapter(module: nn.Module) -> Adapter | None:
-    """The adapter of a module's class or of a class it derives from, or one that takes classes of its kind."""
-    return next(iter(ADAPTERS.of(type(module))), None) or _general_adapter(type(module))
-
-
-@functools.cache
-def _general_adapter(cls: type[nn.Module]) -> Adapter | None:
-    return next((adapter for adapter in GENERAL if adapter.takes(cls)), None)
 
 
 @functools.cache
@@ -193,8 +182,8 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
 
 def heads_of(path: str, module: nn.Module) -> tuple[int, int]:
     """(query heads, width of a head) of one attention module. Raises InputError where it does not say."""
-    for known in HEADS.of(type(module)):
-        return known(module)
+    for declaration in declared("heads", type(module)):
+        return declaration(module)
     heads = declared_heads(module)
     if heads is None:
         raise InputError(
@@ -251,7 +240,8 @@ def first_norm(module: nn.Module, path: str) -> nn.Module | None:
     None in a block that normalises after its attention, and where the block's norm has none of the usual names.
     """
     block = module.get_submodule(place) if (place := block_path(module, path)) is not None else None
-    if block is None or not _known(block, "norm_first", lambda block: True)(block):
+    norm_first = True if block is None else _of_block(block, "norm_first", True)
+    if block is None or not (norm_first(block) if callable(norm_first) else norm_first):
         return None
     return next((child for name in _FIRST_NORMS if (child := getattr(block, name, None)) is not None), None)
 
@@ -260,30 +250,33 @@ _RESID_PRE = Reading((("", "input"),), flat_tokens)
 _RESID_POST = Reading((("", "output"),))
 
 
-def _known(block: nn.Module, what: str, default: Any = None) -> Any:
-    """What the nearest entry that says it says of a block."""
-    said = (getattr(entry, what) for entry in BLOCKS.of(type(block)))
-    return next((value for value in said if value is not None), default)
+def _of_block(block: nn.Module, name: str, default: Any = None) -> Any:
+    """Return one field of the nearest declaration of a block that has it."""
+    values = (getattr(declaration, name) for declaration in declared("blocks", type(block)))
+    return next((value for value in values if value is not None), default)
 
 
-def registered_elsewhere(block: nn.Module) -> bool:
-    """Whether somebody else than the workbench registered a block of this class, or of one it derives from."""
-    return not BLOCKS.is_ours(type(block))
+def skip_path(block: nn.Module) -> tuple[str, ...] | None:
+    """Return the norms on the skip path through a block of exactly this class, None where they are not known."""
+    entries = (family.blocks.get(class_path(block), Block()) for family in reversed(families()))
+    return next((entry.skip_path for entry in entries if entry.skip_path is not None), None)
 
 
 def block_is_known(block: nn.Module, attention: nn.Module) -> bool:
-    """Whether what a whole package says of its blocks may be said of this one.
+    """Return whether what is declared of the blocks of a package holds for this one.
 
-    The rules of a package hold for blocks whose attention runs a kernel; one with attention written out is older, or
-    unusual, and is known where its own class is registered.
+    It holds for blocks whose attention runs a kernel; one with attention written out is older, or unusual, and is known
+    where ``resid_mid`` is declared of its own class.
     """
     known = must_attend(attention) or mixer_of(type(attention)) is not None
-    return known or any(class_path(cls) in BLOCKS for cls in type(block).__mro__)
+    paths = [class_path(cls) for cls in type(block).__mro__]
+    entries = (family.blocks.get(path, Block()) for family in families() for path in paths)
+    return known or any(entry.resid_mid is not None for entry in entries)
 
 
 def resid_post_reading(block: nn.Module) -> Reading:
     """How to read the hidden state a block hands on."""
-    return _known(block, "resid_post", _RESID_POST)
+    return _of_block(block, "resid_post", _RESID_POST)
 
 
 def before_attention(block: nn.Module) -> Reading | None:
@@ -292,7 +285,7 @@ def before_attention(block: nn.Module) -> Reading | None:
     None in a block with several attentions, and in one that is not given a single stream.
     """
     several = sum(map(is_attention, block.modules())) + len(token_mixers(block)) > 1
-    return None if several or not _known(block, "one_stream", True) else _RESID_PRE
+    return None if several or not _of_block(block, "one_stream", True) else _RESID_PRE
 
 
 def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
@@ -300,7 +293,7 @@ def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
 
     In blocks that normalise what comes after attention the sum itself is not there to be read.
     """
-    own = _known(block, "attn_out")
+    own = _of_block(block, "attn_out")
     after = after_attention(block, attention)
     if own is not None or after is None or before_attention(block) is None:
         return own
@@ -312,9 +305,12 @@ def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
 
 
 def after_attention(block: nn.Module, attention: str) -> Reading | None:
-    """How to read the residual stream after attention, None where it is not known (see ``register_block``).
+    """How to read the residual stream after attention, None where it is not known (see `Block`).
 
     ``attention`` is the path of the attention module inside the block.
     """
-    rule = _known(block, "resid_mid")
-    return None if rule is None else rule(block, attention)
+    rule = _of_block(block, "resid_mid")
+    if isinstance(rule, str):
+        submodule, _, side = rule.rpartition(".")
+        return Reading(((submodule, side),))
+    return rule if rule is None or isinstance(rule, Reading) else rule(block, attention)

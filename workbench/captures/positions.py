@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.captures.layout import attention_modules, block_path, first_norm
-from workbench.captures.registry import OTHER_POSITIONS, POSITIONS, SKIP_PATHS, class_path
+from workbench.captures.layout import attention_modules, block_path, first_norm, skip_path
+from workbench.captures.registry import class_path, merged
 from workbench.core.errors import InputError
 
 POSITION = "position"
@@ -44,29 +44,31 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
         raise NoAdditivePositions(
             f"{name} has {instead}, and adds no position embedding to its tokens; {_TAKE}"
         )
+    embeddings = merged("position_embeddings")
     found = [
         (f"{path}.{own}".lstrip("."), path)
         for path, child in model.named_modules()
-        for own in POSITIONS
+        for own in embeddings
         if isinstance(getattr(child, own, None), nn.Parameter | nn.Embedding)
     ]
     if not found:
         raise NoAdditivePositions(
-            f"{name} has no position embedding that is known (looked for {', '.join(sorted(POSITIONS))}); {_TAKE}"
+            f"{name} has no position embedding that is known (looked for {', '.join(sorted(embeddings))}); {_TAKE}"
         )
     source, owner = found[0]  # of words; those of other kinds of tokens come after
     blocks = []
     for path, _ in attention_modules(model):
         block = block_path(model, path)
-        kind = "no block" if block is None else class_path(model.get_submodule(block))
-        if block is None or kind not in SKIP_PATHS:
+        norms = None if block is None else skip_path(model.get_submodule(block))
+        if norms is None:
+            kind = "no block" if block is None else class_path(model.get_submodule(block))
             raise NoAdditivePositions(
                 f"{name} adds {source} to its tokens, but the skip path through {kind} is not known; {_TAKE}"
             )
-        blocks += [f"{block}.{norm}" for norm in SKIP_PATHS[kind]]
+        blocks += [f"{block}.{norm}" for norm in norms]
     modules = dict(model.named_modules())
     places = [owner, owner.rpartition(".")[0], f"{owner.rpartition('.')[0]}.encoder".lstrip(".")]
-    following = dict.fromkeys(own for after in POSITIONS.values() for own in after)
+    following = dict.fromkeys(own for after in embeddings.values() for own in after)
     after = [f"{place}.{own}".lstrip(".") for own in following for place in dict.fromkeys(places)]
     return PositionPath(source, tuple(path for path in dict.fromkeys([*after, *blocks]) if path in modules))
 
@@ -81,7 +83,7 @@ def positions_instead(model: nn.Module) -> str | None:
         return "ALiBi"  # before what modules are called: Falcon builds its rotation, and leaves it unused
     for path, child in model.named_modules():
         held = {*child._modules, *child._parameters}
-        for name, what in OTHER_POSITIONS.items():
+        for name, what in merged("other_positions").items():
             if name in held:
                 return f"{what} ({path or type(model).__name__})"
         if getattr(child, "brings_positions", False):

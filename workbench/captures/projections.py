@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.captures.layout import heads_of
-from workbench.captures.registry import PROJECTION_READERS, Rows, class_path
+from workbench.captures.registry import Rows, class_path, declared
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")
@@ -48,7 +48,7 @@ def head_projection(module: nn.Module, name: str = "v", path: str = "") -> Proje
 
 
 def _rows(module: nn.Module, name: str, path: str) -> Rows:
-    for read in PROJECTION_READERS.of(type(module)):
+    for read in declared("projections", type(module)):
         rows = read(module, name, path)
         if rows is not None:
             return rows
@@ -58,10 +58,5 @@ def _rows(module: nn.Module, name: str, path: str) -> Rows:
             return layer.weight, layer.bias
     raise InputError(
         f"{path}: where {class_path(module)} keeps its projection to {name} is not known; looked for a linear layer "
-        f"{', '.join(_SEPARATE[name])}; say where with workbench.captures.register_projection"
+        f"{', '.join(_SEPARATE[name])}; declare it in workbench.captures.Family(projections=…)"
     )
-
-
-def part_of(joint: Tensor, name: str) -> Tensor:
-    """The rows of "q", "k" or "v" in weights of all three in that order."""
-    return joint.chunk(3)["qkv".index(name)]

@@ -18,7 +18,6 @@ from workbench.captures.layout import (
     before_attention,
     block_is_known,
     block_path,
-    find_adapter,
     is_attention,
     is_library_model,
     looks_like_attention,
@@ -28,7 +27,7 @@ from workbench.captures.layout import (
 )
 from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import STREAM, Call, CausalRecord, LayerRecord
-from workbench.captures.registry import ADAPTERS, INNER_SITES, Reading, Visit, class_path, mixer_of
+from workbench.captures.registry import Reading, Visit, adapter_of, class_path, merged, mixer_of
 from workbench.captures.tokens import source_of
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call, dense
 from workbench.core.errors import IncompleteCapture, InputError
@@ -141,7 +140,7 @@ class Recorder:
             self.frames.append(frame)
             self.record_mixer(frame.visit)
             self.frames.pop()
-        adapter = find_adapter(module)
+        adapter = adapter_of(type(module))
         if adapter is not None:
             self.frames.append(frame)
             self.attended.add(frame.visit.path)
@@ -231,7 +230,7 @@ class Recorder:
     def adapted(self, frame: _Frame) -> _Frame | None:
         """The innermost frame at or around this one whose module has an adapter."""
         place = self.frames.index(frame)
-        return next((f for f in reversed(self.frames[: place + 1]) if find_adapter(f.visit.module)), None)
+        return next((f for f in reversed(self.frames[: place + 1]) if adapter_of(type(f.visit.module))), None)
 
     @contextmanager
     def apart(self) -> Generator[None]:
@@ -313,7 +312,7 @@ class Recorder:
     def inner_sites(self, visit: Visit) -> dict[str, Tensor]:
         """What passed through places inside this attention that are sites of their own."""
         passed = next((frame.passed for frame in reversed(self.frames) if frame.visit is visit), {})
-        sites = {site: passed.get((name, "input")) for name, site in INNER_SITES.items()}
+        sites = {site: passed.get((name, "input")) for name, site in merged("inner_sites").items()}
         # models give their cache a latent with an axis for heads, of which there is one
         return {
             site: value.squeeze(1) if value.ndim == 4 else value
@@ -386,11 +385,12 @@ class Recorder:
         """The records of the layers that were asked for; an error where one does not exist."""
         self.keeper.forget()
         if self.count == 0:
+            adapted = sorted(path for path in merged("adapters") if not path.endswith("."))
             raise IncompleteCapture(
                 f"{self.name}: no attention was seen. Looked for calls of F.scaled_dot_product_attention, softmax "
                 "between products of queries, keys and values, "
                 "nn.MultiheadAttention and nn.TransformerEncoder, transformers' attention interface, and modules "
-                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in sorted(ADAPTERS))})"
+                f"with an adapter ({', '.join(name.rpartition('.')[2] for name in adapted)})"
                 + self.suspects_hint()
             )
         try:
@@ -407,7 +407,7 @@ class Recorder:
         attention = [path for path, child in self.modules.items() if is_attention(child)]
         for path in attention:
             module = self.modules[path]
-            for name in INNER_SITES:
+            for name in merged("inner_sites"):
                 if isinstance(getattr(module, name, None), nn.Module):
                     stack.callback(self.hook(module, (name, "input")).remove)
         if not self.reads_stream:
@@ -473,7 +473,7 @@ class Recorder:
         if "resid_mid" in self.sites and "resid_mid" not in readings and not record.mixer:
             raise InputError(
                 f"{visit.path}: where {class_path(frame.visit.module)} holds the residual stream after attention is "
-                "not known; say it with workbench.captures.register_block, or leave out 'resid_mid'"
+                "not known; declare it with workbench.captures.Block (docs/adding/family.md), or leave out 'resid_mid'"
             )
         frame.records.append((record, readings))
 
@@ -552,7 +552,7 @@ class Recorder:
 
 
 def _reads_calls(module: nn.Module) -> bool:
-    adapter = find_adapter(module)
+    adapter = adapter_of(type(module))
     return adapter is not None and adapter.reads_calls
 
 

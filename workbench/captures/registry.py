@@ -1,15 +1,17 @@
-"""The registry: what the files of `families`, and anyone else, say of classes of modules; the other modules ask it.
+"""Families: one declaration of all that is known of the modules of a family of models.
 
-Every table is written through its ``register_*`` function; what is registered last takes the place of the earlier.
+The files of ``families`` declare ours, packages declare theirs through the entry point ``workbench.families``, and a
+notebook passes one to `register_family`. Classes are named by their full paths, "package.module.Class", or by a package
+with a point at its end, "timm.", for all classes inside it. A declaration holds for derived classes too; the nearest
+class counts first, then packages from the innermost, and of two declarations of one class the later.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import UserDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -20,59 +22,19 @@ from workbench.core.plugins import OURS, Plugin, load_plugins
 if TYPE_CHECKING:
     from workbench.captures.tokens import TokenInfo
 
-Value = TypeVar("Value")
-
 
 def class_path(module: nn.Module | type) -> str:
-    """The full name of a module's class, e.g. "timm.models.cait.TalkingHeadAttn"; takes the class too."""
+    """Return the full name of a module's class, e.g. "timm.models.cait.TalkingHeadAttn"; takes the class too."""
     cls = module if isinstance(module, type) else type(module)
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-class ByClass(UserDict[str, Value]):
-    """Values by "package.module.Class", or by "package." for all classes of a package."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ours: dict[str, Value] = {}
-        """What the files of `families` say."""
-        self.of = functools.cache(self._of)
-        """All that is known of a class of modules, the nearest first."""
-        TABLES.append(self)
-
-    def __setitem__(self, key: str, item: Value) -> None:
-        super().__setitem__(key, item)
-        self.of.cache_clear()
-
-    def __delitem__(self, key: str) -> None:
-        super().__delitem__(key)
-        self.of.cache_clear()
-
-    def _of(self, cls: type) -> list[Value]:
-        """What is known of the class, then of the classes it derives from, then of its packages, innermost first."""
-        load_plugin_families()
-        return [self[path] for path in _paths(cls) if path in self]
-
-    def is_ours(self, cls: type) -> bool:
-        """Whether nobody but ourselves said anything of the class."""
-        return all(self.get(path) is self.ours.get(path) for path in _paths(cls))
-
-
-def _paths(cls: type) -> list[str]:
-    parts = cls.__module__.split(".")
-    packages = [".".join(parts[:length]) + "." for length in range(len(parts), 0, -1)]
-    return [*map(class_path, cls.__mro__), *packages]
-
-
-TABLES: list[ByClass] = []
-
-
-# Adapters: attention that the general routes do not see, or see in other axes -------------------------------
+# The parts of a declaration ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Visit:
-    """One pass through a module's forward: what went in, what came out, what the routes saw meanwhile.
+    """One pass through a module's forward: its inputs, its output, and the calls that the routes saw inside.
 
     ``parents`` are the visits around it, innermost first; their ``output`` is not there yet.
     """
@@ -88,145 +50,63 @@ class Visit:
     attended: tuple[Tensor, dict[str, Any]] | None = None
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument of the forward, whether it was passed by position or by name."""
+        """Return an argument of the forward, whether it was passed by position or by name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
 class Adapter:
-    """Reads the attention calls of one visit to a module of ``classes`` ("package.module.Class" paths).
+    """Read attention that the general routes do not see, or see in other axes.
 
-    ``read`` gets the calls the routes saw inside (none, where the family writes its attention out) and
-    returns those to record. It runs without gradients unless they were asked for, and must not change the
+    ``read`` gets a visit with the calls that the routes saw inside (none where the family writes its attention out) and
+    returns the calls to record. It runs without gradients unless the capture keeps them, and must not change the
     module.
     """
 
-    classes: ClassVar[tuple[str, ...]] = ()
-    # Whether ``read`` makes one of all the calls that it looks at.
     joins: ClassVar[bool] = False
-    # Whether ``read`` looks at the calls that the routes saw inside; it then returns as many.
+    """Whether ``read`` makes one call of all that the routes saw."""
     reads_calls: ClassVar[bool] = True
+    """Whether ``read`` looks at the calls that the routes saw; it then returns as many."""
 
-    @classmethod
-    def takes(cls, module: type[nn.Module]) -> bool:
-        """Whether it reads this class, where it has no ``classes``: those of one kind, by what their code says."""
-        return False
+    def takes(self, cls: type[nn.Module]) -> bool:
+        """Return whether it reads this class: an adapter declared for a package may choose among its classes."""
+        return True
 
     def read(self, visit: Visit) -> list[Call]:
         raise TypeError(f"{type(self).__name__} defines no read(visit)")
 
 
-ADAPTERS: ByClass[Adapter] = ByClass()
-GENERAL: list[Adapter] = []
-"""Adapters without ``classes``."""
-
-
-def register_adapter(adapter: type[Adapter]) -> type[Adapter]:
-    """Class decorator: use this adapter for its ``classes`` from now on, in place of an earlier one."""
-    if not adapter.classes and "takes" in vars(adapter):
-        GENERAL.append(adapter())
-        return adapter
-    if isinstance(adapter.classes, str) or not adapter.classes:
-        raise InputError(f"{adapter.__name__}.classes must be a tuple of 'package.module.Class' paths")
-    for path in adapter.classes:
-        ADAPTERS[path] = adapter()
-    return adapter
-
-
-@functools.cache
-def load_plugin_families() -> None:
-    """Let adapters of other packages join; those for a class that has one are refused."""
-    owners = {path: _owner(adapter) for path, adapter in ADAPTERS.items()}
-
-    def accept(plugin: Plugin, value: Any) -> None:
-        if not isinstance(value, type) or not issubclass(value, Adapter):
-            raise InputError("it is no class derived from workbench.captures.Adapter")
-        clash = [path for path in value.classes if path in before and type(before[path]) is not value]
-        if clash:
-            raise InputError(f"{owners[clash[0]]} has an adapter for {clash[0]}")
-        register_adapter(value)
-        owners.update(dict.fromkeys(value.classes, plugin.origin))
-        before.update({path: ADAPTERS[path] for path in value.classes})
-
-    before = dict(ADAPTERS)
-    load_plugins("workbench.families", {}, accept)
-    # What a refused package registered of its own accord when it was imported goes again.
-    ADAPTERS.clear()
-    ADAPTERS.update(before)
-
-
-def _owner(adapter: Adapter) -> str:
-    package = type(adapter).__module__.partition(".")[0]
-    return OURS if package == "workbench" else package
-
-
-INNER_SITES: dict[str, str] = {}
-
-
-def register_inner_site(submodule: str, site: str) -> None:
-    """Say that what goes into a submodule of that name, in any attention, is a site: (batch, token, …) in ``extra``."""
-    INNER_SITES[submodule] = site
-
-
-# What mixes tokens without attention -----------------------------------------------------------------------
-
-MIXERS: dict[str, str] = {}
-
-
-def register_mixer(class_name: str, what: str) -> None:
-    """Say that modules of a class mix tokens by something else than softmax attention, and by what: a short noun.
-
-    ``class_name`` is "package.module.Class", or "*Ending" for all classes whose name ends so, as long as no attention
-    is seen in them. Such a module is a layer of kind "none" (see ``LayerRecord``) that is named and not read.
-    """
-    MIXERS[class_name] = what
-    mixer_of.cache_clear()
-
-
-@functools.cache
-def mixer_of(cls: type) -> tuple[str, bool] | None:
-    """By what modules of a class mix tokens, and whether its full name says so; None where nothing is known of it."""
-    load_plugin_families()
-    named = next(((MIXERS[path], True) for base in cls.__mro__ if (path := class_path(base)) in MIXERS), None)
-    endings = (
-        (what, False)
-        for base in cls.__mro__
-        for ending, what in MIXERS.items()
-        if ending.startswith("*") and base.__name__.endswith(ending[1:])
-    )
-    return named or next(endings, None)
-
-
-# Heads and projections --------------------------------------------------------------------------------------
-
 Rows = tuple[Tensor, Tensor | None]
 """Weight (feature, width) and bias (feature) of one projection, the features of all heads in order."""
-HEADS: ByClass[Callable[[Any], tuple[int, int]]] = ByClass()
-PROJECTION_READERS: ByClass[Callable[[Any, str, str], Rows | None]] = ByClass()
 
 
-def register_heads(class_name: str, heads: Callable[[Any], tuple[int, int]]) -> None:
-    """Say how many query heads an attention of a class has, and how wide they are, where no usual attribute does."""
-    HEADS[class_name] = heads
+@dataclass(frozen=True)
+class Fused:
+    """Read q, k and v from one linear layer that projects to all three in that order.
 
-
-def register_projection(class_name: str, read: Callable[[Any, str, str], Rows | None]) -> None:
-    """Say where attention of a class keeps its projections to q, k and v.
-
-    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all of a package. ``read`` gets the module, "q",
-    "k" or "v" and the module's path for messages, and returns weight (feature, width) and bias (feature) or None,
-    features of the heads one after the other; None where the projection is a linear layer of its own.
+    ``transposed`` is for a weight (width, feature).
     """
-    PROJECTION_READERS[class_name] = read
+
+    layer: str
+    transposed: bool = False
+
+    def __call__(self, module: nn.Module, name: str, path: str) -> Rows | None:
+        layer: Any = getattr(module, self.layer, None)
+        if layer is None or layer.weight.ndim != 2:
+            return None
+        weight = layer.weight.mT if self.transposed else layer.weight
+        return part_of(weight, name), None if layer.bias is None else part_of(layer.bias, name)
 
 
-# Blocks and the residual stream -----------------------------------------------------------------------------
+def part_of(fused: Tensor, name: str) -> Tensor:
+    """Return the rows of "q", "k" or "v" in weights of all three in that order."""
+    return fused.chunk(3)["qkv".index(name)]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read the residual stream: what passes through some of a block's submodules.
+    """Read the residual stream from what passes through some of a block's submodules.
 
-    ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, that
+    ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, the first that
     comes out, or everything that comes out; "" is the block. ``combine`` makes one tensor of several.
     """
 
@@ -238,122 +118,199 @@ class Reading:
 
 
 def flat_tokens(x: Tensor) -> Tensor:
-    """(batch, row, column, width) as (batch, token, width)."""
+    """Return (batch, row, column, width) as (batch, token, width)."""
     return x.flatten(1, -2)
 
 
 @dataclass(frozen=True)
 class Block:
-    """What is known of a class of blocks; None where it is not said."""
+    """The residual stream in blocks of a class; a field that is None leaves the matter to the next declaration.
 
-    resid_mid: Callable[[nn.Module, str], Reading | None] | None = None
+    resid_mid: the stream after attention: "norm2.input" or "attention.output" (what goes into or comes out of that
+        submodule), a ``Reading``, or a function of (block, path of the attention inside it) that returns a ``Reading``,
+        or None where it is not known.
+    resid_post: the stream after the block; without it the block's first output.
+    attn_out: what attention adds to the stream; without it ``resid_mid`` less what the block received.
+    one_stream: False for blocks that receive their tokens in several parts.
+    norm_first: False, or a function of the block that returns it, for blocks that normalise after attention.
+    skip_path: norms on the skip path through blocks of exactly this class, in order; () where it is an identity.
+    """
+
+    resid_mid: str | Reading | Callable[[nn.Module, str], Reading | None] | None = None
     resid_post: Reading | None = None
     attn_out: Reading | None = None
     one_stream: bool | None = None
-    norm_first: Callable[[nn.Module], bool] | None = None
+    norm_first: bool | Callable[[nn.Module], bool] | None = None
+    skip_path: tuple[str, ...] | None = None
 
-
-BLOCKS: ByClass[Block] = ByClass()
-
-
-def register_block(
-    class_name: str,
-    resid_mid: str | Callable[[nn.Module, str], Reading | None],
-    resid_post: Reading | None = None,
-    attn_out: Reading | None = None,
-    *,
-    one_stream: bool | None = None,
-    norm_first: bool | Callable[[nn.Module], bool] | None = None,
-) -> None:
-    """Say where to read the residual stream after attention in blocks of a class.
-
-    ``class_name`` is ``"package.module.Class"``, or ``"package."`` for all classes of a package of which nothing else
-    is said. ``resid_mid`` is "norm2.input" or "attention.output" (what goes into or comes out of that submodule), or
-    a function of (block, path of the attention inside it) that returns a ``Reading``, or None where it is not known.
-    ``resid_post`` is the block's first output unless given, ``attn_out`` the stream after attention less what the
-    block received. ``one_stream`` is False for blocks that are given their tokens in several parts; ``norm_first``,
-    or what it returns for a block, is False for those that normalise after attention.
-    """
-    if isinstance(resid_mid, str):
-        submodule, _, side = resid_mid.rpartition(".")
-        if side not in ("input", "output"):
+    def __post_init__(self) -> None:
+        resid_mid = self.resid_mid
+        if isinstance(resid_mid, str) and resid_mid.rpartition(".")[2] not in ("input", "output"):
             raise InputError(f"resid_mid is 'SUBMODULE.input' or 'SUBMODULE.output', not {resid_mid!r}")
-        reading = Reading(((submodule, side),))
-    BLOCKS[class_name] = Block(
-        resid_mid=(lambda block, attention: reading) if isinstance(resid_mid, str) else resid_mid,
-        resid_post=resid_post,
-        attn_out=attn_out,
-        one_stream=one_stream,
-        norm_first=(lambda block: norm_first) if isinstance(norm_first, bool) else norm_first,
-    )
 
 
-# Positions --------------------------------------------------------------------------------------------------
-
-SKIP_PATHS: ByClass[tuple[str, ...]] = ByClass()
-POSITIONS: dict[str, tuple[str, ...]] = {}
-OTHER_POSITIONS: dict[str, str] = {}
+# The declaration --------------------------------------------------------------------------------------------
 
 
-def register_skip_path(class_name: str, *norms: str) -> None:
-    """Say which submodules lie on the skip path through blocks of exactly this class, in order; none is an identity."""
-    SKIP_PATHS[class_name] = norms
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Declare all that is known of a family of models. Every field is optional; most families need two or three.
 
+        GPT2 = Family(
+            projections={"transformers.models.gpt2.": Fused("c_attn", transposed=True)},
+            blocks={"transformers.models.gpt2.modeling_gpt2.GPT2Block": Block(skip_path=())},
+            position_embeddings={"wpe": ()},
+        )
 
-def register_positions(name: str, *after: str) -> None:
-    """Say by which name a model has the embedding that it adds to its tokens, and what may follow it there."""
-    POSITIONS[name] = (*POSITIONS.get(name, ()), *after)
-
-
-def register_other_positions(what: str, *names: str) -> None:
-    """Say which submodules or parameters give a model positions of another kind: "rotary positions", say."""
-    OTHER_POSITIONS.update(dict.fromkeys(names, what))
-
-
-# Self and cross attention -----------------------------------------------------------------------------------
-
-SOURCES: ByClass[str] = ByClass()
-
-
-def register_source(class_name: str, source: str) -> None:
-    """Say that attention of a class is "self" or "cross", where what it is given does not tell."""
-    if source not in ("self", "cross"):
-        raise InputError(f"the source of attention is 'self' or 'cross', not {source!r}")
-    SOURCES[class_name] = source
-
-
-# Tokens -----------------------------------------------------------------------------------------------------
-
-JOINED: ByClass[tuple[str, ...]] = ByClass()
-
-
-def register_joined(class_name: str, *streams: str) -> None:
-    """Say in which order a model joins the streams of its tokens on one axis; "" are those that it reads first."""
-    JOINED[class_name] = streams
-
-
-IMAGE_TOKENS: ByClass[Callable[[Any, Mapping[str, Any]], TokenInfo | None]] = ByClass()
-
-
-def register_image_tokens(
-    class_name: str, make: Callable[[Any, Mapping[str, Any]], TokenInfo | None]
-) -> None:
-    """Say what the tokens of a vision model are that packs images in an order of its own: ``make(model, batch)``."""
-    IMAGE_TOKENS[class_name] = make
-
-
-SPECIAL_TOKENS: dict[str, str] = {}
-MORE_TOKENS: dict[str, Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]] = {}
-
-
-def register_special_tokens(**kinds: str) -> None:
-    """Say by which names models keep the tokens before their patches: ``cls_token="class"``, say.
-
-    Kinds are class, distillation and register; of the last there may be several under one name.
+    adapters: attention class → an `Adapter`, where the routes do not see its attention, or see it in other axes.
+    heads: attention class → function of the module that returns (query heads, width of a head), where no usual
+        attribute says it. Needed for `attention_geometry` and ``load(…).num_heads``.
+    projections: attention class → function of (module, "q" | "k" | "v", path for messages) that returns weight
+        (feature, width) and bias (feature) or None; `Fused` is one. It returns None where the projection is a linear
+        layer of its own. Needed for `head_projection` and the analyses of weights.
+    sources: attention class → "self" or "cross", where the inputs of the module do not tell.
+    mixers: class → noun, for modules that mix tokens by something other than softmax attention ("state-space mixer").
+        "*Ending" is every class whose name ends so, unless attention is seen in it. Such a module becomes a layer of
+        kind "none" (see ``LayerRecord``) that is named and not read.
+    inner_sites: submodule of any attention → site in ``extra`` with the submodule's input (batch, token, …).
+    blocks: block class → `Block`. Needed for the sites resid_mid, attn_out and position.
+    position_embeddings: attribute with the embedding that a model adds to its tokens → norms and projections that may
+        follow it before the first block. Needed for the site position.
+    other_positions: submodule or parameter → the kind of positions it gives a model instead ("rotary positions").
+    special_tokens: attribute with tokens before the patches → "class", "distillation" or "register".
+    batch_tokens: key of a batch, beside its words → function of (words, batch) that returns both as one
+        ``TokenInfo``.
+    image_tokens: model class → function of (model, batch) that returns the tokens of images in an order of its own, or
+        None where the batch has none.
+    token_streams: model class → the streams whose tokens it joins on one axis, in order; "" are those it reads first.
     """
-    SPECIAL_TOKENS.update(kinds)
+
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    heads: Mapping[str, Callable[[Any], tuple[int, int]]] = field(default_factory=dict)
+    projections: Mapping[str, Callable[[Any, str, str], Rows | None]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    mixers: Mapping[str, str] = field(default_factory=dict)
+    inner_sites: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[str, Block] = field(default_factory=dict)
+    position_embeddings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    other_positions: Mapping[str, str] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    batch_tokens: Mapping[str, Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]] = field(
+        default_factory=dict
+    )
+    image_tokens: Mapping[str, Callable[[Any, Mapping[str, Any]], TokenInfo | None]] = field(
+        default_factory=dict
+    )
+    token_streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (entry.name for entry in fields(self)):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InputError(f"{name} is a dictionary by name, not {getattr(self, name)!r}")
+        for source in self.sources.values():
+            if source not in ("self", "cross"):
+                raise InputError(f"the source of attention is 'self' or 'cross', not {source!r}")
 
 
-def register_more_tokens(key: str, extend: Callable[[TokenInfo, Mapping[str, Any]], TokenInfo]) -> None:
-    """Say what a batch with ``key`` beside its words makes of their tokens: ``extend(words, batch)``."""
-    MORE_TOKENS[key] = extend
+_BY_CLASS = (
+    "adapters",
+    "heads",
+    "projections",
+    "sources",
+    "mixers",
+    "blocks",
+    "image_tokens",
+    "token_streams",
+)
+
+FAMILIES: dict[Family, str] = {}
+"""Every family, in order of registration, with its owner: the workbench, a package, or a notebook."""
+
+
+def register_family(family: Family, owner: str = "this session") -> None:
+    """Use a family from now on, before those registered earlier."""
+    replace_families(FAMILIES | {family: owner})
+
+
+def replace_families(owners: Mapping[Family, str]) -> None:
+    """Use these families, in this order, and no others."""
+    kept = dict(owners)
+    FAMILIES.clear()
+    FAMILIES.update(kept)
+    for lookup in (declared, merged, adapter_of, mixer_of):
+        lookup.cache_clear()
+
+
+@functools.cache
+def load_plugin_families() -> None:
+    """Let families of other packages join; one that declares what another declares of the same class is refused."""
+
+    def accept(plugin: Plugin, family: Any) -> None:
+        if not isinstance(family, Family):
+            raise InputError(f"it is a {type(family).__name__}; give a workbench.captures.Family")
+        for other, owner in accepted.items():
+            for name in _BY_CLASS if other is not family else ():
+                for path in getattr(family, name).keys() & getattr(other, name).keys():
+                    raise InputError(f"{owner} has {name} of {path}")
+        accepted[family] = plugin.origin
+
+    accepted = dict(FAMILIES)
+    load_plugins("workbench.families", {}, accept)
+    # Families that a refused package registered itself when it was imported go again.
+    replace_families(accepted)
+
+
+# Lookups ----------------------------------------------------------------------------------------------------
+
+
+def families() -> list[Family]:
+    """Return every family, those of other packages included."""
+    load_plugin_families()
+    return list(FAMILIES)
+
+
+def _paths(cls: type) -> list[str]:
+    parts = cls.__module__.split(".")
+    packages = [".".join(parts[:length]) + "." for length in range(len(parts), 0, -1)]
+    return [*map(class_path, cls.__mro__), *packages]
+
+
+@functools.cache
+def declared(name: str, cls: type) -> list[Any]:
+    """Return what families declare of a class in one field, the nearest declaration first."""
+    newest = [getattr(family, name) for family in reversed(families())]
+    return [entries[path] for path in _paths(cls) for entries in newest if path in entries]
+
+
+@functools.cache
+def merged(name: str) -> dict[str, Any]:
+    """Return one field of all families together."""
+    return {key: value for family in families() for key, value in getattr(family, name).items()}
+
+
+@functools.cache
+def adapter_of(cls: type[nn.Module]) -> Adapter | None:
+    """Return the adapter of a class of modules."""
+    return next((adapter for adapter in declared("adapters", cls) if adapter.takes(cls)), None)
+
+
+@functools.cache
+def mixer_of(cls: type) -> tuple[str, bool] | None:
+    """Return how modules of a class mix tokens, and whether its full name says so; None where nothing is known."""
+    mixers = merged("mixers")
+    named = next(((mixers[path], True) for base in cls.__mro__ if (path := class_path(base)) in mixers), None)
+    endings = (
+        (noun, False)
+        for base in cls.__mro__
+        for ending, noun in mixers.items()
+        if ending.startswith("*") and base.__name__.endswith(ending[1:])
+    )
+    return named or next(endings, None)
+
+
+def declared_elsewhere(cls: type[nn.Module]) -> str | None:
+    """Return who declares something of a class of modules, where that is somebody other than the workbench."""
+    for family in (family for family in families() if FAMILIES[family] != OURS):
+        if any(path in getattr(family, name) for name in _BY_CLASS for path in _paths(cls)):
+            return FAMILIES[family]
+    return None

@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from workbench.captures.records import Call, LayerRecord
-from workbench.captures.registry import IMAGE_TOKENS, JOINED, MORE_TOKENS, SOURCES, SPECIAL_TOKENS, Visit
+from workbench.captures.registry import Visit, declared, merged
 
 _EMBEDS = ("proj", "projection", "patch_embedding")  # what a module of patch embeddings projects them by
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
@@ -239,7 +239,7 @@ def _special_tokens(module: nn.Module) -> dict[str, Tensor]:
     """The special tokens that a module itself has, by kind."""
     return {
         kind: value
-        for name, kind in SPECIAL_TOKENS.items()
+        for name, kind in merged("special_tokens").items()
         if isinstance(value := getattr(module, name, None), Tensor)
     }
 
@@ -292,20 +292,20 @@ def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenI
     streams = other_streams(module, batch, main)
     if not streams:
         return main
-    joined = next(iter(JOINED.of(type(module))), ())
+    joined = next(iter(declared("token_streams", type(module))), ())
     return replace(main, streams=streams, joined=joined)
 
 
 def _main(module: nn.Module, named: Mapping[str, Any], batch: Any, token_count: int | None) -> TokenInfo:
     """The tokens that the model reads first."""
-    for make in IMAGE_TOKENS.of(type(module)):
+    for make in declared("image_tokens", type(module)):
         if (packed := make(module, named)) is not None:
             return packed
     ids, mask = named.get("input_ids"), named.get("attention_mask")
     if _are_ids(ids):
         words = tokens_by_id(ids, mask)
-        for key in MORE_TOKENS:
-            words = MORE_TOKENS[key](words, named) if isinstance(named.get(key), Tensor) else words
+        for key, extend in merged("batch_tokens").items():
+            words = extend(words, named) if isinstance(named.get(key), Tensor) else words
         return with_images(words, module, named)
     for name in _PIXELS:
         pixels = named.get(name)
@@ -333,7 +333,7 @@ def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) 
         # it shifts what it is given to the right by itself
         streams["decoder"] = tokens_by_id(torch.arange(main.count).expand(len(main), -1), None, "token")
     pixels, prompt = batch.get("pixel_values"), batch.get("encoder_hidden_states")
-    for make in IMAGE_TOKENS.of(type(vision_model(module))):
+    for make in declared("image_tokens", type(vision_model(module))):
         packed = make(vision_model(module), batch)
         streams |= {} if packed is None else {"image": packed}
     if isinstance(pixels, Tensor) and "image" not in streams and _are_ids(batch.get("input_ids")):
@@ -462,8 +462,8 @@ def source_of(visit: Visit, call: Call) -> str:
     Tokens that are joined with those of the queries on one axis, of queries and keys alike (MM-DiT), are self
     attention.
     """
-    for said in SOURCES.of(type(visit.module)):
-        return said
+    for source in declared("sources", type(visit.module)):
+        return source
     if call.kind != "token":
         return "self"
     given = dict(_given_tokens(visit))

@@ -27,8 +27,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from workbench.captures.layout import find_adapter, registered_elsewhere
-from workbench.captures.registry import class_path
+from workbench.captures.registry import class_path, declared_elsewhere
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
@@ -180,11 +179,9 @@ def module_content(module: nn.Module) -> list[Any]:
             raise Unhashable(f"{where} is code of your own, which may change under the same name")
         if child._forward_hooks or child._forward_pre_hooks:
             raise Unhashable(f"{where} has a forward hook")
-        adapter = find_adapter(child)
-        if adapter is not None and not type(adapter).__module__.startswith("workbench."):
-            raise Unhashable(f"{where} is read by an adapter of another package")
-        if registered_elsewhere(child):
-            raise Unhashable(f"{where} is read as register_block says")
+        owner = declared_elsewhere(type(child))
+        if owner is not None:
+            raise Unhashable(f"{where} is of a family that {owner} declares")
         tensors = {**child._parameters, **child._buffers}
         settings = {name: value for name, value in vars(child).items() if name not in _OF_MODULES}
         devices = sorted({_device(tensor.device) for tensor in tensors.values() if tensor is not None})

@@ -13,8 +13,8 @@ from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
 from workbench.apps.explorer.measures import MEASURES, measure
 from workbench.apps.explorer.views import without_attention
-from workbench.captures import capture, capturing, register_mixer
-from workbench.captures.registry import MIXERS, mixer_of
+from workbench.captures import Family, capture, capturing, register_family
+from workbench.captures.registry import FAMILIES, class_path, replace_families
 from workbench.core.errors import InputError
 from workbench.core.paths import data_dir
 from workbench.models.loading import load
@@ -81,7 +81,8 @@ def test_layers_without_attention_are_named_and_not_shown(monkeypatch):
 
     hybrid = load(PLACE.model)
     hybrid.module.blocks[1].attn = Sums()
-    register_mixer(f"{__name__}.{Sums.__qualname__}", "running sum")
+    before = dict(FAMILIES)
+    register_family(Family(mixers={class_path(Sums): "running sum"}))
     material = Material()
     monkeypatch.setattr(material, "model", lambda spec: hybrid)
     try:
@@ -96,8 +97,7 @@ def test_layers_without_attention_are_named_and_not_shown(monkeypatch):
             resolve(PLACE.moved(layer=1), material)
         assert resolve(PLACE.moved(layer=-1), material).layer == 3
     finally:
-        del MIXERS[f"{__name__}.{Sums.__qualname__}"]
-        mixer_of.cache_clear()
+        replace_families(before)
     assert without_attention(PLACE, Material()) == ""
 
 

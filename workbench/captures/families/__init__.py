@@ -3,9 +3,10 @@
 import importlib
 import pkgutil
 
-from workbench.captures.registry import TABLES
+from workbench.captures.registry import Family, register_family
+from workbench.core.plugins import OURS
 
-for _found in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_found.name}")
-for _table in TABLES:
-    _table.ours = dict(_table)
+for _module in pkgutil.iter_modules(__path__):
+    for _value in vars(importlib.import_module(f"{__name__}.{_module.name}")).values():
+        if isinstance(_value, Family):
+            register_family(_value, OURS)

@@ -6,24 +6,20 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.projections import part_of
-from workbench.captures.registry import Rows, register_other_positions, register_projection
+from workbench.captures.registry import Family, Rows, part_of
 
 
 def _bias_beside(module: Any, name: str, path: str) -> Rows | None:
-    own = getattr(module, f"{name}_bias", None)
-    if own is None:
+    bias = getattr(module, f"{name}_bias", None)
+    if bias is None:
         return None
-    joint = getattr(module, "qkv", None)
-    weight = (
-        part_of(joint.weight, name)
-        if isinstance(joint, nn.Linear)
-        else getattr(module, f"{name}_proj").weight
-    )
-    return weight, own
+    fused = getattr(module, "qkv", None)
+    if isinstance(fused, nn.Linear):
+        return part_of(fused.weight, name), bias
+    return getattr(module, f"{name}_proj").weight, bias
 
 
-for _family in ("beit", "eva"):
-    register_projection(f"timm.models.{_family}.", _bias_beside)
-register_other_positions("a relative position bias", "rel_pos_bias")
-register_other_positions("rotary positions", "rope")
+BEIT_EVA = Family(
+    projections={"timm.models.beit.": _bias_beside, "timm.models.eva.": _bias_beside},
+    other_positions={"rel_pos_bias": "a relative position bias", "rope": "rotary positions"},
+)

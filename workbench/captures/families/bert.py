@@ -1,23 +1,28 @@
 """BERT and its descendants, DistilBERT and ALBERT: a norm after each half of a block (transformers)."""
 
-from workbench.captures.registry import register_positions, register_skip_path
+from workbench.captures.registry import Block, Family
 
-_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
-for _family, _name in {
+_MODELS = "transformers.models"
+_BERT = {
     "bert": "Bert",
     "roberta": "Roberta",
     "xlm_roberta": "XLMRoberta",
     "camembert": "Camembert",
     "electra": "Electra",
-}.items():
-    register_skip_path(f"transformers.models.{_family}.modeling_{_family}.{_name}Layer", *_NORMS)
-register_skip_path(
-    "transformers.models.distilbert.modeling_distilbert.TransformerBlock",
-    "sa_layer_norm",
-    "output_layer_norm",
+}
+_NORMS = Block(skip_path=("attention.output.LayerNorm", "output.LayerNorm"))
+BERT = Family(
+    blocks={
+        **{f"{_MODELS}.{name}.modeling_{name}.{prefix}Layer": _NORMS for name, prefix in _BERT.items()},
+        f"{_MODELS}.distilbert.modeling_distilbert.TransformerBlock": Block(
+            skip_path=("sa_layer_norm", "output_layer_norm")
+        ),
+        f"{_MODELS}.albert.modeling_albert.AlbertLayer": Block(
+            skip_path=("attention.LayerNorm", "full_layer_layer_norm")
+        ),
+    },
+    # The last two widen small embeddings: ELECTRA's and ALBERT's.
+    position_embeddings={
+        "position_embeddings": ("LayerNorm", "embeddings_project", "embedding_hidden_mapping_in")
+    },
 )
-register_skip_path(
-    "transformers.models.albert.modeling_albert.AlbertLayer", "attention.LayerNorm", "full_layer_layer_norm"
-)
-# The last two widen small embeddings: ELECTRA's and ALBERT's.
-register_positions("position_embeddings", "LayerNorm", "embeddings_project", "embedding_hidden_mapping_in")

@@ -6,14 +6,12 @@ from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Visit, register_adapter, register_block
+from workbench.captures.registry import Adapter, Block, Family, Visit
 
 
-@register_adapter
 class TalkingHeads(Adapter):
     """Linear maps mix the heads before and after the softmax, so rows of attn do not sum to 1."""
 
-    classes = ("timm.models.cait.TalkingHeadAttn",)
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
@@ -37,5 +35,8 @@ class TalkingHeads(Adapter):
         return linear(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-# It is given the patches and the class token apart; attention changes the second alone.
-register_block("timm.models.cait.LayerScaleBlockClassAttn", "norm2.input", one_stream=False)
+CAIT = Family(
+    adapters={"timm.models.cait.TalkingHeadAttn": TalkingHeads()},
+    # Patches and class token come in two parts; attention changes only the second.
+    blocks={"timm.models.cait.LayerScaleBlockClassAttn": Block("norm2.input", one_stream=False)},
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.captures.registry import register_image_tokens, register_joined
+from workbench.captures.registry import Family
 from workbench.captures.tokens import TokenInfo, video_tokens
 
 
@@ -49,9 +49,15 @@ def _flux(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
 _MODELS = "diffusers.models.transformers"
 _FLUX = f"{_MODELS}.transformer_flux.FluxTransformer2DModel"
 _COGVIDEO = f"{_MODELS}.cogvideox_transformer_3d.CogVideoXTransformer3DModel"
-register_image_tokens(f"{_MODELS}.transformer_wan.WanTransformer3DModel", _wan)
-register_image_tokens(_COGVIDEO, _cogvideo)
-register_image_tokens(_FLUX, _flux)
-register_joined(f"{_MODELS}.transformer_sd3.SD3Transformer2DModel", "", "text")
-register_joined(_FLUX, "text", "")
-register_joined(_COGVIDEO, "text", "")
+DIFFUSERS = Family(
+    image_tokens={
+        f"{_MODELS}.transformer_wan.WanTransformer3DModel": _wan,
+        _COGVIDEO: _cogvideo,
+        _FLUX: _flux,
+    },
+    token_streams={
+        f"{_MODELS}.transformer_sd3.SD3Transformer2DModel": ("", "text"),
+        _FLUX: ("text", ""),
+        _COGVIDEO: ("text", ""),
+    },
+)

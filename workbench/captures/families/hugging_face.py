@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from workbench.captures.registry import (
-    Reading,
-    register_block,
-    register_other_positions,
-    register_skip_path,
-    register_special_tokens,
-)
+from workbench.captures.registry import Block, Family, Reading
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading | None:
@@ -33,9 +27,26 @@ def _resid_mid(block: nn.Module, attention: str) -> Reading | None:
     return None
 
 
-register_block("transformers.", _resid_mid)
-register_skip_path("transformers.models.vit.modeling_vit.ViTLayer")
-register_skip_path("transformers.models.deit.modeling_deit.DeiTLayer")
-register_special_tokens(cls_token="class", distillation_token="distillation", register_tokens="register")
-register_other_positions("rotary positions", "rotary_emb", "rotary_embeddings")
-register_other_positions("a relative position bias", "relative_attention_bias", "rel_embeddings")
+HUGGING_FACE = Family(
+    blocks={
+        "transformers.": Block(_resid_mid),
+        "transformers.models.vit.modeling_vit.ViTLayer": Block(skip_path=()),
+        "transformers.models.deit.modeling_deit.DeiTLayer": Block(skip_path=()),
+    },
+    special_tokens={
+        "cls_token": "class",
+        "distillation_token": "distillation",
+        "register_tokens": "register",
+        "class_embedding": "class",  # CLIP and its descendants
+    },
+    other_positions={
+        "rotary_emb": "rotary positions",
+        "rotary_embeddings": "rotary positions",
+        "relative_attention_bias": "a relative position bias",
+        "rel_embeddings": "a relative position bias",
+    },
+    # Pooled queries of Funnel, and the maps of Perceiver's latents, follow from the classes of their modules.
+    sources={"transformers.models.funnel.modeling_funnel.FunnelRelMultiheadAttention": "self"},
+    # The latents of multi-head latent attention: keys and values are projected from one per token (DeepSeek-AI 2024).
+    inner_sites={"kv_b_proj": "kv_latent", "q_b_proj": "q_latent"},
+)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from workbench.attention.base import split_heads
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Visit, register_adapter, register_skip_path
+from workbench.captures.registry import Adapter, Block, Family, Visit
 from workbench.captures.weights import attention_weights
 
 
-@register_adapter
 class SlidingWindow(Adapter):
     """A band of keys around each query, global tokens seen by all, and their own projections.
 
@@ -23,10 +22,6 @@ class SlidingWindow(Adapter):
     well); ``global_tokens`` (batch, token) marks them.
     """
 
-    classes = (
-        "transformers.models.longformer.modeling_longformer.LongformerSelfAttention",
-        "transformers.models.led.modeling_led.LEDEncoderSelfAttention",
-    )
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
@@ -73,8 +68,14 @@ class SlidingWindow(Adapter):
         return torch.where(rows, attn @ call.extra["v_global"].to(attn.dtype), attn @ call.v.to(attn.dtype))
 
 
-register_skip_path(
-    "transformers.models.longformer.modeling_longformer.LongformerLayer",
-    "attention.output.LayerNorm",
-    "output.LayerNorm",
+LONGFORMER = Family(
+    adapters={
+        "transformers.models.longformer.modeling_longformer.LongformerSelfAttention": SlidingWindow(),
+        "transformers.models.led.modeling_led.LEDEncoderSelfAttention": SlidingWindow(),
+    },
+    blocks={
+        "transformers.models.longformer.modeling_longformer.LongformerLayer": Block(
+            skip_path=("attention.output.LayerNorm", "output.LayerNorm")
+        )
+    },
 )

@@ -11,21 +11,12 @@ from torch import Tensor
 
 from workbench.attention.base import split_heads
 from workbench.captures.records import Call
-from workbench.captures.registry import (
-    Adapter,
-    Reading,
-    Visit,
-    register_adapter,
-    register_block,
-    register_more_tokens,
-    register_skip_path,
-)
+from workbench.captures.registry import Adapter, Block, Family, Reading, Visit
 from workbench.captures.tokens import TokenInfo, tokens_by_id
 
-_LAYER = "transformers.models.luke.modeling_luke.LukeLayer"
+_MODELING = "transformers.models.luke.modeling_luke"
 
 
-@register_adapter
 class WordsAndEntities(Adapter):
     """Plain attention over words; with entities, four kinds of queries for word and entity pairs.
 
@@ -34,7 +25,6 @@ class WordsAndEntities(Adapter):
     keys.
     """
 
-    classes = ("transformers.models.luke.modeling_luke.LukeSelfAttention",)
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
@@ -87,10 +77,14 @@ def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
     )
 
 
-register_block(
-    _LAYER,
-    lambda block, attention: Reading((("attention", "outputs"),), _words_and_entities),
-    resid_post=Reading((("", "outputs"),), _words_and_entities),
+LUKE = Family(
+    adapters={f"{_MODELING}.LukeSelfAttention": WordsAndEntities()},
+    blocks={
+        f"{_MODELING}.LukeLayer": Block(
+            Reading((("attention", "outputs"),), _words_and_entities),
+            resid_post=Reading((("", "outputs"),), _words_and_entities),
+            skip_path=("attention.output.LayerNorm", "output.LayerNorm"),
+        )
+    },
+    batch_tokens={"entity_ids": _with_entities},
 )
-register_skip_path(_LAYER, "attention.output.LayerNorm", "output.LayerNorm")
-register_more_tokens("entity_ids", _with_entities)

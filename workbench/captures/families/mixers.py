@@ -5,7 +5,7 @@ Recurrences, state-space models and linear attention are functions of the past t
 tokens (Zhu et al. 2021). Approximations of softmax attention have weights, and no single map of them.
 """
 
-from workbench.captures.registry import register_mixer
+from workbench.captures.registry import Family
 
 _KINDS = {
     "state-space mixer": (
@@ -42,7 +42,6 @@ _KINDS = {
     "global context, one pooling for all places": ("timm.layers.global_context.GlobalContext",),
     "outlook attention, weights of a projection": ("timm.models.volo.OutlookAttention",),
     "additive attention of a recurrent cell": ("*AttentionGRUCell",),
-    "pooling of tokens by weights of a projection": ("transformers.models.mgp_str.modeling_mgp_str.MgpstrA3Module",),
     "assignment of tokens to groups, a softmax over the groups": (
         "transformers.models.groupvit.modeling_groupvit.GroupViTAssignAttention",
     ),
@@ -54,6 +53,4 @@ _KINDS = {
     ),
     "factorised attention": ("timm.models.coat.FactorAttnConvRelPosEnc",),
 }  # fmt: skip
-for _what, _classes in _KINDS.items():
-    for _class in _classes:
-        register_mixer(_class, _what)
+MIXERS = Family(mixers={path: noun for noun, paths in _KINDS.items() for path in paths})

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Visit, register_adapter, register_image_tokens
+from workbench.captures.registry import Adapter, Family, Visit
 from workbench.captures.tokens import TokenInfo
 
 
-@register_adapter
 class PackedImages(Adapter):
     """One layer of the calls for every image or window: batch is the images, padded to the most tokens of one.
 
@@ -28,11 +27,8 @@ class PackedImages(Adapter):
 
     joins: ClassVar[bool] = True
 
-    @classmethod
-    def takes(cls, module: type[nn.Module]) -> bool:
-        if not module.__module__.startswith("transformers.models.") or "Attention" not in module.__name__:
-            return False
-        return "cu_seqlens" in inspect.signature(module.forward).parameters
+    def takes(self, cls: type[nn.Module]) -> bool:
+        return "Attention" in cls.__name__ and "cu_seqlens" in inspect.signature(cls.forward).parameters
 
     def read(self, visit: Visit) -> list[Call]:
         calls = visit.calls
@@ -110,9 +106,12 @@ def _in_squares(vision: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
     return TokenInfo(labels, kinds, None, mask, grids)
 
 
-for _module, _class in {
-    "qwen2_vl": "Qwen2VisionTransformerPretrainedModel",
-    "qwen2_5_vl": "Qwen2_5_VisionTransformerPretrainedModel",
-    "qwen3_vl": "Qwen3VLVisionModel",
-}.items():
-    register_image_tokens(f"transformers.models.{_module}.modeling_{_module}.{_class}", _in_squares)
+_MODELS = "transformers.models."
+PACKED_IMAGES = Family(
+    adapters={_MODELS: PackedImages()},
+    image_tokens={
+        f"{_MODELS}qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel": _in_squares,
+        f"{_MODELS}qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel": _in_squares,
+        f"{_MODELS}qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionModel": _in_squares,
+    },
+)

@@ -7,18 +7,16 @@ from torch import Tensor
 
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Visit, register_adapter
+from workbench.captures.registry import Adapter, Family, Visit
 from workbench.captures.weights import attention_output, attention_weights
 
 
-@register_adapter
 class BlocksAndGlobalTokens(Adapter):
     """One dense call: the words, then the global tokens; a word sees its block and the global tokens, these see all.
 
     Staggered layers pad half a block at both ends, which nobody attends to and which is left out here.
     """
 
-    classes = ("transformers.models.pegasus_x.modeling_pegasus_x.PegasusXGlobalLocalAttention",)
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
@@ -49,3 +47,7 @@ class BlocksAndGlobalTokens(Adapter):
         )
         call.reproduced = [(of_words, visit.output[0][:, kept]), (of_others, visit.output[1])]
         return [call]
+
+
+_ATTENTION = "transformers.models.pegasus_x.modeling_pegasus_x.PegasusXGlobalLocalAttention"
+PEGASUS_X = Family(adapters={_ATTENTION: BlocksAndGlobalTokens()})

@@ -8,22 +8,11 @@ from dataclasses import replace
 import torch
 
 from workbench.captures.records import Call, WindowOrigin
-from workbench.captures.registry import (
-    Adapter,
-    Reading,
-    Visit,
-    flat_tokens,
-    register_adapter,
-    register_block,
-    register_other_positions,
-)
+from workbench.captures.registry import Adapter, Block, Family, Reading, Visit, flat_tokens
 
 
-@register_adapter
 class Windows(Adapter):
     """One call for all windows of all images; keeps which window each row of the batch is."""
-
-    classes = ("timm.models.swin_transformer.WindowAttention",)
 
     def read(self, visit: Visit) -> list[Call]:
         block = next((v for v in visit.parents if hasattr(v.module, "shift_size")), None)
@@ -44,11 +33,14 @@ class Windows(Adapter):
         return calls
 
 
-register_block(
-    "timm.models.swin_transformer.SwinTransformerBlock",
-    "norm2.input",
-    resid_post=Reading((("", "output"),), flat_tokens),
+SWIN = Family(
+    adapters={"timm.models.swin_transformer.WindowAttention": Windows()},
+    blocks={
+        "timm.models.swin_transformer.SwinTransformerBlock": Block(
+            "norm2.input", resid_post=Reading((("", "output"),), flat_tokens)
+        ),
+        # Both norms sit behind their branch, so the stream enters the second one at the MLP.
+        "timm.models.swin_transformer_v2.SwinTransformerV2Block": Block("mlp.input", norm_first=False),
+    },
+    other_positions={"relative_position_bias_table": "a relative position bias"},
 )
-# Both norms sit behind their branch, so the stream enters the second one at the MLP.
-register_block("timm.models.swin_transformer_v2.SwinTransformerV2Block", "mlp.input", norm_first=False)
-register_other_positions("a relative position bias", "relative_position_bias_table")

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.projections import part_of
-from workbench.captures.registry import Reading, Rows, register_block, register_projection
+from workbench.captures.registry import Block, Family, Reading, Rows, part_of
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading:
@@ -25,6 +24,11 @@ def _in_proj(module: nn.MultiheadAttention, name: str, path: str) -> Rows:
     return weight, None if module.in_proj_bias is None else part_of(module.in_proj_bias, name)
 
 
-for _name in ("TransformerEncoderLayer", "TransformerDecoderLayer"):
-    register_block(f"torch.nn.modules.transformer.{_name}", _resid_mid, norm_first=_norm_first)
-register_projection("torch.nn.modules.activation.MultiheadAttention", _in_proj)
+_BLOCK = Block(_resid_mid, norm_first=_norm_first)
+TORCH = Family(
+    projections={"torch.nn.modules.activation.MultiheadAttention": _in_proj},
+    blocks={
+        "torch.nn.modules.transformer.TransformerEncoderLayer": _BLOCK,
+        "torch.nn.modules.transformer.TransformerDecoderLayer": _BLOCK,
+    },
+)

@@ -10,28 +10,14 @@ from torch import Tensor
 
 from workbench.attention.base import AttentionModule
 from workbench.captures.records import Call
-from workbench.captures.registry import (
-    Adapter,
-    Reading,
-    Rows,
-    Visit,
-    register_adapter,
-    register_block,
-    register_image_tokens,
-    register_projection,
-    register_skip_path,
-)
+from workbench.captures.registry import Adapter, Block, Family, Reading, Rows, Visit
 from workbench.captures.tokens import TokenInfo, image_tokens, special_kinds
 from workbench.core.errors import IncompleteCapture, InputError
 
-_BOOSTED = "workbench.models.architectures.vit.BoostedBlock"
 
-
-@register_adapter
 class Variants(Adapter):
     """Calls from what ``watch_variants`` noted during the visit."""
 
-    classes = ("workbench.attention.base.AttentionModule",)
     reads_calls = False
 
     def read(self, visit: Visit) -> list[Call]:
@@ -71,15 +57,6 @@ def _own_projection(module: AttentionModule, name: str, path: str) -> Rows:
     return joint.weight.chunk(len(names))[place], bias
 
 
-register_projection("workbench.attention.base.AttentionModule", _own_projection)
-register_block("workbench.models.architectures.ista.IstaBlock", "norm2.input")
-# Its residual is not the sum of the stream and what attention puts out; on the skip path (1 − t) p + t p = p.
-register_block(_BOOSTED, "norm2.input", attn_out=Reading((("boost", "input"),)))
-register_skip_path(_BOOSTED)
-# Half a block: attention and its residual, of which the stream after attention is what comes out.
-register_block("workbench.models.architectures.fan.Half", lambda block, attention: Reading((("", "output"),)))
-
-
 def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
     """The encoder's tokens, and as the stream "decoder" a token for each class and the patches."""
     pixels = batch.get("pixel_values")
@@ -94,4 +71,18 @@ def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
     )
 
 
-register_image_tokens("workbench.models.architectures.segmenter.Segmenter", _segmenter_tokens)
+_ATTENTION, _MODELS = "workbench.attention.base.AttentionModule", "workbench.models.architectures"
+WORKBENCH = Family(
+    adapters={_ATTENTION: Variants()},
+    projections={_ATTENTION: _own_projection},
+    blocks={
+        f"{_MODELS}.ista.IstaBlock": Block("norm2.input"),
+        # Its residual is not the sum of stream and attention output; on the skip path (1 − t) p + t p = p.
+        f"{_MODELS}.vit.BoostedBlock": Block(
+            "norm2.input", attn_out=Reading((("boost", "input"),)), skip_path=()
+        ),
+        # Half a block is attention and its residual: the stream after attention is its output.
+        f"{_MODELS}.fan.Half": Block(Reading((("", "output"),))),
+    },
+    image_tokens={f"{_MODELS}.segmenter.Segmenter": _segmenter_tokens},
+)

@@ -7,14 +7,11 @@ from dataclasses import replace
 import torch
 
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Reading, Visit, register_adapter, register_block
+from workbench.captures.registry import Adapter, Block, Family, Reading, Visit
 
 
-@register_adapter
 class CrossCovariance(Adapter):
     """Channels attend to channels. Seen as (batch, head, channel, token), temperature inside q."""
-
-    classes = ("timm.models.xcit.XCA",)
 
     def read(self, visit: Visit) -> list[Call]:
         temperature = visit.module.get_parameter("temperature")
@@ -32,9 +29,13 @@ class CrossCovariance(Adapter):
         ]
 
 
-register_block("timm.models.xcit.XCABlock", "norm3.input")
-# Only the class token goes on to norm2, so the whole stream is put together as the block does.
-register_block(
-    "timm.models.xcit.ClassAttentionBlock",
-    lambda block, attention: Reading((("", "input"), ("drop_path1", "output")), torch.add),
+XCIT = Family(
+    adapters={"timm.models.xcit.XCA": CrossCovariance()},
+    blocks={
+        "timm.models.xcit.XCABlock": Block("norm3.input"),
+        # Only the class token goes on to norm2, so the stream is added up as the block does.
+        "timm.models.xcit.ClassAttentionBlock": Block(
+            Reading((("", "input"), ("drop_path1", "output")), torch.add)
+        ),
+    },
 )
