@@ -210,7 +210,7 @@ def test_the_worked_example(tmp_path, cold, monkeypatch):
     (said,) = [output.text for output in executed.cells[-1].outputs if output.get("name") == "stdout"]
     found = json.loads(said)
     assert found["metric"] == ["value_norm"]
-    assert found["options"] == {"order": 1.0, "per_input": True}
+    assert found["options"] == {"order": 1.0, "per_input": True, "method": "auto"}
     assert min(found["values"]) > 0
     assert found["attention"] == pytest.approx([1 / 65])
     assert found["layers"] == 1
