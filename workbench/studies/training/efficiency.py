@@ -1,4 +1,4 @@
-"""What each attention variant costs in one model: `variant_costs`, and what the papers print of it."""
+"""Measure the cost of each attention variant in one model, and read the papers' printed costs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ VARIANTS = (
     "rpc-sym num_iter=2", "scaled-free", "scaled-alpha", "tssa", "mssa", "xca", "primal", "bilateral",
     "bilateral+boost",
 )  # fmt: skip
-"""What is measured unless something else is asked for: the variants of the bundled models of digits, those whose cost
-teo2024 prints, and the operators that wu2025 compares with."""
+"""Variants measured by default: those of the bundled models of digits, those whose cost teo2024 prints, and the
+operators that wu2025 compares with.
+"""
 COLUMNS = (
     "model", "source", "attention", "row", "baseline", "metric", "condition", "value", "unit", "ratio", "low", "high",
     "version",
@@ -72,7 +73,7 @@ _PRINTED = {
 
 
 class VariantName(NamedTuple):
-    """A variant as it is asked for: ``NAME``, ``NAME+boost``, ``NAME OPTION=VALUE …``."""
+    """A variant as users write it: ``NAME``, ``NAME+boost``, ``NAME OPTION=VALUE …``."""
 
     attention: str
     options: Mapping[str, Any]
@@ -80,9 +81,9 @@ class VariantName(NamedTuple):
 
 
 def parse_variant(text: str) -> VariantName:
-    """Read "bilateral+boost" or "rpc-sym num_iter=[5]"; values are JSON, or else words.
+    """Read "bilateral+boost" or "rpc-sym num_iter=[5]"; values are JSON, otherwise words.
 
-    Raises InputError for anything else; whether the names exist is seen when the model is built.
+    Raises InputError for anything else; unknown names raise when the model is built.
     """
     words = text.split() if isinstance(text, str) else []
     pairs = [word.partition("=") for word in words[1:]]
@@ -111,26 +112,26 @@ def variant_costs(
     rounds: int = 7,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """What each attention variant costs in a small transformer, each beside softmax attention in the same run.
+    """Measure the cost of each attention variant in a small transformer, with softmax attention in the same run.
 
-    ``model`` is an image model with softmax attention that was trained here; its architecture, with weights
-    drawn anew, is what every variant is put into, in the layers and with the options of its task's recipe: the
-    weights do not change what is counted. ``variants`` (see `parse_variant`) are `VARIANTS` unless given;
-    softmax is always measured with them. ``n`` images make the batch (the recipe's batch size unless given),
-    ``rounds`` is how often each is timed, in turns, on one thread.
+    ``model`` is an image model with softmax attention trained by this library. Each variant is put into its
+    architecture with random weights, in the layers and with the options of its task's recipe. ``variants`` (see
+    `parse_variant`) are `VARIANTS` by default; softmax is always included. ``n`` images form the batch (the recipe's
+    batch size by default); each variant is timed ``rounds`` times, in turns, on one thread.
 
     Columns are `COLUMNS`, a row per variant, quantity of `QUANTITIES` and baseline:
 
     - ``parameters``;
     - ``macs``: see `workbench.studies.training.costs.model_costs`; at test, the position term of bilateral attention is
-      computed beforehand, and in a batch it is shared;
-    - ``seconds_per_sample`` and ``peak_memory`` (bytes of the tensors that a step makes and holds at once, per
-      image, weights left out): in training forward, loss and backward, at test forward.
+      precomputed, and in a batch it is shared;
+    - ``seconds_per_sample`` and ``peak_memory`` (bytes of the tensors that a step allocates and holds at once, per
+      image, without weights): in training forward, loss and backward, at test forward.
 
-    ``ratio`` is to the ``baseline``, softmax (for RPC-Attention symmetric softmax as well, its baseline in
-    teo2024); of seconds it is the median over rounds of the ratio within a round, from ``low`` to ``high`` the
-    range. Raises InputError for a model that was not trained here, that has another attention, or takes
-    no images, and UnknownName for a variant or an option that does not exist.
+    ``ratio`` is relative to the ``baseline``: softmax, and for RPC-Attention also symmetric softmax, its baseline in
+    teo2024. For seconds it is the median over rounds of the ratio within a round; ``low`` to ``high`` is the range.
+
+    Raises InputError for a model that was not trained here, has another attention or takes no images, and UnknownName
+    for an unknown variant or option.
     """
     from workbench.data.batches import inputs as choose
     from workbench.models.loading import load
@@ -166,7 +167,7 @@ def variant_costs(
 
 
 def _recipe(model: LoadedModel, wanted: VariantName) -> Recipe:
-    """The recipe of the model's task with the variant, and with the model's own sizes."""
+    """Return the recipe of the model's task with the variant, and with the model's sizes."""
     meta = model.meta
     if (
         meta is None
@@ -184,7 +185,7 @@ def _recipe(model: LoadedModel, wanted: VariantName) -> Recipe:
 
 
 class _Steps:
-    """A fresh model of one variant, twice: as it trains, and ready to be used."""
+    """Two fresh models of one variant: one in training, one ready for use."""
 
     def __init__(self, recipe: Recipe, batch: Inputs) -> None:
         if not isinstance(batch.batch, Tensor) or batch.targets is None:
@@ -201,7 +202,7 @@ class _Steps:
         self.primal = primal_layers(self.model)
 
     def training(self) -> None:
-        """Forward, loss and backward of a batch."""
+        """Run forward, loss and backward of a batch."""
         loss = classification_scores(self.model(self.images), self.targets)["loss"].mean()
         if self.primal:
             loss = loss + self.recipe.ksvd_weight * kept_penalty(self.primal)
@@ -209,21 +210,21 @@ class _Steps:
         self.model.zero_grad(set_to_none=True)
 
     def test(self) -> None:
-        """Forward of a batch."""
+        """Run forward of a batch."""
         self.ready(self.images)
 
 
 def _counted(steps: Mapping[str, _Steps], n: int) -> dict[str, dict[tuple[str, str], float]]:
-    """Variant → (metric, condition) → what needs no clock."""
-    found = {}
+    """Return variant → (metric, condition) → the costs that need no clock."""
+    costs = {}
     for name, step in steps.items():
-        found[name] = {
+        costs[name] = {
             **_as_quantities(model_costs(step.model, step.images[:1])),
             ("macs", "training, in a batch"): model_costs(step.model, step.images)["macs"] / n,
             ("peak_memory", "training"): _peak(step.training) / n,
             ("peak_memory", "test"): _peak(step.test) / n,
         }
-    return found
+    return costs
 
 
 def _peak(function: Callable[[], None]) -> int:
@@ -233,13 +234,13 @@ def _peak(function: Callable[[], None]) -> int:
 
 
 def _timed(steps: Mapping[str, _Steps], rounds: int, n: int) -> dict[str, dict[tuple[str, str], pd.Series]]:
-    """Variant → (metric, condition) → seconds per image in every round."""
-    found: dict[str, dict[tuple[str, str], pd.Series]] = {name: {} for name in steps}
+    """Return variant → (metric, condition) → seconds per image in every round."""
+    times: dict[str, dict[tuple[str, str], pd.Series]] = {name: {} for name in steps}
     for condition in ("training", "test"):
         taken = in_turns([getattr(step, condition) for step in steps.values()], rounds)
         for name, seconds in zip(steps, taken, strict=True):
-            found[name]["seconds_per_sample", condition] = pd.Series(seconds) / n
-    return found
+            times[name]["seconds_per_sample", condition] = pd.Series(seconds) / n
+    return times
 
 
 def rows_of_costs(
@@ -248,15 +249,15 @@ def rows_of_costs(
     name: str,
     baseline: str,
 ) -> Iterator[dict[str, Any]]:
-    """A row for every quantity that was counted or timed, as a multiple of the baseline's."""
+    """Yield a row for every quantity counted or timed, as a multiple of the baseline's."""
     for metric, condition in QUANTITIES:
-        place = metric, condition
-        if place in times.get(name, {}):
-            ratios = times[name][place] / times[baseline][place]
-            value, (low, ratio, high) = times[name][place].median(), ratios.agg(["min", "median", "max"])
-        elif place in costs[name]:
-            value = costs[name][place]
-            low = ratio = high = value / costs[baseline][place]
+        quantity = metric, condition
+        if quantity in times.get(name, {}):
+            ratios = times[name][quantity] / times[baseline][quantity]
+            value, (low, ratio, high) = times[name][quantity].median(), ratios.agg(["min", "median", "max"])
+        elif quantity in costs[name]:
+            value = costs[name][quantity]
+            low = ratio = high = value / costs[baseline][quantity]
         else:
             continue
         yield {
@@ -265,26 +266,24 @@ def rows_of_costs(
         }  # fmt: skip
 
 
-def _baselines(name: str, known: Sequence[str]) -> list[str]:
-    """Softmax; for RPC-Attention also its own baseline in teo2024, symmetric softmax, where it is measured."""
-    symmetric = parse_variant(name).attention == "rpc-sym" and SYMMETRIC in known
+def _baselines(name: str, measured: Sequence[str]) -> list[str]:
+    """Return softmax; for RPC-Attention also symmetric softmax, its baseline in teo2024, if measured."""
+    symmetric = parse_variant(name).attention == "rpc-sym" and SYMMETRIC in measured
     return [SOFTMAX, SYMMETRIC] if symmetric else [SOFTMAX]
 
 
 def frame_of_costs(rows: pd.DataFrame | list[dict[str, Any]], **constant: Any) -> pd.DataFrame:
-    """These rows in the columns of `variant_costs`, with the unit of each quantity."""
+    """Return these rows in the columns of `variant_costs`, with the unit of each quantity."""
     frame = pd.DataFrame(rows).assign(version=__version__, **constant)
     frame["unit"] = frame["metric"].map(lambda metric: METRICS[metric].unit)
     return frame.reindex(columns=list(COLUMNS))
 
 
 def published_costs() -> pd.DataFrame:
-    """teo2024's Table 13 and abdullaev2025's Table V as `variant_costs` would put them.
+    """Return teo2024's Table 13 and abdullaev2025's Table V in the format of `variant_costs`.
 
-    They are multiples of each table's own baseline, under our names for their rows.
-
-    Operations for one image (Table 13) stand as multiply–accumulates, which is what they are (see
-    docs/published.md).
+    Values are multiples of each table's baseline; rows have our names. Operations for one image (Table 13) are listed
+    as multiply–accumulates, which they are (see docs/published.md).
     """
     parts = []
     for (paper, table, _), names in _PRINTED.items():
@@ -306,9 +305,9 @@ def published_costs() -> pd.DataFrame:
 
 
 def papers_counts() -> pd.DataFrame:
-    """Parameters and multiply–accumulates of the models in `published_costs`, counted here at the papers' sizes.
+    """Count parameters and multiply–accumulates of the models in `published_costs` at the papers' sizes.
 
-    Both are known without training, from the recipe that has these sizes. Columns as in `variant_costs`.
+    The counts need the recipe only, no training. Columns as in `variant_costs`.
     """
     parts = []
     for (paper, _, recipe), names in _PRINTED.items():
@@ -318,31 +317,33 @@ def papers_counts() -> pd.DataFrame:
             chosen = recipe_for("images", recipe, wanted.attention, None, wanted.options, wanted.boost)
             architecture = {"num_classes": 1000, "in_chans": 3, **chosen.architecture}
             side = architecture["img_size"]
-            found = model_costs(build(architecture), torch.zeros(1, architecture["in_chans"], side, side))
-            costs[name] = _as_quantities(found)
+            costs_of_model = model_costs(
+                build(architecture), torch.zeros(1, architecture["in_chans"], side, side)
+            )
+            costs[name] = _as_quantities(costs_of_model)
         base = next(iter(names.values()))
         rows = [row for name in names.values() for row in rows_of_costs(costs, {}, name, base)]
         parts.append(frame_of_costs(rows, source=f"counted as in {paper}", model=recipe))
     return pd.concat(parts, ignore_index=True)
 
 
-def _as_quantities(found: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def _as_quantities(costs: Mapping[str, float]) -> dict[tuple[str, str], float]:
     return {
-        ("parameters", ""): found["parameters"],
-        ("macs", "training"): found["macs"],
-        ("macs", "test"): found["macs_inference"],
+        ("parameters", ""): costs["parameters"],
+        ("macs", "training"): costs["macs"],
+        ("macs", "test"): costs["macs_inference"],
     }
 
 
 def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFrame) -> list[str]:
-    """Which variant costs most, bilateral and RPC-Attention beside what the papers print, and counts at their size.
+    """State the most costly variant, and the costs of bilateral and RPC-Attention with the papers' printed values.
 
-    Of the frames of `variant_costs`, `published_costs` and `papers_counts`.
+    Takes the frames of `variant_costs`, `published_costs` and `papers_counts`.
     """
     dearest = []
-    for metric, condition, words in _TOLD:
-        found = _ratios(costs, metric, condition)
-        dearest.append(f"{words} {found.idxmax()} ({found.max():.2f}×)")
+    for metric, condition, words in _REPORTED:
+        ratios = _ratios(costs, metric, condition)
+        dearest.append(f"{words} {ratios.idxmax()} ({ratios.max():.2f}×)")
     sentences = [f"The most costly, as multiples of softmax attention: {', '.join(dearest)}."]
     table_5, table_13 = (printed[printed["source"] == table] for table in _TABLES)
     if "bilateral" in set(costs["attention"]):
@@ -358,7 +359,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
             f"position term; in inference, with that term computed beforehand, {ours['test']:.3f} (Table V: "
             f"{theirs['test']:.2f}), and {seconds:.2f} times its time."
         )
-    for metric, condition, words in _TOLD[:3]:
+    for metric, condition, words in _REPORTED[:3]:
         both = [_ratios(frame, metric, condition, SYMMETRIC) for frame in (costs, table_13)]
         shared = [name for name in both[1].index if name != SYMMETRIC and name in both[0]]
         if shared:
@@ -382,7 +383,7 @@ def cost_findings(costs: pd.DataFrame, printed: pd.DataFrame, counted: pd.DataFr
     return sentences
 
 
-_TOLD = (
+_REPORTED = (
     ("macs", "training", "multiply–accumulates in training"),
     ("seconds_per_sample", "training", "time of training"),
     ("seconds_per_sample", "test", "time of inference"),
@@ -395,7 +396,7 @@ _TABLES = {
 
 
 def _ratios(frame: pd.DataFrame, metric: str, condition: str, baseline: str = SOFTMAX) -> pd.Series:
-    """By attention, the multiple of the baseline."""
+    """Return the multiple of the baseline by attention."""
     rows = frame[
         (frame["metric"] == metric) & (frame["condition"] == condition) & (frame["baseline"] == baseline)
     ]

@@ -1,4 +1,4 @@
-"""What a task asks of a model: scores of each example, and the quantities that follow from their means."""
+"""Objectives of tasks: scores of each example, and quantities derived from their means."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Objective:
-    """``score(output, targets)`` gives one number per example under each name, ``loss`` (nats) first.
+    """``score(output, targets)`` returns one number per example under each name, ``loss`` (nats) first.
 
-    ``derive`` adds to the means over examples what follows from them; ``headline`` is the number to tell.
+    ``derive`` adds quantities computed from the means over examples; ``headline`` is the main score.
     """
 
     headline: str
@@ -27,10 +27,10 @@ class Objective:
 def classification_scores(
     logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"] | Float[Tensor, "n classes"]
 ) -> dict[str, Float[Tensor, " n"]]:
-    """Cross-entropy in nats (``loss``), and 1 where the right class is the most likely (``accuracy``).
+    """Return cross-entropy in nats (``loss``), and 1 if the right class is the most likely (``accuracy``).
 
-    With more than five classes also ``accuracy_top5``: among the five most likely. Targets may be
-    probabilities of the classes; the right class is then the most probable.
+    With more than five classes also ``accuracy_top5``: among the five most likely. Targets may be probabilities of the
+    classes; the right class is then the most probable.
     """
     from torch.nn.functional import cross_entropy
 
@@ -45,7 +45,7 @@ def classification_scores(
 def language_scores(
     logits: Float[Tensor, "n token vocabulary"], targets: Int[Tensor, "n token"]
 ) -> dict[str, Float[Tensor, " n"]]:
-    """Mean over the tokens of a text: cross-entropy of the next one (``loss``), and next-token accuracy."""
+    """Return means over the tokens of a text: next-token cross-entropy (``loss``) and accuracy."""
     from torch.nn.functional import cross_entropy
 
     loss = cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")
@@ -53,21 +53,21 @@ def language_scores(
 
 
 def with_perplexity(means: Mapping[str, float]) -> dict[str, float]:
-    """``perplexity``, exp of the mean loss per token, beside the means."""
+    """Add ``perplexity``, exp of the mean loss per token, to the means."""
     return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
 
 
 UNLABELLED = -100
-"""The target of a pixel that counts for nothing."""
+"""Target of an unlabelled pixel, which does not count."""
 
 
 def segmentation_scores(
     logits: Float[Tensor, "n classes height width"], targets: Int[Tensor, "n height width"]
 ) -> dict[str, Float[Tensor, " n"]]:
-    """Mean cross-entropy of the pixels of an image that have a class (``loss``), and what is counted of each class c.
+    """Return the mean cross-entropy over the labelled pixels of an image (``loss``), and pixel counts for each class c.
 
-    As shares of the image's pixels: ``right_c`` are of the class and said to be, ``labelled_c`` are of it, ``said_c``
-    are said to be, labelled or not of any class left out.
+    Counts are shares of the image's pixels: ``right_c`` are predicted correctly, ``labelled_c`` have the class,
+    ``said_c`` are predicted as the class. Unlabelled pixels are excluded.
     """
     import torch
     from torch.nn.functional import cross_entropy, one_hot
@@ -75,28 +75,31 @@ def segmentation_scores(
     real = targets != UNLABELLED
     loss = cross_entropy(logits.float(), targets, reduction="none", ignore_index=UNLABELLED)
     scores = {"loss": loss.sum((1, 2)) / real.sum((1, 2)).clamp(min=1)}
-    said, held = (
+    predicted, labelled = (
         (one_hot(labels, logits.shape[1]) * real[..., None]).flatten(1, 2).float()
         for labels in (logits.argmax(1), torch.where(real, targets, 0))
     )
-    for name, marked in (("right", said * held), ("labelled", held), ("said", said)):
+    for name, marked in (("right", predicted * labelled), ("labelled", labelled), ("said", predicted)):
         scores |= {f"{name}_{number}": share for number, share in enumerate(marked.mean(1).unbind(1))}
     return scores
 
 
 def with_mean_iou(means: Mapping[str, float]) -> dict[str, float]:
-    """``loss``, and of all pixels together ``accuracy``, ``class_accuracy`` and ``mean_iou``.
+    """Return ``loss``, and over all pixels together ``accuracy``, ``class_accuracy`` and ``mean_iou``.
 
-    Accuracy of a class is the share of its pixels that are said to be of it; its IoU the pixels that are of it and said
-    to be, over those that are either. Means are over the classes that there are in the data, or in the answers.
+    The accuracy of a class is the share of its pixels predicted as the class; its IoU is the intersection of true and
+    predicted pixels divided by their union. Means are over the classes that occur in the data or in the predictions.
     """
     counts: dict[str, list[float]] = {"right": [], "labelled": [], "said": []}
     for name, value in means.items():
         kind, _, number = name.partition("_")
         if number.isdigit():
             counts[kind].append(value)
-    right, labelled, said = counts.values()
-    union = [held + given - both for both, held, given in zip(right, labelled, said, strict=True)]
+    right, labelled, predicted = counts.values()
+    union = [
+        class_labelled + class_predicted - both
+        for both, class_labelled, class_predicted in zip(right, labelled, predicted, strict=True)
+    ]
     return {
         "loss": means["loss"],
         "accuracy": _ratio(math.fsum(right), math.fsum(labelled)),
@@ -105,21 +108,21 @@ def with_mean_iou(means: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _ratio(part: float, total: float) -> float:
+    return part / total if total else math.nan
 
 
 def _mean_ratio(parts: list[float], wholes: list[float]) -> float:
-    found = [part / whole for part, whole in zip(parts, wholes, strict=True) if whole]
-    return math.fsum(found) / len(found) if found else math.nan
+    ratios = [part / total for part, total in zip(parts, wholes, strict=True) if total]
+    return math.fsum(ratios) / len(ratios) if ratios else math.nan
 
 
 def action_scores(
     actions: Float[Tensor, "n step action"], targets: Float[Tensor, "n step action"]
 ) -> dict[str, Float[Tensor, " n"]]:
-    """``loss``: half the squared distance of an action, mean over the steps that have a target (the others are NaN).
+    """Return half the squared distance of an action (``loss``), mean over the steps with a target (others are NaN).
 
-    In nats it is the cross-entropy of a Gaussian with standard deviation 1, less its constant.
+    In nats it is the cross-entropy of a Gaussian with standard deviation 1, minus its constant.
     """
     import torch
 

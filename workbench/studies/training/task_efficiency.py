@@ -1,9 +1,8 @@
-"""What attention costs on the tasks of chen2023: a step of training beside softmax's, at short and published lengths.
+"""Measure the cost of attention on the tasks of chen2023: a training step relative to softmax's, at two lengths.
 
-Time and memory of the runs on record say nothing, since other runs shared their machine. Here all mechanisms take turns
-in one process, so that multiples of softmax attention can be compared: of that which forms the token × token matrix, as
-the paper's baseline did. A fused kernel, which forms none, is a row of its own. What the tokens are changes no cost:
-they are drawn.
+Recorded runs give no usable time or memory, since they shared their machine. Here all mechanisms take turns in one
+process. Costs are multiples of softmax attention that forms the token × token matrix, the paper's baseline; a fused
+kernel has its own row. Token values do not change the cost, so they are random.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ from workbench.studies.training.runs import recipe_for
 TASK_COLUMNS = ("task", "problem", "tokens", *COLUMNS)
 EAGER, PRIMAL_ALL = "softmax-eager", "primal layers=0-1"
 _TOKENS = 2048
-"""Of a batch, or of one example that is longer."""
+"""Largest number of tokens of a batch, unless one example is longer."""
 
 
 @dataclass(frozen=True)
 class CostedTask:
-    """A task of the papers as its models see it."""
+    """A task of the papers with the sizes of its models."""
 
     title: str
     recipe: str
-    """With the paper's sizes; NAME-embedded has those of the task that is made here."""
+    """Recipe with the paper's sizes; NAME-embedded has those of the embedded task."""
     embedded: int
     """Tokens (of agents: steps) of a sequence of the embedded task."""
     published: Mapping[str, int]
-    """Data set, as the papers' tables name it → the longest of its sequences."""
+    """Data set in the papers' tables → its longest sequence."""
     sizes: Mapping[str, Any]
-    """Of the architecture, which the data decide."""
+    """Architecture settings that depend on the data."""
     variants: Mapping[str, str]
-    """A mechanism, with its layers where they are not the recipe's, → what the table calls it, if it has it."""
+    """A mechanism, with its layers if they differ from the recipe's, → its name in the table, if any."""
     table: str
     """Of chen2023."""
     batch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Argument → what each place has; ids of tokens unless given."""
+    """Argument → shape of each position; ids of tokens by default."""
 
 
 _ARENA = {
@@ -115,21 +114,29 @@ def task_costs(
     budget: float | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Time and memory of a training step (forward, loss, backward) of chen2023's mechanisms, as multiples of softmax's.
+    """Measure time and memory of a training step of chen2023's mechanisms, as multiples of softmax's.
 
-    The ``baseline`` is softmax attention that forms the token × token matrix, ``softmax-eager``, as do the layers that
-    a mechanism leaves alone; ``softmax`` is the fused kernel.
+    The step is forward, loss and backward. The ``baseline`` is ``softmax-eager``, which forms the token × token matrix,
+    as do the layers that a mechanism does not replace; ``softmax`` is the fused kernel.
 
-    Of each of ``tasks`` (all of `TASKS` unless named): the embedded task's model at its length, and the paper's model
-    (the recipe of its size) at that of the paper's data, as ``lengths`` says. ``rounds`` is how often each is timed, in
-    turns, on one thread, with no new round after ``budget`` seconds of one task and length (all ``rounds`` unless
-    given), and the first, whose memory is counted, left out unless it spends them; a batch has at most 2048 tokens, or
-    is one example, and none of its tokens is padding.
+    Args:
+        tasks: keys of `TASKS`; all by default.
+        lengths: "embedded", the embedded task's model at its length; "published", the paper's model at the length of
+            the paper's data.
+        rounds: number of timed rounds, in turns, on one thread. The first, whose memory is counted, is dropped unless
+            it spends the budget.
+        budget: seconds of one task and length after which no round starts; None runs all rounds.
+        seed: random seed.
 
-    Columns are `TASK_COLUMNS`, rows as those of `variant_costs`: ``seconds_per_sample``, ``peak_memory`` (bytes of the
-    tensors that a step makes and holds at once) and ``macs`` of training, and ``parameters``. ``task`` is the key of
-    `TASKS`, ``problem`` its title with the number of ``tokens``. Raises UnknownName for a task or kind of length that
-    is none, InputError for rounds below 1 or a budget that is not above 0.
+    Returns:
+        Columns `TASK_COLUMNS`, rows as those of `variant_costs`: ``seconds_per_sample``, ``peak_memory`` (bytes of the
+        tensors that a step allocates and holds at once) and ``macs`` of training, and ``parameters``. ``task`` is the
+        key of `TASKS`, ``problem`` its title with the number of ``tokens``. A batch has at most 2048 tokens, or one
+        example; no token is padding.
+
+    Raises:
+        UnknownName: an unknown task or kind of length.
+        InputError: rounds below 1, or a budget that is not above 0.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InputError(f"rounds is a whole number from 1 up, got {rounds!r}")
@@ -146,7 +153,7 @@ def task_costs(
         torch.manual_seed(seed)
         for name in tasks or TASKS:
             chosen = TASKS[name]
-            asked = {"embedded": [chosen.embedded], "published": [*chosen.published.values()]}
+            lengths_of_kind = {"embedded": [chosen.embedded], "published": [*chosen.published.values()]}
             parts += [
                 _measured(
                     name,
@@ -156,7 +163,7 @@ def task_costs(
                     budget,
                 )
                 for kind in lengths
-                for length in asked[kind]
+                for length in lengths_of_kind[kind]
             ]
     frame = pd.concat(parts, ignore_index=True).reindex(columns=list(TASK_COLUMNS))
     about = {
@@ -179,7 +186,7 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
         with Allocations() as seen:
             # what is counted at every operation takes no time beside steps that spend a budget
             first.append(seconds_of(step))
-        counted = model_costs(step.model, step.one)
+        counted = model_costs(step.model, step.single)
         costs[variant] = {
             ("parameters", ""): counted["parameters"],
             ("macs", "training"): counted["macs"],
@@ -200,12 +207,12 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
 def _recipe(task: CostedTask, recipe: str, variant: str, length: int) -> Recipe:
     attention, _, layers = variant.partition(" layers=")
     name = SOFTMAX if attention == EAGER else attention
-    found = recipe_for(task.recipe, recipe, name, layers or None, None, False)
-    return dataclasses.replace(found, architecture={**found.architecture, **task.sizes, "context": length})
+    base = recipe_for(task.recipe, recipe, name, layers or None, None, False)
+    return dataclasses.replace(base, architecture={**base.architecture, **task.sizes, "context": length})
 
 
 class _Step:
-    """A step of training of a model with weights drawn anew, on inputs that are drawn."""
+    """A training step of a model with random weights, on random inputs."""
 
     def __init__(self, recipe: Recipe, task: CostedTask, length: int, *, fused: bool) -> None:
         self.recipe = recipe
@@ -213,7 +220,7 @@ class _Step:
         self.model = build(recipe.architecture).train()
         self.n = max(1, min(recipe.batch_size, _TOKENS // length))
         self.batch = _drawn(task, self.n, length)
-        self.one = _drawn(task, 1, length)
+        self.single = _drawn(task, 1, length)
         agent = "actions" in task.batch
         self.score = (ACTIONS if agent else CLASSIFICATION).score
         size = (self.n, length, task.sizes["actions"]) if agent else (self.n,)
@@ -233,17 +240,17 @@ def _drawn(task: CostedTask, n: int, length: int) -> Batch:
     rows = 2 * n if task.sizes.get("pairs") else n
     if not task.batch:
         return {"input_ids": torch.randint(2, task.sizes["vocabulary"], (rows, length))}
-    found: dict[str, Tensor] = {}
+    batch: dict[str, Tensor] = {}
     for argument, rest in task.batch.items():
         steps = torch.arange(length).expand(rows, length)
-        found[argument] = torch.randn(rows, length, *rest) if rest else steps
-    return found
+        batch[argument] = torch.randn(rows, length, *rest) if rest else steps
+    return batch
 
 
 def published_task_costs() -> pd.DataFrame:
-    """chen2023's Tables 2, 4 and 6 as `task_costs` would put them: multiples of the transformer with softmax attention.
+    """Return chen2023's Tables 2, 4 and 6 in the format of `task_costs`: multiples of softmax attention.
 
-    Their memory is all that the device held; of UEA it is that of the whole archive, and stands nowhere here.
+    Their memory is that of the whole device; for UEA it covers the whole archive and is left out.
     """
     rows = []
     for name, task in TASKS.items():
@@ -251,8 +258,8 @@ def published_task_costs() -> pd.DataFrame:
         names = {row: variant for variant, row in task.variants.items() if row}
         for data, length in task.published.items():
             tokens = length * (3 if name == "rl" else 1)
-            own = printed[(printed["data"] == data) & printed["row"].isin(names)]
-            for metric, values in own.groupby("metric", sort=False):
+            data_rows = printed[(printed["data"] == data) & printed["row"].isin(names)]
+            for metric, values in data_rows.groupby("metric", sort=False):
                 if metric not in _PRINTED:
                     continue
                 by_variant = values.set_index(values["row"].map(names))["value"]
@@ -277,27 +284,27 @@ _PRINTED = {
     "peak_memory": "peak_memory",
     "training_memory": "peak_memory",
 }
-"""What the tables have → ours; of multiples it does not matter over how many steps a time is taken."""
+"""Metric of the tables → ours; a multiple does not depend on the number of steps timed."""
 
 
 def task_cost_findings(costs: pd.DataFrame, printed: pd.DataFrame) -> list[str]:
-    """Of every mechanism: where it is cheaper than softmax attention, beside what chen2023 prints.
+    """State the cost of every mechanism relative to softmax attention, with chen2023's printed values.
 
-    Of the frames of `task_costs` and `published_task_costs`.
+    Takes the frames of `task_costs` and `published_task_costs`.
     """
     sentences = []
     for metric, words in (("seconds_per_sample", "time"), ("peak_memory", "memory")):
-        for variant, own in costs[costs["metric"] == metric].groupby("attention", sort=False):
+        for variant, variant_rows in costs[costs["metric"] == metric].groupby("attention", sort=False):
             if variant == EAGER:
                 continue
             theirs = printed[(printed["metric"] == metric) & (printed["attention"] == variant)]
             theirs = theirs.set_index("problem")["ratio"]
-            told = [
+            phrases = [
                 f"{row['ratio']:.2f} ({row['problem']}"
                 + (f"; printed {theirs[row['problem']]:.2f})" if row["problem"] in theirs else ")")
-                for row in own.to_dict("records")
+                for row in variant_rows.to_dict("records")
             ]
             sentences.append(
-                f"{variant}, {words} of training, multiples of eager softmax: {', '.join(told)}."
+                f"{variant}, {words} of training, multiples of eager softmax: {', '.join(phrases)}."
             )
     return sentences

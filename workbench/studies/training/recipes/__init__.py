@@ -1,4 +1,4 @@
-"""Recipes: small typed configurations in TOML files, one per task; variants differ by a table of the file."""
+"""Recipes: small typed configurations in TOML files, one per task, with a table for each variant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Images:
-    """How the images of a folder are read (by timm): cut and changed at random in training, not in tests."""
+    """Reading of the images of a folder (by timm): cropped and augmented in training, not in tests."""
 
     smallest_crop: float = 1.0
     """Smallest share of a image's area in a random cut; 1: no random cuts."""
@@ -74,7 +74,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run besides the seed and the data."""
+    """All settings of a training run except the seed and the data."""
 
     task: str
     architecture: dict[str, Any]
@@ -94,9 +94,9 @@ class Recipe:
     cutmix: float = 0.0
     """Parameter α of CutMix: a rectangle of another image; 0: never. With mixup, one of the two per batch."""
     drop_path: float = 0.0
-    """Probability that the last block's update is left out (stochastic depth), growing linearly from the first."""
+    """Probability of skipping the last block's update (stochastic depth), growing linearly from the first."""
     ksvd_weight: float = 0.0
-    """η of chen2023 eq. 10: what the KSVD penalty of primal layers is multiplied with in the loss."""
+    """η of chen2023 eq. 10: weight of the KSVD penalty of primal layers in the loss."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.architecture.get("name"), str):
@@ -117,16 +117,16 @@ class Recipe:
 
     @property
     def attention(self) -> str:
-        """The variant in the architecture."""
+        """Return the variant in the architecture."""
         return attention_of(self.architecture)
 
     @property
     def boost(self) -> bool:
-        """Whether the residual connections are boosted."""
+        """Return whether the residual connections are boosted."""
         return bool(self.architecture.get("boost", False))
 
     def with_epochs(self, epochs: int | None) -> Recipe:
-        """The same recipe run for ``epochs`` (None: as it is); the schedule stretches or shrinks with it."""
+        """Return the recipe with this number of epochs (None: unchanged), which rescales the schedule."""
         return self if epochs is None else dataclasses.replace(self, epochs=epochs)
 
     def with_attention(
@@ -136,12 +136,11 @@ class Recipe:
         options: Mapping[str, Any] | None = None,
         boost: bool = False,
     ) -> Recipe:
-        """The same recipe with the attention variant ``name`` in ``layers`` (all unless given).
+        """Return the recipe with the attention variant ``name`` in ``layers`` (all by default).
 
-        The architecture then names the layers as numbers and every option of the variant, so that a
-        checkpoint means the same whatever later versions take for granted; a variant without options that the
-        architecture has by itself (softmax in a vision transformer) leaves no trace. Raises UnknownName for a
-        name or option that does not exist, InputError for layers that do not.
+        The architecture then lists the layers as numbers and every option of the variant, so that later defaults do not
+        change a checkpoint's meaning. The architecture's own variant without options (softmax in a vision transformer)
+        is not listed. Raises UnknownName for an unknown name or option, InputError for unknown layers.
         """
         variant = find_variant(name)
         accepted = {*variant.options, *SHARED_OPTIONS} - {*variant.fixed}
@@ -167,18 +166,18 @@ class Recipe:
         return dataclasses.replace(self, architecture=plain)
 
     def completed(self, from_data: Mapping[str, Any]) -> Recipe:
-        """The same recipe, with what the data decides about the architecture where the recipe does not say."""
+        """Return the recipe with architecture settings from the data where the recipe has none."""
         return dataclasses.replace(self, architecture={**from_data, **self.architecture})
 
     def checkpoint_epochs(self) -> tuple[int, ...]:
-        """Epochs to keep in this run: those asked for that it reaches, and always the first and the last."""
+        """Return the epochs to keep in this run: those of the recipe within it, the first and the last."""
         return tuple(sorted({0, self.epochs, *(epoch for epoch in self.checkpoints if epoch < self.epochs)}))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values that fit in JSON.
+        """Return plain values that fit in JSON.
 
-        Keys that recipes have had since checkpoints were first bundled are always there, others where they
-        say something: a bundled checkpoint stays what its recipe gives.
+        The keys in the first bundled checkpoints are always present, others only if they differ from the default:
+        bundled checkpoints stay unchanged.
         """
         values = {**dataclasses.asdict(self), "checkpoints": list(self.checkpoints)}
         plain = {key: default for key, default in _defaults().items() if key not in _ALWAYS}
@@ -189,14 +188,14 @@ _ALWAYS = ("weight_decay", "warmup", "clip_norm", "checkpoints", "augmentation")
 
 
 def _defaults() -> dict[str, Any]:
-    given = {item.name: item.default for item in dataclasses.fields(Recipe)}
-    given["images"] = dataclasses.asdict(Images())
-    return {key: value for key, value in given.items() if value is not dataclasses.MISSING}
+    defaults = {item.name: item.default for item in dataclasses.fields(Recipe)}
+    defaults["images"] = dataclasses.asdict(Images())
+    return {key: value for key, value in defaults.items() if value is not dataclasses.MISSING}
 
 
 @dataclass(frozen=True)
 class AttentionTable:
-    """``[attention.NAME]`` of a recipe file: what changes where that variant is trained."""
+    """``[attention.NAME]`` of a recipe file: the changes for training that variant."""
 
     layers: Numbers = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -205,19 +204,19 @@ class AttentionTable:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package; those of the tasks have the task's name."""
+    """List the recipes of the package; those of the tasks have the task's name."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
-    """A recipe by name (``"digits"``) or from a TOML file of one's own, for one attention variant.
+    """Load a recipe by name (``"digits"``) or from a user's TOML file, for one attention variant.
 
-    ``attention`` is a variant of `workbench.attention.VARIANTS`; unless given, what the file's architecture
-    says or has by itself, which is softmax in a vision transformer and a language model. ``[attention.NAME]`` of
-    the file says in which layers and with which options it is trained, and what else of the recipe changes.
+    ``attention`` is a variant of `workbench.attention.VARIANTS`; by default the one in the file's architecture, or
+    softmax for a vision transformer or language model. ``[attention.NAME]`` of the file sets its layers, its options
+    and other changes of the recipe.
 
-    Raises UnknownName for a name that does not exist or a key that no recipe has, InputError for a file that
-    cannot be read or a value of the wrong type.
+    Raises UnknownName for an unknown name or key, InputError for a file that cannot be read or a value of the wrong
+    type.
     """
     path = Path(name)
     if path.suffix != ".toml":
@@ -234,10 +233,10 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
 
 
 def parse_recipe(table: Mapping[str, Any], origin: str = "recipe", attention: str | None = None) -> Recipe:
-    """A recipe from the table of its TOML file; `origin` names it in errors."""
+    """Return a recipe from the table of its TOML file; `origin` names it in errors."""
     values = _checked(table, _TYPES, origin)
     tables = {
-        name: _attention_table(given, name, origin) for name, given in values.pop("attention", {}).items()
+        name: _attention_table(entry, name, origin) for name, entry in values.pop("attention", {}).items()
     }
     required = [item.name for item in dataclasses.fields(Recipe) if item.default is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
@@ -251,19 +250,21 @@ def parse_recipe(table: Mapping[str, Any], origin: str = "recipe", attention: st
         attention = attention_of(values["architecture"])
     if attention is None:
         return Recipe(**values)
-    own = tables.get(attention, AttentionTable())
-    return Recipe(**(values | own.changes)).with_attention(attention, own.layers, own.options)
+    variant_table = tables.get(attention, AttentionTable())
+    return Recipe(**(values | variant_table.changes)).with_attention(
+        attention, variant_table.layers, variant_table.options
+    )
 
 
-def _attention_table(given: Any, name: str, origin: str) -> AttentionTable:
+def _attention_table(entry: Any, name: str, origin: str) -> AttentionTable:
     where = f"{origin} [attention.{name}]"
     if name not in VARIANTS:
         raise UnknownName(f"attention variant in {origin}", name, VARIANTS)
-    if not isinstance(given, dict):
-        raise InputError(f"{where} must be a table, got {given!r}")
+    if not isinstance(entry, dict):
+        raise InputError(f"{where} must be a table, got {entry!r}")
     types = {key: kind for key, kind in _TYPES.items() if kind in (int, float)}
-    found = _checked(given, {"layers": str, "options": dict, **types}, where)
-    return AttentionTable(found.pop("layers", None), found.pop("options", {}), found)
+    values = _checked(entry, {"layers": str, "options": dict, **types}, where)
+    return AttentionTable(values.pop("layers", None), values.pop("options", {}), values)
 
 
 # What TOML must hold for each key, and what it becomes: whole numbers are welcome where fractions are.

@@ -1,4 +1,4 @@
-"""Tasks by name: what ``workbench study train`` can be asked to train on."""
+"""Tasks by name, as ``workbench study train`` takes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.recipes import Images, load_recipe, recipe_names
 from workbench.studies.training.tasks import images, offline, passages, segmentation, sequences, texts
-from workbench.studies.training.tasks.base import Asked, Task
+from workbench.studies.training.tasks.base import DataRequest, Task
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, embedded_name, written
 
 __all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task", "usual_recipe"]
@@ -19,12 +19,12 @@ __all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task",
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """One row of the table: how to load a task, and what kind of --data it takes, if any."""
+    """One row of the table: the loader of a task, and the kind of --data it takes, if any."""
 
-    load: Callable[[Asked], Task]
+    load: Callable[[DataRequest], Task]
     title: str
     takes: str = ""
-    """What ``data`` names, in words; empty: the data come with the package, and none can be given."""
+    """Description of ``data``; empty if the data come with the package and none can be given."""
     needs_data: bool = False
 
 
@@ -93,14 +93,14 @@ TASKS: dict[str, TaskEntry] = {
 
 
 def find_task(name: str) -> TaskEntry:
-    """The row of the table; UnknownName otherwise."""
+    """Return the row of the table; UnknownName for other names."""
     if name not in TASKS:
         raise UnknownName("training task", name, TASKS)
     return TASKS[name]
 
 
 def check_data(name: str, data: str | Path | None) -> Path | None:
-    """``data`` as a path that is there, if the task takes one and it is not embedded; InputError otherwise."""
+    """Return ``data`` as an existing path if the task takes one and it is not embedded; InputError otherwise."""
     entry = find_task(name)
     if embedded_name(name, data) is not None:
         return None
@@ -120,9 +120,9 @@ def check_data(name: str, data: str | Path | None) -> Path | None:
 
 
 def usual_recipe(name: str, data: str | Path | None = None) -> str:
-    """The recipe of a task where none is named: that with its name, or of the embedded data that it takes."""
-    made = embedded_name(name, data)
-    return name if made is None else EMBEDDED[made].recipe
+    """Return the default recipe of a task: the one with its name, or that of its embedded data."""
+    data_name = embedded_name(name, data)
+    return name if data_name is None else EMBEDDED[data_name].recipe
 
 
 def load_task(
@@ -135,16 +135,21 @@ def load_task(
     shuffled: bool = False,
     characters: str = "",
 ) -> Task:
-    """A task by name; ``limit`` keeps only that many training examples, for trying things out.
+    """Load a task by name.
 
-    ``data`` is a folder or file, or "embedded:NAME" for data that are made here; a task that has such takes its first
-    unless ``data`` says otherwise. ``architecture`` and ``images`` are those of a recipe, which cut the data to its
-    size: unless given, those of the recipe with the task's name. With ``shuffled`` the tokens of every sequence stand
-    in an order drawn at random, the same in every epoch: a control that keeps everything but the order. ``characters``
-    are those of a model that is fine-tuned, for tasks of characters and classes.
+    Args:
+        name: a key of `TASKS`.
+        limit: number of training examples kept; all by default.
+        data: a folder or file, or "embedded:NAME"; the task's first embedded data by default.
+        architecture: of a recipe, which sets the size of the data; by default of the recipe with the task's name.
+        images: of a recipe, as ``architecture``.
+        shuffled: shuffle the tokens of every sequence, the same way in every epoch: a control that keeps all but the
+            order.
+        characters: of the model that is fine-tuned, for tasks of characters and classes.
 
-    Raises UnknownName for a task that does not exist, InputError for a limit below 1 and for data that are
-    not there, not asked for or not what the task takes.
+    Raises:
+        UnknownName: an unknown task.
+        InputError: a limit below 1, or missing, unexpected or unsuitable data.
     """
     entry, path = find_task(name), check_data(name, data)
     if limit is not None and limit < 1:
@@ -154,13 +159,13 @@ def load_task(
         usual = load_recipe(recipe) if recipe in recipe_names() else None
         architecture = architecture or (usual.architecture if usual else {})
         images = images or (usual.images if usual else Images())
-    asked = Asked(limit, path, dict(architecture), images, characters)
-    made = embedded_name(name, data)
-    if made is None:
-        task = entry.load(asked)
+    request = DataRequest(limit, path, dict(architecture), images, characters)
+    data_name = embedded_name(name, data)
+    if data_name is None:
+        task = entry.load(request)
     else:
-        with written(made) as folder:
-            task = entry.load(dataclasses.replace(asked, data=folder))
+        with written(data_name) as folder:
+            task = entry.load(dataclasses.replace(request, data=folder))
             task = task if name == "text" else sequences.in_memory(task)
-        task = dataclasses.replace(task, data=task.data | {"source": PREFIX + made, "seed": SEED})
+        task = dataclasses.replace(task, data=task.data | {"source": PREFIX + data_name, "seed": SEED})
     return sequences.shuffled(task) if shuffled else task

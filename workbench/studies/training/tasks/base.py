@@ -1,4 +1,4 @@
-"""What a task is: data cut into a training and a test set, and what a checkpoint must say about them."""
+"""A task: training and test data, and their description in a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ if TYPE_CHECKING:
     from workbench.studies.training.feeding import Batch
 
 WATCHED = 8
-"""Examples of each split on which the analyses of every epoch are taken."""
+"""Number of examples of each split for the analyses of every epoch."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A training set and a test set of (input, target) pairs, and what to do with them."""
+    """A training set and a test set of (input, target) pairs, and their settings."""
 
     name: str
     classes: tuple[str, ...]
-    """Names of the classes; empty where a model does not classify."""
+    """Names of the classes; empty for tasks without classification."""
     train: Dataset[Any]
     test: Dataset[Any]
     preprocessing: dict[str, Any]
-    """How raw inputs become what the model receives; fits in JSON."""
+    """Conversion of raw inputs to the model's inputs; fits in JSON."""
     data: dict[str, Any]
     """Identity of the data: source, and per split its size and sha256; fits in JSON."""
     output: tuple[int, ...]
     """Shape of the model's output for one example."""
     objective: Objective = CLASSIFICATION
     architecture: dict[str, Any] = field(default_factory=dict)
-    """What the data decides about the model: number of classes, channels, vocabulary."""
+    """Architecture settings that depend on the data: number of classes, channels, vocabulary."""
     watched: Mapping[str, Batch] = field(default_factory=dict)
-    """Split → the same few inputs in every epoch, as the model receives them in a test."""
+    """Split → the same few inputs in every epoch, as in a test."""
     workers: int = 0
     """Processes that read examples."""
     collate: Callable[..., Any] | None = None
-    """Makes a batch of examples that differ in length, or whose targets do not bear changed images; None elsewhere."""
+    """Makes a batch of examples of different lengths, or with targets that forbid changed images; else None."""
     reorder: Callable[[Any, Any, np.random.Generator], tuple[Any, Any]] | None = None
-    """Input and target with the tokens in an order drawn at random; None where there is no such control."""
+    """Shuffles the tokens of an input and its target; None without such a control."""
     acting: Callable[[Any], dict[str, float]] | None = None
-    """Test scores of a model that it earns by acting, taken after every epoch; None where a test set says all."""
+    """Test scores of a model that acts, measured after every epoch; None if a test set suffices."""
     trivial: Callable[[Task], dict[str, float]] | None = None
-    """Test scores of a predictor that sees no input; None: one that knows how frequent the classes are."""
+    """Test scores of a predictor without inputs; None: that of the class frequencies."""
 
     def together(self, examples: list[Any]) -> tuple[Batch, Tensor]:
-        """Examples as a batch, and their targets."""
+        """Return examples as a batch, and their targets."""
         from torch.utils.data import default_collate
 
         return (self.collate or default_collate)(examples)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What decides a task's data besides its name."""
+class DataRequest:
+    """The settings, besides its name, that determine a task's data."""
 
     limit: int | None
     data: Path | None
@@ -70,10 +70,10 @@ class Asked:
     images: Any = None
     """Of the recipe: how the images of a folder are read."""
     characters: str = ""
-    """Of the model that the training starts with."""
+    """Of the model that the training starts from."""
 
     def number(self, name: str) -> int:
-        """A whole number of the architecture; InputError where the recipe does not say it."""
+        """Return a whole number of the architecture; InputError if the recipe lacks it."""
         value = self.architecture.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(
@@ -83,14 +83,14 @@ class Asked:
 
 
 def spread(total: int, wanted: int | None) -> list[int]:
-    """At most ``wanted`` of the numbers 0 … total − 1, evenly over the range; all of them for None."""
+    """Return at most ``wanted`` of the numbers 0 … total − 1, evenly spaced; all of them for None."""
     if wanted is None or wanted >= total:
         return list(range(total))
     return [number * total // wanted for number in range(wanted)]
 
 
 def watched_of(split: Any) -> Tensor:
-    """A few inputs of a split, evenly over it."""
+    """Return a few inputs of a split, evenly spaced."""
     import torch
 
     return torch.stack([split[number][0] for number in spread(len(split), WATCHED)])

@@ -1,4 +1,4 @@
-"""Tasks whose inputs are images: the digits, cuts of photographs, and a folder of one's own."""
+"""Image tasks: the digits, cuts of photographs, and a user's folder."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch.utils.data import Subset, TensorDataset
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.data.pools import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split, photo_files, read_image
-from workbench.studies.training.tasks.base import Asked, Task, spread, watched_of
+from workbench.studies.training.tasks.base import DataRequest, Task, spread, watched_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as everywhere
 TILES = 4
-"""The central square of a photograph is cut into this many rows and columns of tiles."""
+"""Rows and columns of tiles in the central square of a photograph."""
 TEST_TILES = ((0, 1), (1, 3), (2, 0), (3, 2))
-"""The tiles (row, column) of a photograph whose cuts are test images: one of each row and column."""
+"""Test tiles (row, column) of a photograph: one in each row and column."""
 CUTS = 3
 """Cuts along each side of a tile, overlapping by half; a tile is twice as wide as a cut."""
 
 
-def digits(asked: Asked) -> Task:
-    """Scikit-learn's digits: 8×8 grey images of ten classes, resized to 16×16."""
+def digits(request: DataRequest) -> Task:
+    """Load scikit-learn's digits: 8×8 grey images of ten classes, resized to 16×16."""
     train, test = digits_split("train"), digits_split("test")
-    train = train.first(asked.limit)
+    train = train.first(request.limit)
     pairs = TensorDataset(train.images, train.labels), TensorDataset(test.images, test.labels)
     return Task(
         name="digits",
@@ -54,26 +54,26 @@ def digits(asked: Asked) -> Task:
 # Photographs ------------------------------------------------------------------------------------------------
 
 
-def photos(asked: Asked) -> Task:
-    """Square cuts of the bundled photographs, labelled by photograph.
+def photos(request: DataRequest) -> Task:
+    """Cut the bundled photographs into square images labelled by photograph.
 
-    The central square of each photograph is cut into 4×4 tiles, four of which are test tiles; a tile is
-    resized by itself and cut into nine overlapping images. No pixel of a photograph, not even through
-    resizing, is in both splits.
+    The central square of each photograph is cut into 4×4 tiles, four of which are test tiles; each tile is resized
+    separately and cut into nine overlapping images. No pixel of a photograph is in both splits, not even through
+    resizing.
     """
     files = photo_files()
     if len(files) < 2:
         raise MissingResource(
             "no photographs in the installed scikit-image and scikit-learn; install them again"
         )
-    size = asked.number("img_size")
+    size = request.number("img_size")
     cuts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for label, path in enumerate(files.values()):
         for split, images in cuts_of(read_image(path), size).items():
             cuts[split] += images
             labels[split] += [label] * len(images)
-    kept = {"train": spread(len(cuts["train"]), asked.limit), "test": spread(len(cuts["test"]), None)}
+    kept = {"train": spread(len(cuts["train"]), request.limit), "test": spread(len(cuts["test"]), None)}
     sets: dict[str, Any] = {}
     data: dict[str, Any] = {"source": "scikit-image and scikit-learn photographs"}
     for split, numbers in kept.items():
@@ -95,11 +95,11 @@ def photos(asked: Asked) -> Task:
 
 
 def cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
-    """Split → the (size, size, 3) cuts of one photograph, row by row."""
+    """Return the (size, size, 3) cuts of one photograph by split, row by row."""
     image = Image.fromarray(photo).convert("RGB")
     side = min(image.size) // TILES
     left, top = ((extent - TILES * side) // 2 for extent in image.size)
-    found: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    cuts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
     for row in range(TILES):
         for column in range(TILES):
             x, y = left + column * side, top + row * side
@@ -109,18 +109,18 @@ def cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
             for down in range(CUTS):
                 for right in range(CUTS):
                     start = down * size // (CUTS - 1), right * size // (CUTS - 1)
-                    found[split].append(pixels[start[0] : start[0] + size, start[1] : start[1] + size])
-    return found
+                    cuts[split].append(pixels[start[0] : start[0] + size, start[1] : start[1] + size])
+    return cuts
 
 
 def normalised(raw: np.ndarray) -> torch.Tensor:
-    """(n, height, width, 3) colours from 0 to 255 as (n, 3, height, width), normalised as ImageNet's."""
+    """Convert (n, height, width, 3) colours from 0 to 255 to (n, 3, height, width) with ImageNet's normalisation."""
     images = torch.from_numpy(raw).permute(0, 3, 1, 2).float() / 255
     return (images - torch.tensor(MEAN).view(-1, 1, 1)) / torch.tensor(STD).view(-1, 1, 1)
 
 
 def preprocessing_of(size: int) -> dict[str, Any]:
-    """How a square colour image of that many pixels a side becomes what the model receives."""
+    """Describe the preprocessing of a square colour image with this side in pixels."""
     return {
         "scale": 1 / 255,
         "resize": size,
@@ -133,11 +133,11 @@ def preprocessing_of(size: int) -> dict[str, Any]:
 # A folder ---------------------------------------------------------------------------------------------------
 
 
-def folder(asked: Asked) -> Task:
-    """A folder with ``train/CLASS/IMAGE``, and ``val`` (or ``test``) likewise, read by torchvision and timm."""
+def folder(request: DataRequest) -> Task:
+    """Read a folder with ``train/CLASS/IMAGE``, and ``val`` (or ``test``), with torchvision and timm."""
     from timm.data import create_transform
 
-    size, options = asked.number("img_size"), asked.images
+    size, options = request.number("img_size"), request.images
     plain: Any = create_transform(size, crop_pct=options.test_crop, mean=MEAN, std=STD)
     changing: Any = create_transform(
         size,
@@ -151,8 +151,8 @@ def folder(asked: Asked) -> Task:
         mean=MEAN,
         std=STD,
     )
-    train, test = open_splits("images", asked.data, changing, plain)
-    seen: Any = Subset(train, spread(len(train), asked.limit))
+    train, test = open_splits("images", request.data, changing, plain)
+    seen: Any = Subset(train, spread(len(train), request.limit))
     still: Any = Subset(_image_folder(Path(train.root), plain), seen.indices)
     return Task(
         name="images",
@@ -173,7 +173,7 @@ def folder(asked: Asked) -> Task:
 
 
 def open_splits(task: str, root: Path | None, training: Any, test: Any) -> tuple[Any, Any]:
-    """``train`` and ``val`` (or ``test``) of a folder, read with a transform each; they have the same classes."""
+    """Open ``train`` and ``val`` (or ``test``) of a folder, each with its transform; their classes must agree."""
     if root is None or not root.is_dir():
         raise InputError(f"{root} is no folder; task {task} takes a folder with train/ and val/ (or test/)")
     held_out = next((name for name in ("val", "test") if (root / name).is_dir()), None)
@@ -200,7 +200,7 @@ def _image_folder(path: Path, transform: Any) -> Any:
 
 
 def open_image(path: str) -> Image.Image:
-    """An image file in colour; InputError where it cannot be read."""
+    """Read an image file in colour; InputError if it cannot be read."""
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
@@ -209,7 +209,7 @@ def open_image(path: str) -> Image.Image:
 
 
 def folder_identity(images: Any, numbers: Any) -> dict[str, Any]:
-    """Names and sizes of the files, in order: reading a million images to know them would take an hour."""
+    """Hash names and sizes of the files in order: hashing a million images would take an hour."""
     digest = hashlib.sha256()
     root = Path(images.root)
     for number in numbers:

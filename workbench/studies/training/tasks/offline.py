@@ -1,4 +1,4 @@
-"""The task of offline reinforcement learning: episodes of one environment in an .npz file, by D4RL's names."""
+"""The task of offline reinforcement learning: episodes of one environment in an .npz file, with D4RL's names."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from torch.utils.data import Dataset, default_collate
 from workbench.core.errors import InputError
 from workbench.studies.training.control import ENVIRONMENTS, Act, Environment, acting, returns_of
 from workbench.studies.training.objectives import ACTIONS
-from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
+from workbench.studies.training.tasks.base import WATCHED, DataRequest, Task, spread
 from workbench.studies.training.tasks.embedded.control import split_name
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 HELD_OUT = 10
-"""Of the episodes, the last 1/HELD_OUT are the test set."""
+"""The last 1/HELD_OUT of the episodes are the test set."""
 EPISODES = 10
-"""How many the agent acts in after every epoch, always from the same beginnings."""
+"""Number of test episodes after every epoch, always with the same start states."""
 FIRST_SEED = 1_000_000
-"""Of these episodes; no data set made here begins where they do."""
+"""Seed of the first test episode; no data set made here uses these seeds."""
 
 Episode = dict[str, Float[np.ndarray, "step *"]]
 
 
 class Histories(Dataset):
-    """Stretches of ``context`` steps of episodes, half of one from one to the next, zeros after the end.
+    """Stretches of ``context`` steps of episodes, overlapping by half, with zeros after the end.
 
     Input: returns to go, observations, actions and numbers of the steps; target: the actions, NaN after the end.
     """
@@ -42,8 +42,8 @@ class Histories(Dataset):
         self.episodes, self.context, self.about = episodes, context, about
         self.starts = [
             (number, start)
-            for number, one in enumerate(episodes)
-            for start in range(0, max(1, len(one["rewards"]) - context // 2), max(1, context // 2))
+            for number, episode in enumerate(episodes)
+            for start in range(0, max(1, len(episode["rewards"]) - context // 2), max(1, context // 2))
         ]
 
     def __len__(self) -> int:
@@ -51,16 +51,16 @@ class Histories(Dataset):
 
     def __getitem__(self, index: int) -> tuple[dict[str, Tensor], Tensor]:
         number, start = self.starts[index]
-        one, steps = self.episodes[number], slice(start, start + self.context)
-        to_go = np.cumsum(one["rewards"][::-1].astype(np.float64))[::-1][steps, None]
-        found = {
+        episode, steps = self.episodes[number], slice(start, start + self.context)
+        to_go = np.cumsum(episode["rewards"][::-1].astype(np.float64))[::-1][steps, None]
+        inputs = {
             "returns": to_go / self.about["scale"],
-            "observations": (one["observations"][steps] - self.about["mean"]) / self.about["std"],
-            "actions": one["actions"][steps],
+            "observations": (episode["observations"][steps] - self.about["mean"]) / self.about["std"],
+            "actions": episode["actions"][steps],
         }
         length = len(to_go)
-        batch = {name: torch.zeros(self.context, values.shape[1]) for name, values in found.items()}
-        for name, values in found.items():
+        batch = {name: torch.zeros(self.context, values.shape[1]) for name, values in inputs.items()}
+        for name, values in inputs.items():
             batch[name][:length] = torch.from_numpy(np.ascontiguousarray(values)).float()
         target = torch.full_like(batch["actions"], torch.nan)
         target[:length] = batch["actions"][:length]
@@ -69,49 +69,49 @@ class Histories(Dataset):
         }, target
 
     def identity(self) -> dict[str, Any]:
-        """Numbers of stretches, episodes and steps, and a hash over everything."""
+        """Return the numbers of stretches, episodes and steps, and a hash of the data."""
         digest = hashlib.sha256()
-        for one in self.episodes:
+        for episode in self.episodes:
             for key in ("observations", "actions", "rewards"):
-                digest.update(f"{key} {one[key].shape}\n".encode())
-                digest.update(one[key].astype("<f4").tobytes())
-        steps = sum(len(one["rewards"]) for one in self.episodes)
+                digest.update(f"{key} {episode[key].shape}\n".encode())
+                digest.update(episode[key].astype("<f4").tobytes())
+        steps = sum(len(episode["rewards"]) for episode in self.episodes)
         return {"n": len(self), "episodes": len(self.episodes), "steps": steps, "sha256": digest.hexdigest()}
 
     def in_memory(self) -> tuple[Histories, dict[str, Any]]:
-        """It is."""
+        """Return the data set itself, which is in memory already."""
         return self, self.identity()
 
 
-def offline(asked: Asked) -> Task:
-    """One file ENVIRONMENT-NAME.npz; an environment that is known is acted in after every epoch."""
-    context, path = asked.number("context"), _file(asked.data)
+def offline(request: DataRequest) -> Task:
+    """Read one file ENVIRONMENT-NAME.npz; the model acts in a known environment after every epoch."""
+    context, path = request.number("context"), _file(request.data)
     environment, _ = split_name(path.stem)
     kind = ENVIRONMENTS.get(environment)
     episodes = read_episodes(path)
-    held = max(1, len(episodes) // HELD_OUT)
+    test_count = max(1, len(episodes) // HELD_OUT)
     if len(episodes) < 2:
         raise InputError(f"{path} holds one episode; training and testing take at least two")
-    train, test = episodes[:-held], episodes[-held:]
-    train = [train[number] for number in spread(len(train), asked.limit)]
-    seen = np.concatenate([one["observations"] for one in train]).astype(np.float64)
-    std, longest = seen.std(0), max(len(one["rewards"]) for one in episodes)
+    train, test = episodes[:-test_count], episodes[-test_count:]
+    train = [train[number] for number in spread(len(train), request.limit)]
+    seen = np.concatenate([episode["observations"] for episode in train]).astype(np.float64)
+    std, longest = seen.std(0), max(len(episode["rewards"]) for episode in episodes)
     horizon = max(longest, kind.horizon if kind else 0)
     about = {
         "environment": environment,
         "mean": seen.mean(0).tolist(),
         "std": np.where(std > 0, std, 1.0).tolist(),
-        "scale": max(float(abs(np.cumsum(one["rewards"][::-1])).max()) for one in train) or 1.0,
+        "scale": max(float(abs(np.cumsum(episode["rewards"][::-1])).max()) for episode in train) or 1.0,
         "actions": train[0]["actions"].shape[1],
         "last": horizon - 1,
     }
     sets = {"train": Histories(train, context, about), "test": Histories(test, context, about)}
     watched = {}
     for split, items in sets.items():
-        whole = [number for number, (at, start) in enumerate(items.starts)
+        full_stretches = [number for number, (at, start) in enumerate(items.starts)
                  if start + context <= len(items.episodes[at]["rewards"])]  # fmt: skip
-        if whole:
-            chosen = [items[whole[number]][0] for number in spread(len(whole), WATCHED)]
+        if full_stretches:
+            chosen = [items[full_stretches[number]][0] for number in spread(len(full_stretches), WATCHED)]
             watched[split] = default_collate(chosen)
     acted = None if kind is None else partial(normalised_return, kind=kind, about=about, context=context)
     return Task(
@@ -139,23 +139,23 @@ def _file(root: Path | None) -> Path:
     takes = "task rl takes a folder with one ENVIRONMENT-NAME.npz, such as hopper-medium.npz"
     if root is None or not root.is_dir():
         raise InputError(f"{root} is no folder; {takes}")
-    found = sorted(root.glob("*.npz"))
-    if len(found) != 1:
+    files = sorted(root.glob("*.npz"))
+    if len(files) != 1:
         inside = ", ".join(sorted(path.name for path in root.iterdir())[:6]) or "nothing"
         raise InputError(f"{root} holds {inside}; {takes}")
-    return found[0]
+    return files[0]
 
 
 def read_episodes(path: Path) -> list[Episode]:
-    """The episodes of a file: each ends at a step that is terminal or out of time, or where the file does."""
+    """Read the episodes of a file: each ends at a terminal step, at a timeout, or at the end of the file."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            if absent := [key for key in KEYS if key not in held.files]:
+        with np.load(path, allow_pickle=False) as archive:
+            if absent := [key for key in KEYS if key not in archive.files]:
                 raise InputError(
-                    f"{path} has no {absent[0]}, but {', '.join(held.files[:8]) or 'nothing'}; it takes "
+                    f"{path} has no {absent[0]}, but {', '.join(archive.files[:8]) or 'nothing'}; it takes "
                     + ", ".join(KEYS)
                 )
-            arrays = {key: held[key] for key in KEYS}
+            arrays = {key: archive[key] for key in KEYS}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as .npz: {error}; write it with numpy.savez") from error
     steps = arrays["rewards"].shape
@@ -177,13 +177,17 @@ def read_episodes(path: Path) -> list[Episode]:
         )
     ends = np.flatnonzero(arrays["terminals"].astype(bool) | arrays["timeouts"].astype(bool)) + 1
     parts = {key: np.split(arrays[key].astype(np.float32), ends) for key in KEYS[:3]}
-    return [dict(zip(parts, one, strict=True)) for one in zip(*parts.values(), strict=True) if len(one[2])]
+    return [
+        dict(zip(parts, arrays_of_episode, strict=True))
+        for arrays_of_episode in zip(*parts.values(), strict=True)
+        if len(arrays_of_episode[2])
+    ]
 
 
 def reordered_steps(
     batch: dict[str, Tensor], target: Tensor, draw: np.random.Generator
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The steps of a stretch in random order, each with its action; their numbers and the padding stay."""
+    """Shuffle the steps of a stretch, each with its action; step numbers and padding stay."""
     length = int((~target[:, 0].isnan()).sum())
     order = torch.cat([torch.from_numpy(draw.permutation(length)), torch.arange(length, len(target))])
     return {name: values if name == "times" else values[order] for name, values in batch.items()}, target[
@@ -192,7 +196,7 @@ def reordered_steps(
 
 
 def with_shuffled_past(act: Act) -> Act:
-    """An agent that sees the steps before the last in random order."""
+    """Return a policy that sees the steps before the last in random order."""
 
     def shuffled(batch: Mapping[str, Tensor]) -> Tensor:
         last = batch["times"].shape[1] - 1
@@ -206,31 +210,31 @@ def with_shuffled_past(act: Act) -> Act:
 def normalised_return(
     model: nn.Module, kind: Environment, about: dict[str, Any], context: int, shuffled: bool = False
 ) -> dict[str, float]:
-    """What the agent earns: mean over `EPISODES`, 0 for uniform actions and 100 for the expert."""
+    """Return the mean score over `EPISODES`: 0 for uniform actions, 100 for the expert."""
     training = model.training
     model.eval()
     try:
         act = with_shuffled_past(acting(model)) if shuffled else acting(model)
-        found = returns_of(kind, act, about, EPISODES, FIRST_SEED, context)
+        returns = returns_of(kind, act, about, EPISODES, FIRST_SEED, context)
     finally:
         model.train(training)
-    return {"normalised_return": kind.normalised(sum(found) / len(found))}
+    return {"normalised_return": kind.normalised(sum(returns) / len(returns))}
 
 
 def mean_action(task: Task) -> dict[str, float]:
-    """Test scores of always doing what was done on average in training."""
+    """Return the test scores of always taking the mean training action."""
     assert isinstance(task.train, Histories)
     episodes = task.train.episodes
-    usual = torch.from_numpy(np.concatenate([one["actions"] for one in episodes]).mean(0))
+    usual = torch.from_numpy(np.concatenate([episode["actions"] for episode in episodes]).mean(0))
     losses = []
     for _, target in (task.test[number] for number in range(task.data["test"]["n"])):
         losses.append(float(task.objective.score(usual.expand_as(target)[None], target[None])["loss"]))
-    found = {"loss": sum(losses) / len(losses)}
-    return found if task.acting is None else found | task.acting(_Constant(usual))
+    scores = {"loss": sum(losses) / len(losses)}
+    return scores if task.acting is None else scores | task.acting(_Constant(usual))
 
 
 class _Constant(nn.Module):
-    """A policy that sees nothing."""
+    """A policy that ignores its inputs."""
 
     def __init__(self, action: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The task whose targets are a class for every pixel: a folder in ADE20K's layout."""
+"""The segmentation task: a class for every pixel, from a folder in ADE20K's layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from workbench.core.errors import InputError
 from workbench.studies.training.objectives import SEGMENTATION, UNLABELLED
-from workbench.studies.training.tasks.base import Asked, Task, spread, watched_of
+from workbench.studies.training.tasks.base import DataRequest, Task, spread, watched_of
 from workbench.studies.training.tasks.images import normalised, open_image, preprocessing_of
 from workbench.studies.training.tasks.reading import numbered_lines
 
@@ -25,7 +25,7 @@ _LAYOUT = "images/training/*.jpg, annotations/training/*.png, validation likewis
 
 
 class Scenes(Dataset):
-    """Images and the classes of their pixels from files, the shorter side resized, the middle of the longer kept."""
+    """Images and the classes of their pixels from files, resized to the shorter side and cropped to the centre."""
 
     def __init__(
         self, pairs: Sequence[tuple[Path, Path]], size: int, classes: int, flip: float = 0.0
@@ -43,7 +43,7 @@ class Scenes(Dataset):
         return pixels, targets
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """(size, size, 3) colours and (size, size) classes from 0, UNLABELLED where there is none."""
+        """Return (size, size, 3) colours and (size, size) classes from 0, UNLABELLED for unlabelled pixels."""
         path, marked = self.pairs[index]
         image, labels = open_image(str(path)), _open_labels(marked)
         if image.size != labels.size:
@@ -51,24 +51,24 @@ class Scenes(Dataset):
                 f"{marked} has {labels.size[0]} × {labels.size[1]} pixels and {path} {image.size[0]} × {image.size[1]};"
                 " an annotation is as large as its image"
             )
-        found = np.asarray(_square(labels, self.size, Image.Resampling.NEAREST)).astype(np.int64)
-        if found.max() > self.classes:
+        numbers = np.asarray(_square(labels, self.size, Image.Resampling.NEAREST)).astype(np.int64)
+        if numbers.max() > self.classes:
             raise InputError(
-                f"{marked} has class {found.max()}, and the list of classes ends at {self.classes}; take the list and "
-                "the annotations of one data set"
+                f"{marked} has class {numbers.max()}, and the list of classes ends at {self.classes}; take the list "
+                "and the annotations of one data set"
             )
         colours = np.array(_square(image, self.size, Image.Resampling.BILINEAR))
-        return colours, np.where(found > 0, found - 1, UNLABELLED)
+        return colours, np.where(numbers > 0, numbers - 1, UNLABELLED)
 
     def identity(self) -> dict[str, Any]:
-        """Names and sizes of the files, in order."""
+        """Hash names and sizes of the files, in order."""
         digest = hashlib.sha256()
         for path in (path for pair in self.pairs for path in pair):
             digest.update(f"{path.name} {path.stat().st_size}\n".encode())
         return {"n": len(self), "sha256": digest.hexdigest(), "hash_of": "names and sizes of the files"}
 
     def in_memory(self) -> tuple[TensorDataset, dict[str, Any]]:
-        """The same without the files, and their identity: a hash over colours and classes."""
+        """Return the data without the files, and their identity: a hash over colours and classes."""
         pixels, targets = default_collate([self[number] for number in range(len(self))])
         digest = hashlib.sha256()
         for number in range(len(self)):
@@ -91,26 +91,26 @@ def _open_labels(path: Path) -> Image.Image:
 
 
 def _square(image: Image.Image, size: int, how: Image.Resampling) -> Image.Image:
-    """The central square of an image, ``size`` pixels along its side."""
+    """Return the central square of an image, ``size`` pixels along its side."""
     side = min(image.size)
     left, top = ((extent - side) // 2 for extent in image.size)
     return image.resize((size, size), how, box=(left, top, left + side, top + side))
 
 
-def segment(asked: Asked) -> Task:
-    """A folder with images/, annotations/ (0 is no class, 1 the first of the list) and a list of classes."""
-    size, patch, root = asked.number("img_size"), asked.number("patch_size"), asked.data
+def segment(request: DataRequest) -> Task:
+    """Read a folder with images/, annotations/ (0 is no class, 1 the first of the list) and a list of classes."""
+    size, patch, root = request.number("img_size"), request.number("patch_size"), request.data
     if root is None or not root.is_dir():
         raise InputError(f"{root} is no folder; task segmentation takes a folder with {_LAYOUT}")
     pairs = {split: _pairs(root, name) for split, name in SPLITS.items()}
     classes = _classes(root)
-    kept = [pairs["train"][number] for number in spread(len(pairs["train"]), asked.limit)]
+    kept = [pairs["train"][number] for number in spread(len(pairs["train"]), request.limit)]
     test = Scenes(pairs["test"], size, len(classes))
     still = Scenes(kept, size, len(classes))
     return Task(
         name="segmentation",
         classes=classes,
-        train=Scenes(kept, size, len(classes), asked.images.flip),
+        train=Scenes(kept, size, len(classes), request.images.flip),
         test=test,
         preprocessing=preprocessing_of(size) | {"patch": patch},
         data={
@@ -122,7 +122,7 @@ def segment(asked: Asked) -> Task:
         objective=SEGMENTATION,
         architecture={"num_classes": len(classes), "in_chans": 3},
         watched={"train": watched_of(still), "test": watched_of(test)},
-        workers=asked.images.workers,
+        workers=request.images.workers,
         collate=default_collate,
         reorder=Patches(patch),
         trivial=most_frequent,
@@ -130,7 +130,7 @@ def segment(asked: Asked) -> Task:
 
 
 def _pairs(root: Path, name: str) -> list[tuple[Path, Path]]:
-    """The images of a split, by name, and their annotations."""
+    """Return the images of a split, by name, and their annotations."""
     images, annotations = root / "images" / name, root / "annotations" / name
     for folder in (images, annotations):
         if not folder.is_dir():
@@ -139,7 +139,7 @@ def _pairs(root: Path, name: str) -> list[tuple[Path, Path]]:
                 f"{root} holds {inside}, and no {folder.relative_to(root).as_posix()}; task segmentation takes a "
                 f"folder with {_LAYOUT}"
             )
-    found = []
+    pairs = []
     for path in sorted(images.iterdir()):
         if path.suffix.lower() not in (".jpg", ".jpeg", ".png"):
             continue
@@ -148,14 +148,14 @@ def _pairs(root: Path, name: str) -> list[tuple[Path, Path]]:
             raise InputError(
                 f"there is no {marked}, the annotation of {path.name}; put it there, or remove the image"
             )
-        found.append((path, marked))
-    if not found:
+        pairs.append((path, marked))
+    if not pairs:
         raise InputError(f"{images} holds no .jpg or .png; copy the images again")
-    return found
+    return pairs
 
 
 def _classes(root: Path) -> tuple[str, ...]:
-    """Names from ``objectInfo*.txt``: columns between tabs, of which Idx counts from 1 and Name says the class."""
+    """Read names from ``objectInfo*.txt``: tab-separated columns, Idx from 1 and Name of the class."""
     path = next(iter(sorted(root.glob("objectInfo*.txt"))), None)
     if path is None:
         raise InputError(f"{root} has no objectInfo150.txt, the list of classes; a folder has {_LAYOUT}")
@@ -179,9 +179,9 @@ def _classes(root: Path) -> tuple[str, ...]:
 
 
 class Patches:
-    """The control of a segmentation: the patches of an image in random order, their classes with them.
+    """The control of a segmentation: shuffle the patches of an image together with their classes.
 
-    What a patch shows by itself is left; what its surroundings say is not.
+    The content of each patch is kept, its context is not.
     """
 
     def __init__(self, side: int) -> None:
@@ -200,7 +200,7 @@ class Patches:
 
 
 def most_frequent(task: Task) -> dict[str, float]:
-    """Test scores of knowing how frequent each class is among the pixels of training, and no more."""
+    """Return the test scores of predicting the class frequencies of the training pixels."""
     count = torch.zeros(len(task.classes))
     for _, targets in task.train:
         count += torch.bincount(targets[targets != UNLABELLED], minlength=len(count))

@@ -1,4 +1,4 @@
-"""Tasks whose inputs are whole sequences to classify: time series, texts and pairs of them, lists of words, pixels.
+"""Tasks with whole sequences to classify: time series, texts and pairs of them, lists of words, pixels.
 
 They read a folder; the test set is the published one.
 """
@@ -23,17 +23,17 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 from workbench.core.errors import InputError
 from workbench.models.tokenizer import BYTES, SPECIAL, UNKNOWN
 from workbench.studies.training.feeding import pad_pairs, pad_together
-from workbench.studies.training.tasks.base import WATCHED, Asked, Task, spread
+from workbench.studies.training.tasks.base import WATCHED, DataRequest, Task, spread
 from workbench.studies.training.tasks.images import folder_identity, open_splits
 from workbench.studies.training.tasks.reading import check_classes, file_pair, numbered_lines
 from workbench.studies.training.tasks.ts_files import SeriesFile, read_ts
 
 BRACKETS = "()"
-"""Words of ListOps that are left out: [MAX and ] say the same. The Long Range Arena's own reader drops ] as well."""
+"""Words of ListOps that are dropped: [MAX and ] suffice. The Long Range Arena's reader drops ] as well."""
 
 
 class Sequences(Dataset):
-    """Sequences of different lengths, kept as small as they come, and the numbers of their classes."""
+    """Sequences of different lengths in their smallest types, and the numbers of their classes."""
 
     def __init__(self, sequences: Sequence[np.ndarray], targets: Sequence[int]) -> None:
         self.sequences, self.targets = sequences, targets
@@ -45,7 +45,7 @@ class Sequences(Dataset):
         return _tensor(self.sequences[index]), self.targets[index]
 
     def identity(self) -> dict[str, Any]:
-        """Number, shortest and longest, and a hash over the values and classes in order."""
+        """Return the number, shortest and longest length, and a hash over values and classes in order."""
         digest = hashlib.sha256()
         for sequence, target in zip(self.sequences, self.targets, strict=True):
             digest.update(f"{target} {sequence.shape} {sequence.dtype.str}\n".encode())
@@ -55,12 +55,12 @@ class Sequences(Dataset):
 
 
 def _tensor(sequence: np.ndarray) -> Tensor:
-    whole = np.issubdtype(sequence.dtype, np.integer)
-    return torch.from_numpy(sequence.astype(np.int64 if whole else np.float32))
+    is_integer = np.issubdtype(sequence.dtype, np.integer)
+    return torch.from_numpy(sequence.astype(np.int64 if is_integer else np.float32))
 
 
 class Pairs(Sequences):
-    """Two sequences an example: those at 2i and 2i + 1 belong to target i."""
+    """Two sequences per example: those at 2i and 2i + 1 belong to target i."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         pair = _tensor(self.sequences[2 * index]), _tensor(self.sequences[2 * index + 1])
@@ -70,13 +70,13 @@ class Pairs(Sequences):
         return len(self.targets)
 
     def identity(self) -> dict[str, Any]:
-        """As that of sequences, each half with the pair's target."""
+        """Return the identity of the sequences, each half with the pair's target."""
         halves = [target for target in self.targets for _ in range(2)]
         return Sequences(self.sequences, halves).identity() | {"n": len(self)}
 
 
 class Shuffled(Dataset):
-    """The same examples, the tokens of each in an order of its own that is the same whenever it is read."""
+    """The same examples with tokens in a fixed random order, different for each example."""
 
     def __init__(self, examples: Any, reorder: Callable[..., tuple[Any, Any]]) -> None:
         self.examples, self.reorder = examples, reorder
@@ -88,15 +88,15 @@ class Shuffled(Dataset):
         return self.reorder(*self.examples[index], np.random.default_rng(index))
 
 
-def reordered(found: Any, target: int, draw: np.random.Generator) -> tuple[Any, int]:
-    """The tokens of a sequence, or of each of several, in random order."""
-    if isinstance(found, tuple):
-        return tuple(one[draw.permutation(len(one))] for one in found), target
-    return found[draw.permutation(len(found))], target
+def reordered(sequence: Any, target: int, draw: np.random.Generator) -> tuple[Any, int]:
+    """Shuffle the tokens of a sequence, or of each of several."""
+    if isinstance(sequence, tuple):
+        return tuple(part[draw.permutation(len(part))] for part in sequence), target
+    return sequence[draw.permutation(len(sequence))], target
 
 
 def shuffled(task: Task) -> Task:
-    """A task with its tokens in random order; InputError where the inputs are no tokens that have one."""
+    """Return a task with its tokens in random order; InputError for inputs without ordered tokens."""
     if task.reorder is None or task.collate is None:
         raise InputError(
             f"task {task.name} has no sequences to classify whose tokens could be shuffled; leave shuffled out"
@@ -112,8 +112,8 @@ def shuffled(task: Task) -> Task:
 
 
 def in_memory(task: Task) -> Task:
-    """A task that needs its files no longer."""
-    held, data = {}, dict(task.data)
+    """Return a task that no longer needs its files."""
+    sets, data = {}, dict(task.data)
     for split in ("train", "test"):
         part: Any = getattr(task, split)
         if hasattr(part, "in_memory"):
@@ -125,22 +125,22 @@ def in_memory(task: Task) -> Task:
             small = [ids.numpy().astype(np.uint16) for ids, _ in examples]
             part = Sequences(small, [target for _, target in examples])
             data[split] = part.identity()
-        held[split] = part
-    return dataclasses.replace(task, **held, data=data, workers=0)
+        sets[split] = part
+    return dataclasses.replace(task, **sets, data=data, workers=0)
 
 
 def _watched(sets: dict[str, Any], collate: Callable[..., Any]) -> dict[str, Any]:
-    """A few examples of each split; of one token alone there is nothing to compare."""
-    found = {}
+    """Return a few examples of each split, without sequences of a single token."""
+    batches = {}
     for split, items in sets.items():
         chosen = [items[number] for number in spread(len(items), WATCHED)]
         if longer := [example for example in chosen if _shortest(example[0]) > 1]:
-            found[split] = collate(longer)[0]
-    return found
+            batches[split] = collate(longer)[0]
+    return batches
 
 
-def _shortest(found: Any) -> int:
-    return min(map(len, found)) if isinstance(found, tuple) else len(found)
+def _shortest(sequence: Any) -> int:
+    return min(map(len, sequence)) if isinstance(sequence, tuple) else len(sequence)
 
 
 def sequence_task(
@@ -153,7 +153,7 @@ def sequence_task(
     padded: Callable[..., Any] = pad_together,
     **rest: Any,
 ) -> Task:
-    """A task of sequences that the model takes as ``argument``."""
+    """Return a task of sequences that the model takes as ``argument``."""
     collate = partial(padded, name=argument)
     return Task(
         name=name,
@@ -172,9 +172,9 @@ def sequence_task(
 # Time series ------------------------------------------------------------------------------------------------
 
 
-def series(asked: Asked) -> Task:
-    """A problem of the UEA archive: NAME_TRAIN.ts and NAME_TEST.ts, channels standardised as in training."""
-    paths = file_pair("series", asked.data, "_TRAIN.ts", "_TEST.ts")
+def series(request: DataRequest) -> Task:
+    """Read a problem of the UEA archive: NAME_TRAIN.ts and NAME_TEST.ts, channels standardised as in training."""
+    paths = file_pair("series", request.data, "_TRAIN.ts", "_TEST.ts")
     train, test = (read_ts(path) for path in paths)
     check_classes(str(paths[1]), test.labels, set(train.labels))
     if train.channels != test.channels:
@@ -182,17 +182,17 @@ def series(asked: Asked) -> Task:
             f"{paths[1]}: series of {test.channels} channels, and those of {paths[0].name} have {train.channels}; "
             "take both files from the same problem"
         )
-    context = asked.number("context") if "context" in asked.architecture else None
+    context = request.number("context") if "context" in request.architecture else None
     for path, file in zip(paths, (train, test), strict=True):
         _check_lengths(path, file, context)
-    numbers = spread(len(train.series), asked.limit)
+    numbers = spread(len(train.series), request.limit)
     raw = {
         "train": _chosen(train, numbers, train.classes),
         "test": _chosen(test, range(len(test.series)), train.classes),
     }
     mean, std = channel_statistics(raw["train"].sequences)
     sets: dict[str, Any] = {
-        split: Sequences([standardised(one, mean, std) for one in part.sequences], part.targets)
+        split: Sequences([standardised(values, mean, std) for values in part.sequences], part.targets)
         for split, part in raw.items()
     }
     return sequence_task(
@@ -204,13 +204,13 @@ def series(asked: Asked) -> Task:
         data={"source": "series of a .ts file", **{split: part.identity() for split, part in raw.items()}},
         architecture={
             "channels": train.channels,
-            "context": max(len(one) for file in (train, test) for one in file.series),
+            "context": max(len(values) for file in (train, test) for values in file.series),
         },
     )
 
 
 def _check_lengths(path: Path, file: SeriesFile, context: int | None) -> None:
-    longest = max(len(one) for one in file.series)
+    longest = max(len(values) for values in file.series)
     if context is not None and longest > context:
         raise InputError(
             f"{path}: a series of {longest} steps, and the recipe's context is {context}; leave context out of "
@@ -228,9 +228,9 @@ def _chosen(file: SeriesFile, numbers: Sequence[int], classes: tuple[str, ...]) 
 def channel_statistics(
     series: Sequence[Float[np.ndarray, "step channel"]],
 ) -> tuple[Float[np.ndarray, " channel"], Float[np.ndarray, " channel"]]:
-    """Mean and standard deviation of each channel over all values that are there.
+    """Return mean and standard deviation of each channel over all present values.
 
-    A channel without any has mean 0; one that never changes has standard deviation 1, so that it becomes 0.
+    A channel without values has mean 0; a constant one has standard deviation 1, so that it becomes 0.
     """
     values = np.concatenate(series)
     count = np.maximum(np.isfinite(values).sum(0), 1)
@@ -244,16 +244,16 @@ def standardised(
     mean: Float[np.ndarray, " channel"],
     std: Float[np.ndarray, " channel"],
 ) -> Float[np.ndarray, "step channel"]:
-    """(series − mean)/std in float32, 0 (the mean) where a value is missing."""
+    """Return (series − mean)/std in float32, with 0 (the mean) for missing values."""
     return np.nan_to_num((series - mean) / std, nan=0.0).astype(np.float32)
 
 
 # Bytes ------------------------------------------------------------------------------------------------------
 
 
-def text_bytes(asked: Asked) -> Task:
-    """Texts in train/CLASS/*.txt and test/CLASS/*.txt, byte by byte, cut at the recipe's context."""
-    root, context = asked.data, asked.number("context")
+def text_bytes(request: DataRequest) -> Task:
+    """Read texts in train/CLASS/*.txt and test/CLASS/*.txt as bytes, cut at the recipe's context."""
+    root, context = request.data, request.number("context")
     if root is None or not (root / "train").is_dir() or not (root / "test").is_dir():
         inside = ", ".join(sorted(path.name for path in root.iterdir())[:6]) if root and root.is_dir() else ""
         raise InputError(
@@ -263,7 +263,7 @@ def text_bytes(asked: Asked) -> Task:
     files = {split: text_files(root / split) for split in ("train", "test")}
     classes = tuple(sorted({path.parent.name for path in files["train"]}))
     check_classes(str(root / "test"), [path.parent.name for path in files["test"]], set(classes))
-    files["train"] = [files["train"][number] for number in spread(len(files["train"]), asked.limit)]
+    files["train"] = [files["train"][number] for number in spread(len(files["train"]), request.limit)]
     sets: dict[str, Any] = {}
     data: dict[str, Any] = {"source": "texts in a folder"}
     for split, paths in files.items():
@@ -288,7 +288,7 @@ def _byte_ids(text: bytes, context: int) -> np.ndarray:
 
 
 def text_files(folder: Path) -> list[Path]:
-    """The texts in the class folders of a split; ``unsup``, IMDB's texts without a class, is no class."""
+    """List the texts in the class folders of a split, without ``unsup``, IMDB's unlabelled texts."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
     for path in classes:
         if not any(path.glob("*.txt")):
@@ -299,7 +299,7 @@ def text_files(folder: Path) -> list[Path]:
 
 
 def content_of(path: Path) -> bytes:
-    """The bytes of a file that has some."""
+    """Return the bytes of a non-empty file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -312,15 +312,15 @@ def content_of(path: Path) -> bytes:
 # Pairs of texts ---------------------------------------------------------------------------------------------
 
 
-def retrieval(asked: Asked) -> Task:
-    """NAME.train.tsv and NAME.test.tsv without a header: 0 or 1, two names and two texts, byte by byte."""
-    context = asked.number("context")
-    paths = file_pair("retrieval", asked.data, ".train.tsv", ".test.tsv")
+def retrieval(request: DataRequest) -> Task:
+    """Read NAME.train.tsv and NAME.test.tsv without a header: 0 or 1, two names and two texts, as bytes."""
+    context = request.number("context")
+    paths = file_pair("retrieval", request.data, ".train.tsv", ".test.tsv")
     sets: dict[str, Any] = {}
     data: dict[str, Any] = {"source": "pairs of a .tsv file"}
     for split, path in zip(("train", "test"), paths, strict=True):
         rows = list(_pairs(path))
-        chosen = [rows[number] for number in spread(len(rows), asked.limit if split == "train" else None)]
+        chosen = [rows[number] for number in spread(len(rows), request.limit if split == "train" else None)]
         texts = [text for _, *both in chosen for text in both]
         sets[split] = Pairs([_byte_ids(text, context) for text in texts], [label for label, *_ in chosen])
         data[split] = sets[split].identity() | {"cut": sum(len(text) > context for text in texts)}
@@ -337,7 +337,7 @@ def retrieval(asked: Asked) -> Task:
 
 
 def _pairs(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
-    """Label and both texts of every row; the arena's files have quotes around every cell, which belong to a text."""
+    """Yield label and texts of every row; quotes around cells in the arena's files stay part of the text."""
     row = 0
     for row, line in numbered_lines(path):
         cells = line.split("\t")
@@ -358,13 +358,13 @@ def _pairs(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
 # Lists of words ---------------------------------------------------------------------------------------------
 
 
-def listops(asked: Asked) -> Task:
-    """NAME_train.tsv and NAME_test.tsv with the columns Source and Target, words between blanks."""
-    context = asked.number("context")
+def listops(request: DataRequest) -> Task:
+    """Read NAME_train.tsv and NAME_test.tsv with the columns Source and Target, words separated by blanks."""
+    context = request.number("context")
     paths = dict(
-        zip(("train", "test"), file_pair("listops", asked.data, "_train.tsv", "_test.tsv"), strict=True)
+        zip(("train", "test"), file_pair("listops", request.data, "_train.tsv", "_test.tsv"), strict=True)
     )
-    known: dict[str, int] = {}
+    vocabulary: dict[str, int] = {}
     listed: dict[str, tuple[list[np.ndarray], list[str]]] = {}
     for split, path in paths.items():
         sequences, labels = [], []
@@ -376,9 +376,9 @@ def listops(asked: Asked) -> Task:
                 )
             if split == "train":
                 for word in words:
-                    known.setdefault(word, len(SPECIAL) + len(known))
+                    vocabulary.setdefault(word, len(SPECIAL) + len(vocabulary))
             unknown = SPECIAL.index(UNKNOWN)
-            ids = np.array([known.get(word, unknown) for word in words])
+            ids = np.array([vocabulary.get(word, unknown) for word in words])
             sequences.append(ids.astype(np.min_scalar_type(int(ids.max()))))
             labels.append(label)
         listed[split] = sequences, labels
@@ -386,7 +386,7 @@ def listops(asked: Asked) -> Task:
     check_classes(str(paths["test"]), listed["test"][1], set(classes))
     sets: dict[str, Any] = {}
     for split, (sequences, labels) in listed.items():
-        numbers = spread(len(sequences), asked.limit if split == "train" else None)
+        numbers = spread(len(sequences), request.limit if split == "train" else None)
         sets[split] = Sequences(
             [sequences[number] for number in numbers], [classes.index(labels[number]) for number in numbers]
         )
@@ -395,14 +395,14 @@ def listops(asked: Asked) -> Task:
         "input_ids",
         **sets,
         classes=classes,
-        preprocessing={"tokens": "words", "words": list(known), "dropped": BRACKETS, "context": context},
+        preprocessing={"tokens": "words", "words": list(vocabulary), "dropped": BRACKETS, "context": context},
         data={"source": "lists of a .tsv file", **{split: part.identity() for split, part in sets.items()}},
-        architecture={"vocabulary": len(SPECIAL) + len(known)},
+        architecture={"vocabulary": len(SPECIAL) + len(vocabulary)},
     )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str], str]]:
-    """Line number, words and class of every row."""
+    """Yield line number, words and class of every row."""
     lines = numbered_lines(path)
     header = next(lines, (0, ""))[1].split("\t")
     if "Source" not in header or "Target" not in header:
@@ -427,17 +427,17 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str], str]]:
 # Pixels -----------------------------------------------------------------------------------------------------
 
 
-def pixels(asked: Asked) -> Task:
-    """Images in train/CLASS/ and val/ or test/, as grey levels in reading order, one token each."""
-    context = asked.number("context")
+def pixels(request: DataRequest) -> Task:
+    """Read images in train/CLASS/ and val/ or test/ as grey levels in reading order, one token each."""
+    context = request.number("context")
     side = math.isqrt(context)
     if side**2 != context:
         raise InputError(
             f"recipe: the context of task pixels is that of a square image; got {context}, next is {side**2}"
         )
     grey = partial(_grey_levels, side=side)
-    train, test = open_splits("pixels", asked.data, grey, grey)
-    seen: Any = Subset(train, spread(len(train), asked.limit))
+    train, test = open_splits("pixels", request.data, grey, grey)
+    seen: Any = Subset(train, spread(len(train), request.limit))
     return sequence_task(
         "pixels",
         "input_ids",
@@ -451,7 +451,7 @@ def pixels(asked: Asked) -> Task:
             "test": folder_identity(test, range(len(test))),
         },
         architecture={"vocabulary": len(SPECIAL) + BYTES},
-        workers=asked.images.workers,
+        workers=request.images.workers,
     )
 
 

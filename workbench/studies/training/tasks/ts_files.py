@@ -1,6 +1,6 @@
-"""The .ts text format of the UEA archive of time series, read as its makers document it.
+"""Read the .ts text format of the UEA archive of time series, as its authors document it.
 
-Their own readers come with toolkits that compile half of numba; the format itself is a header and a line a case.
+The authors' readers depend on large toolkits. The format is a header, then one line per case.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MISSING = "?"
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """The cases of a file. ``classes`` are those that the header names, or else those that the cases have."""
+    """The cases of a file. ``classes`` are those of the header, otherwise those of the cases."""
 
     classes: tuple[str, ...]
     series: list[Float[np.ndarray, "step channel"]]
@@ -34,8 +34,8 @@ class SeriesFile:
 def read_ts(path: Path) -> SeriesFile:
     """Read a .ts file of classified series, all with the same channels.
 
-    Raises InputError, with the line, for what is no such file: text that is neither comment, header nor data,
-    time stamps, no classes, values that are no numbers, channels that differ in number or in length.
+    Raises InputError, with the line, for an invalid file: text that is neither comment, header nor data, time stamps,
+    missing classes, values that are not numbers, channels that differ in number or length.
     """
     header: dict[str, list[str]] = {}
     series: list[np.ndarray] = []
@@ -74,7 +74,7 @@ def _check_header(path: Path, header: dict[str, list[str]]) -> None:
 def _case(
     where: str, channels: list[str], header: dict[str, list[str]], before: list[np.ndarray]
 ) -> np.ndarray:
-    """The values of a case, (step, channel)."""
+    """Return the values of a case, (step, channel)."""
     if not channels:
         raise InputError(f"{where}: a case is channel:…:channel:class, and here is no colon")
     try:
@@ -101,7 +101,9 @@ def _case(
 
 
 def _label(where: str, label: str, header: dict[str, list[str]]) -> str:
-    known = header["classlabel"][1:]
-    if not label or (known and label not in known):
-        raise InputError(f"{where}: class {label!r} is not among those of the header, {', '.join(known[:8])}")
+    stated_classes = header["classlabel"][1:]
+    if not label or (stated_classes and label not in stated_classes):
+        raise InputError(
+            f"{where}: class {label!r} is not among those of the header, {', '.join(stated_classes[:8])}"
+        )
     return label

@@ -1,8 +1,7 @@
-"""Embedded tasks: data made on the spot, by a published recipe or of what is bundled, in the layout a task reads.
+"""Embedded tasks: data generated on the spot from a published recipe or bundled files, in the layout a task reads.
 
-They ask the question of a published benchmark in minutes of one core: numbers are of the embedded task and compare with
-one another, never with the published ones. Each is ``--data embedded:NAME`` of its task, and a task without ``--data``
-takes its first.
+They stand in for published benchmarks at minutes on one core; scores compare with each other, never with published
+ones. Each is ``--data embedded:NAME`` of its task; without ``--data`` a task uses its first.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from workbench.studies.training.tasks.embedded import (
 
 PREFIX = "embedded:"
 SEED = 21
-"""Of everything that is drawn: an embedded task is one data set, whatever the seed of a training."""
+"""Seed of all data: an embedded task is one data set, whatever the seed of a training."""
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """One embedded task: whose reader reads it, what makes its files, how many examples, and its recipe."""
+    """One embedded task: its reader, writer, number of examples, and recipe."""
 
     task: str
     title: str
     write: Callable[[Path, dict[str, int], int], None]
     """``write(folder, examples of each split, seed)`` puts the files into an empty folder."""
     train: int
-    """Examples; 0 for a text, which is read whole."""
+    """Number of examples; 0 for a text, which is read completely."""
     test: int
     recipe: str
     asks_for: str
-    """The published data whose question it asks."""
+    """The published data it stands in for."""
     usual: bool = True
-    """Whether its task may take it where no data are named."""
+    """Whether its task may use it by default."""
 
 
 _ARENA = "Long Range Arena"
@@ -121,9 +120,9 @@ EMBEDDED: dict[str, Embedded] = {
 
 
 def embedded_name(task: str, data: str | Path | None) -> str | None:
-    """Which embedded task is meant: the one that ``data`` names, a task's first where there is no ``data``, or none.
+    """Return the name of the embedded data: from ``data``, or the task's first by default; None for other data.
 
-    Raises UnknownName for a name that the task has not.
+    Raises UnknownName for a name that the task lacks.
     """
     names = [name for name, entry in EMBEDDED.items() if entry.task == task]
     if data is None:
@@ -140,7 +139,7 @@ def embedded_name(task: str, data: str | Path | None) -> str | None:
 
 @contextmanager
 def written(name: str) -> Generator[Path]:
-    """A folder with the files of an embedded task, for as long as they are read."""
+    """Write the files of an embedded task to a temporary folder for the duration of this context."""
     entry = EMBEDDED[name]
     with tempfile.TemporaryDirectory(prefix="workbench-embedded-") as folder:
         entry.write(Path(folder), {"train": entry.train, "test": entry.test}, SEED)

@@ -1,6 +1,6 @@
 """Grey pixels of the bundled images as class folders: the digits, and cuts of photographs.
 
-The place of the Long Range Arena's Image, whose CIFAR-10 is not bundled.
+They replace CIFAR-10, which the Long Range Arena's Image uses and which is not bundled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIDE = 16
 
 
 def write_digits(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """Scikit-learn's digits by its split into training and test, 8×8; nothing is drawn at random."""
+    """Write scikit-learn's digits with its training and test split, 8×8; nothing is drawn at random."""
     for split, count in sizes.items():
         digits = digits_split(split)
         grey = (digits.raw.astype(np.float64) * (255 / 16)).round().astype(np.uint8)
@@ -31,7 +31,7 @@ def write_digits(folder: Path, sizes: dict[str, int], seed: int) -> None:
 def write_photos(
     folder: Path, sizes: dict[str, int], seed: int, *, side: int = SIDE, mode: str = "L"
 ) -> None:
-    """Cuts of the photographs, grey unless ``mode`` is "RGB"; the class is the photograph; nothing is drawn."""
+    """Write cuts of the photographs, grey unless ``mode`` is "RGB"; the class is the photograph; nothing is random."""
     files = photo_files()
     if len(files) < 2:
         raise MissingResource(
@@ -48,9 +48,9 @@ write_cuts = partial(write_photos, side=2 * SIDE, mode="RGB")
 
 
 def _save(folder: Path, images: list[tuple[str, np.ndarray]], count: int, mode: str = "L") -> None:
-    """At most ``count`` images, as evenly over the classes as they come."""
+    """Save at most ``count`` images, spread evenly over the classes."""
     order = sorted(range(len(images)), key=lambda number: images[number][0])
-    for number in (order[place] for place in spread(len(order), count)):
+    for number in (order[index] for index in spread(len(order), count)):
         label, image = images[number]
         (folder / label).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).convert(mode).save(folder / label / f"{number:05d}.png")

@@ -1,7 +1,7 @@
-"""ListOps by the grammar of Nangia & Bowman (2018) as the Long Range Arena (Tay et al. 2021) sets it, but shorter.
+"""Generate ListOps by the grammar of Nangia & Bowman (2018) as in the Long Range Arena (Tay et al. 2021), but shorter.
 
 An expression is a digit with probability 3/4, otherwise an operator with 2 to 10 arguments, at most 10 levels deep.
-The arena keeps lengths between 500 and 2000; here 10 to 100 words, round brackets not counted, as there.
+The arena keeps lengths between 500 and 2000; here 10 to 100 words, without round brackets, as in the arena.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     "[SM": lambda values: sum(values) % 10,
 }
 NESTED = 0.25
-"""Probability of an operator where a digit might stand."""
+"""Probability of an operator instead of a digit."""
 MOST_ARGUMENTS, DEEPEST = 10, 10
 SHORTEST, LONGEST = 10, 100
 
 
 class _TooLong(Exception):
-    """The expression is longer than any that is kept: no need to draw the rest."""
+    """The expression exceeds the longest length, so drawing stops."""
 
 
 def expression(draw: random.Random) -> tuple[str, int, int]:
-    """An expression as the arena writes it, its length in words without round brackets, and its value."""
+    """Draw an expression in the arena's notation, its length in words without round brackets, and its value."""
     while True:
         try:
             words, value, length = _tree(draw, 1, LONGEST)
@@ -58,7 +58,7 @@ def _tree(draw: random.Random, depth: int, room: int) -> tuple[list[str], int, i
 
 
 def write(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``basic_train.tsv`` and ``basic_test.tsv``; no expression is there twice."""
+    """Write ``basic_train.tsv`` and ``basic_test.tsv`` without duplicate expressions."""
     draw, seen = random.Random(seed), set()
     for split, count in sizes.items():
         lines = []

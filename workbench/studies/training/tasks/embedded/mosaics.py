@@ -1,6 +1,6 @@
 """Images with a class for every pixel, in ADE20K's layout: mosaics of textures, and digits on a texture.
 
-Textures are cuts of the bundled photographs by the split of the task ``photos``: no pixel is in both splits.
+Textures are cuts of the bundled photographs with the split of the task ``photos``: no pixel is in both splits.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from workbench.studies.training.tasks.images import cuts_of
 SIDE = 32
 """Pixels along the side of an image."""
 TEXTURES = ("brick", "coins", "flower", "grass", "gravel", "hubble_deep_field", "ihc", "moon")
-"""Photographs that look alike everywhere."""
+"""Photographs with homogeneous texture."""
 FIELDS = (3, 5)
 """Fewest and most fields of a mosaic."""
 DIGITS = (2, 3)
 """Fewest and most digits of a collage."""
 INK = 8
-"""From which grey level, of 16, a pixel of a digit is ink."""
+"""Smallest grey level, of 16, that counts as ink."""
 FOLDERS = {"train": "training", "test": "validation"}
 
 Drawn = tuple[np.ndarray, np.ndarray]
-"""(side, side, 3) colours and (side, side) classes, from 1: 0 is a pixel that counts for nothing."""
+"""(side, side, 3) colours and (side, side) classes from 1; 0 is an unlabelled pixel."""
 
 
 def textures() -> dict[str, dict[str, list[np.ndarray]]]:
-    """Split → texture → its cuts, (SIDE, SIDE, 3)."""
+    """Return the cuts of each texture by split, (SIDE, SIDE, 3)."""
     files = photo_files()
     if absent := [name for name in TEXTURES if name not in files]:
         raise MissingResource(f"no photograph {absent[0]} in the installed scikit-image; install it again")
@@ -41,7 +41,7 @@ def textures() -> dict[str, dict[str, list[np.ndarray]]]:
 
 
 def mosaic(draw: np.random.Generator, cuts: dict[str, list[np.ndarray]]) -> Drawn:
-    """Fields nearest to points drawn at random, each of one texture, no texture twice."""
+    """Draw the Voronoi fields of random points, each with a different texture."""
     chosen = draw.choice(len(TEXTURES), draw.integers(FIELDS[0], FIELDS[1] + 1), replace=False)
     points = draw.uniform(0, SIDE, (len(chosen), 2))
     spots = np.moveaxis(np.mgrid[:SIDE, :SIDE], 0, -1)
@@ -55,7 +55,7 @@ def mosaic(draw: np.random.Generator, cuts: dict[str, list[np.ndarray]]) -> Draw
 def collage(
     draw: np.random.Generator, cuts: dict[str, list[np.ndarray]], digits: tuple[np.ndarray, np.ndarray]
 ) -> Drawn:
-    """Digits at twice their size in one colour, in different quarters of a texture, which is class 1."""
+    """Draw digits at twice their size in one colour, in different quarters of a texture, which is class 1."""
     image = _cut(draw, cuts[TEXTURES[draw.integers(len(TEXTURES))]]).copy()
     labels = np.ones((SIDE, SIDE), dtype=np.int64)
     half = SIDE // 2
@@ -73,16 +73,16 @@ def _cut(draw: np.random.Generator, cuts: list[np.ndarray]) -> np.ndarray:
 
 
 def write_mosaics(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """Mosaics of textures, a class for each texture."""
+    """Write mosaics of textures, a class for each texture."""
     cuts = textures()
     _write(folder, sizes, seed, TEXTURES, lambda draw, split: mosaic(draw, cuts[split]))
 
 
 def write_collages(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """Digits on textures: the class "texture", and one for each digit."""
+    """Write digits on textures: the class "texture", and one for each digit."""
     cuts = textures()
-    held = {split: digits_split(split) for split in FOLDERS}
-    digits = {split: (part.raw, part.labels.numpy()) for split, part in held.items()}
+    splits = {split: digits_split(split) for split in FOLDERS}
+    digits = {split: (part.raw, part.labels.numpy()) for split, part in splits.items()}
     names = ("texture", *"0123456789")
     _write(folder, sizes, seed, names, lambda draw, split: collage(draw, cuts[split], digits[split]))
 
@@ -94,13 +94,13 @@ def _write(
     names: tuple[str, ...],
     make: Callable[[np.random.Generator, str], Drawn],
 ) -> None:
-    """``images/training/*.png``, ``annotations/training/*.png``, both for ``validation``, and the list of classes."""
+    """Write ``images/training/*.png``, ``annotations/training/*.png``, both ``validation``, and the list of classes."""
     listed = "".join(f"{number}\t{name}\n" for number, name in enumerate(names, 1))
     (folder / "objectInfo.txt").write_text(f"Idx\tName\n{listed}", encoding="utf-8")
     for at, (split, count) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, at])
         for number in range(count):
             for kind, pixels in zip(("images", "annotations"), make(draw, split), strict=True):
-                place = folder / kind / FOLDERS[split]
-                place.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number:05d}.png")
+                target = folder / kind / FOLDERS[split]
+                target.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels.astype(np.uint8)).save(target / f"{number:05d}.png")

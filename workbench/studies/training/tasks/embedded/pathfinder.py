@@ -1,8 +1,9 @@
-"""Pathfinder (Linsley et al. 2018), small: are the two marked ends those of one dashed path?
+"""Pathfinder (Linsley et al. 2018), small: do the two marked ends belong to one dashed path?
 
-As there, every image holds two long paths and distractors, all dashed, and two discs at ends of the long paths: of the
-same one ("connected") or of both ("apart"). The other path's end is chosen so that the distance of the discs says as
-little as it can. The originals have 300×300 pixels, the Long Range Arena's 32×32; here 16×16, drawn at four times that.
+As in the original, every image has two long dashed paths, distractors, and two discs at ends of the long paths: of the
+same one ("connected") or of both ("apart"). The other path's end is chosen to make the distance of the discs as
+uninformative as possible. The originals have 300×300 pixels, the Long Range Arena's 32×32, these 16×16, drawn at four
+times that size.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ DISTRACTORS = 2
 TURN = 0.3
 """Standard deviation of the change of direction from step to step, in radians."""
 CLEAR = 2.0
-"""Pixels between two paths, and between a path and the border half of that."""
+"""Pixels between two paths; half of that between a path and the border."""
 TRIALS = 48
-"""Paths drawn at once, of which the first that fits is taken."""
+"""Number of candidate paths drawn at once; the first that fits is taken."""
 DASH, GAP = 2, 1
-"""Steps that are drawn, and that are not, in turns."""
+"""Numbers of steps drawn and skipped, alternating."""
 DISC = 1.3
 _FINE = 4
 CLASSES = ("apart", "connected")
 
 
 def picture(draw: np.random.Generator, connected: bool) -> UInt8[np.ndarray, "16 16"]:
-    """One image of a class."""
+    """Draw one image of a class."""
     while True:
         paths: list[np.ndarray] = []
         for steps in (LONG, LONG, *[SHORT] * DISTRACTORS):
@@ -47,7 +48,7 @@ def picture(draw: np.random.Generator, connected: bool) -> UInt8[np.ndarray, "16
 def path_beside(
     draw: np.random.Generator, steps: int, others: list[np.ndarray]
 ) -> Float[np.ndarray, "point 2"] | None:
-    """A path that turns by little and stays clear of others and of itself; None where no trial found one."""
+    """Draw a slightly curved path clear of the others and of itself; None if no trial fits."""
     turns = draw.normal(0, TURN, (TRIALS, steps)).cumsum(1) + draw.uniform(0, 2 * math.pi, (TRIALS, 1))
     moves = np.stack([np.cos(turns), np.sin(turns)], axis=-1)
     paths = np.concatenate([np.zeros((TRIALS, 1, 2)), moves.cumsum(1)], axis=1)
@@ -62,24 +63,24 @@ def path_beside(
     if others:
         taken = np.concatenate(others)
         clear &= (_distances(paths[:, :, None], taken[None, None]) >= CLEAR).all((1, 2))
-    found = np.flatnonzero(clear)
-    return paths[found[0]] if len(found) else None
+    fitting = np.flatnonzero(clear)
+    return paths[fitting[0]] if len(fitting) else None
 
 
-def _distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.hypot(one[..., 0] - other[..., 0], one[..., 1] - other[..., 1])
+def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.hypot(first[..., 0] - second[..., 0], first[..., 1] - second[..., 1])
 
 
 def ends_marked(
     draw: np.random.Generator, paths: list[np.ndarray], connected: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the discs lie: at both ends of a long path, or at the two ends of both that are about as far apart."""
-    one, other = paths[:2] if draw.random() < 0.5 else paths[1::-1]
+    """Place the discs: at both ends of a long path, or at the two paths' ends with the closest distance."""
+    path, other_path = paths[:2] if draw.random() < 0.5 else paths[1::-1]
     if connected:
-        return one[0], one[-1]
-    apart = math.dist(one[0], one[-1])
-    pairs = [(mine, its) for mine in (one[0], one[-1]) for its in (other[0], other[-1])]
-    return min(pairs, key=lambda pair: abs(math.dist(*pair) - apart))
+        return path[0], path[-1]
+    distance = math.dist(path[0], path[-1])
+    pairs = [(end, other_end) for end in (path[0], path[-1]) for other_end in (other_path[0], other_path[-1])]
+    return min(pairs, key=lambda pair: abs(math.dist(*pair) - distance))
 
 
 def _drawn(paths: list[np.ndarray], discs: tuple[np.ndarray, np.ndarray]) -> UInt8[np.ndarray, "16 16"]:
@@ -97,7 +98,7 @@ def _drawn(paths: list[np.ndarray], discs: tuple[np.ndarray, np.ndarray]) -> UIn
 
 
 def write(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``train/CLASS/*.png`` and ``test/CLASS/*.png``, as many of each class."""
+    """Write ``train/CLASS/*.png`` and ``test/CLASS/*.png``, with equal numbers of each class."""
     for number, (split, count) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, number])
         for label in CLASSES:

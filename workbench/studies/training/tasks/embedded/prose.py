@@ -84,12 +84,16 @@ def _part(number: str, split: str) -> str:
 
 
 def _write(folder: Path, texts: dict[str, list[str]], label: dict[str, str], count: int) -> None:
-    listed = [(number, place, text) for number, own in texts.items() for place, text in enumerate(own)]
+    listed = [
+        (number, index, text)
+        for number, passages_of_file in texts.items()
+        for index, text in enumerate(passages_of_file)
+    ]
     for chosen in spread(len(listed), count):
-        number, place, text = listed[chosen]
+        number, index, text = listed[chosen]
         target = folder / label[number]
         target.mkdir(parents=True, exist_ok=True)
-        (target / f"{number}_{place:03d}.txt").write_text(text, encoding="utf-8")
+        (target / f"{number}_{index:03d}.txt").write_text(text, encoding="utf-8")
 
 
 def write_pairs(folder: Path, sizes: dict[str, int], seed: int) -> None:
@@ -97,14 +101,14 @@ def write_pairs(folder: Path, sizes: dict[str, int], seed: int) -> None:
     for at, (split, count) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, at])
         files = passages(split)
-        numbers, apart = [*files], -(-LENGTH // STRIDE[split])
+        numbers, separation = [*files], -(-LENGTH // STRIDE[split])
         lines = []
         for index in range(count):
             same = index % 2
-            one, other = draw.choice(len(numbers), 2, replace=False)
-            first, second = numbers[one], numbers[one if same else other]
+            first_index, second_index = draw.choice(len(numbers), 2, replace=False)
+            first, second = numbers[first_index], numbers[first_index if same else second_index]
             left, right = int(draw.integers(len(files[first]))), int(draw.integers(len(files[second])))
-            while same and abs(left - right) < apart:
+            while same and abs(left - right) < separation:
                 right = int(draw.integers(len(files[second])))
             names = f"{first}_{left:03d}\t{second}_{right:03d}"
             lines.append(f"{same}\t{names}\t{files[first][left]}\t{files[second][right]}\n")

@@ -1,7 +1,7 @@
-"""Six problems of multivariate time series in the UEA archive's format, each with one thing to be seen.
+"""Six problems of multivariate time series in the UEA archive's format, each with one distinguishing feature.
 
-Lengths differ and say nothing of the class, and every channel is noisy. The archive itself (Bagnall et al. 2018) has 30
-problems, of which chen2023 takes ten.
+Lengths differ independently of the class, and every channel is noisy. The archive itself (Bagnall et al. 2018) has 30
+problems; chen2023 uses ten.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from jaxtyping import Float
 Series = Float[np.ndarray, "step channel"]
 SHORTEST, LONGEST = 40, 80
 NOISE = 0.3
-"""Standard deviation of the noise on every value, where a problem does not say another."""
+"""Default standard deviation of the noise on every value."""
 
 
 def phase(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """Two sines of one frequency; the class is the phase between them, in quarters of a turn."""
+    """Make two sines of one frequency; the class is the phase between them, in quarters of a turn."""
     angle = 2 * math.pi * (np.arange(steps) * draw.uniform(0.05, 0.1) + draw.uniform())
     both = np.stack([np.sin(angle), np.sin(angle - label * math.pi / 2)], axis=1)
     return both + draw.normal(0, NOISE, (steps, 2))
 
 
 LAGS = (-4, 0, 4)
-"""Steps by which the second channel follows the first."""
+"""Steps by which the second channel lags the first."""
 
 
 def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """A smooth random course, and the same some steps earlier, at once or later; the class is which.
+    """Make a smooth random course and a copy some steps earlier, simultaneous or later; the class is the lag.
 
     A course is a sum of four sines of random frequencies and phases. The third channel is another course.
     """
@@ -52,7 +52,7 @@ FREQUENCIES = (0.04, 0.07, 0.11, 0.16)
 
 
 def frequency(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """A sine that begins in the same quarter of its turn, in one of three channels; the class is its frequency.
+    """Make a sine that starts in the same quarter of its turn in one of three channels; the class is its frequency.
 
     The other channels are noise of the same size.
     """
@@ -63,7 +63,7 @@ def frequency(draw: np.random.Generator, label: int, steps: int) -> Series:
 
 
 def shape(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """Cylinder, bell or funnel (Saito 1994) at any place in one channel, another of the three in the second channel.
+    """Make a cylinder, bell or funnel (Saito 1994) at a random position, and a random one in the second channel.
 
     The class is the first channel's shape.
     """
@@ -83,7 +83,7 @@ def _event(draw: np.random.Generator, which: int, steps: int) -> Float[np.ndarra
 
 
 def chirp(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """Two channels whose frequency rises or falls between the same two values; the class is the direction."""
+    """Make two channels whose frequency rises or falls between the same two values; the class is the direction."""
     low, high = draw.uniform(0.01, 0.03), draw.uniform(0.1, 0.14)
     course = np.linspace(low, high, steps) if label else np.linspace(high, low, steps)
     angle = 2 * math.pi * (np.cumsum(course) + draw.uniform(0, 0.25))
@@ -92,21 +92,21 @@ def chirp(draw: np.random.Generator, label: int, steps: int) -> Series:
 
 
 def oscillators(draw: np.random.Generator, label: int, steps: int) -> Series:
-    """Three phase oscillators (Kuramoto 1975) of different frequencies; the class is which two are coupled.
+    """Simulate three phase oscillators (Kuramoto 1975) of different frequencies; the class is the coupled pair.
 
-    The coupled two fall into step, the third goes on by itself.
+    The coupled pair synchronises; the third runs freely.
     """
     # no two of these have their mean, where the coupled two meet, near the third
-    own = 2 * math.pi * np.array([0.05, 0.06, 0.11])[draw.permutation(3)]
+    frequencies = 2 * math.pi * np.array([0.05, 0.06, 0.11])[draw.permutation(3)]
     coupling = np.zeros((3, 3))
-    one, other = ((0, 1), (0, 2), (1, 2))[label]
-    coupling[one, other] = coupling[other, one] = 0.3
+    first, second = ((0, 1), (0, 2), (1, 2))[label]
+    coupling[first, second] = coupling[second, first] = 0.3
     angles = draw.uniform(0, 2 * math.pi, 3)
     values = np.empty((steps, 3))
     for step in range(steps):
         values[step] = np.sin(angles)
         pull = (coupling * np.sin(angles[None, :] - angles[:, None])).sum(1)
-        angles = angles + own + pull
+        angles = angles + frequencies + pull
     return values + draw.normal(0, 1, (steps, 3))
 
 
@@ -118,11 +118,11 @@ PROBLEMS: Mapping[str, tuple[Callable[[np.random.Generator, int, int], Series], 
     "chirp": (chirp, ("falling", "rising")),
     "oscillators": (oscillators, ("1-2", "1-3", "2-3")),
 }
-"""Problem → what makes one of its series, and the names of its classes."""
+"""Problem → function of one of its series, and the names of its classes."""
 
 
 def write(problem: str, folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``NAME_TRAIN.ts`` and ``NAME_TEST.ts`` with four decimals, the classes in turns."""
+    """Write ``NAME_TRAIN.ts`` and ``NAME_TEST.ts`` with four decimals, the classes in turns."""
     make, classes = PROBLEMS[problem]
     for at, (split, count) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, [*PROBLEMS].index(problem), at])
@@ -131,7 +131,9 @@ def write(problem: str, folder: Path, sizes: dict[str, int], seed: int) -> None:
             label = index % len(classes)
             values = make(draw, label, int(draw.integers(SHORTEST, LONGEST + 1)))
             lines.append(
-                ":".join([*(",".join(f"{value:.4f}" for value in one) for one in values.T), classes[label]])
+                ":".join(
+                    [*(",".join(f"{value:.4f}" for value in channel) for channel in values.T), classes[label]]
+                )
             )
         head = (
             f"@problemName {problem}\n@timeStamps false\n@missing false\n@univariate false\n"
