@@ -19,8 +19,7 @@ OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "core/operands",
 }  # fmt: skip
 OWN_FUNCTIONS = {
-    "attention_map": {"attention_report", "head_output_norm", "map_diversity", "maps_of_rows", "permuted_heads"},
-    "attention_patterns": {"pattern_mask"},
+    "attention_map": {"attention_report", "head_output_norm", "permuted_heads"},
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },

@@ -7,11 +7,17 @@ from PIL import Image
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
-from workbench.analyses.attention_patterns import induction_keys, pattern_share, uniform_overlap
+from workbench.analyses.attention_patterns import induction_keys, pattern_scores
+from workbench.analyses.tiles import Maps
 from workbench.core.errors import InputError
 
 BATCH, HEADS, TOKENS = 2, 3, 7
 PREVIOUS = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(-1).triu(-1)
+
+
+def previous_share(attn, visible=None, queries=None):
+    places = {"previous": lambda number, rows: PREVIOUS.nonzero(as_tuple=True)}
+    return pattern_scores(Maps(attn, visible, queries), places)["previous"]
 
 
 def attention(seed=0, causal=False):
@@ -23,7 +29,7 @@ def attention(seed=0, causal=False):
 
 def test_a_share_is_what_a_loop_computes_and_its_null_what_permutations_give():
     attn, visible = attention(causal=True), torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
-    found = pattern_share(attn, PREVIOUS, visible)
+    found = previous_share(attn, visible)
     source = torch.manual_seed(1)
     for b in range(BATCH):
         for h in range(HEADS):
@@ -42,7 +48,7 @@ def test_a_share_is_what_a_loop_computes_and_its_null_what_permutations_give():
 
 def test_even_attention_overlaps_wholly_and_the_null_is_that_of_random_weights():
     even = torch.full((1, 1, TOKENS, TOKENS), 1 / TOKENS, dtype=torch.float64)
-    found = uniform_overlap(even)
+    found = pattern_scores(Maps(even), {})["pattern_uniform"]
     assert found.value.item() == pytest.approx(1)
     weights = torch.distributions.Dirichlet(torch.ones(TOKENS, dtype=torch.float64))
     torch.manual_seed(2)
@@ -59,7 +65,7 @@ def test_a_head_that_follows_a_pattern_scores_one_and_padding_does_not_count():
     real = torch.arange(TOKENS)[None] < TOKENS - 2
     attn[..., TOKENS - 2 :, :] = torch.nan
     attn[..., TOKENS - 2 :] = 0
-    found = pattern_share(attn, PREVIOUS, queries=real)
+    found = previous_share(attn, queries=real)
     assert found.value.item() == 1
     assert found.null.mean.item() == pytest.approx(1 / (TOKENS - 2))
 
@@ -67,7 +73,7 @@ def test_a_head_that_follows_a_pattern_scores_one_and_padding_does_not_count():
 def test_what_is_no_attention_has_no_score():
     attn = attention()
     attn[0, 1, 2, 3] = torch.nan
-    found = pattern_share(attn, PREVIOUS)
+    found = previous_share(attn)
     assert found.value.isnan().nonzero().tolist() == [[0, 1]]
     assert found.null.z.isnan().nonzero().tolist() == [[0, 1]]
 

@@ -13,7 +13,7 @@ from scipy.spatial.distance import jensenshannon
 import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, gpt2, same, texts
-from workbench.analyses.attention_map import map_diversity, permuted_heads
+from workbench.analyses.attention_map import permuted_heads
 from workbench.analyses.class_attention import (
     attention_rollout,
     concentration,
@@ -23,7 +23,9 @@ from workbench.analyses.class_attention import (
     query_attention,
 )
 from workbench.analyses.layer import grid_positions
+from workbench.analyses.reductions import Diversity
 from workbench.analyses.segmentation import patch_foreground
+from workbench.analyses.tiles import Maps
 from workbench.captures.tokens import special_kinds
 from workbench.core.errors import InputError
 from workbench.runs.analyze import analyze
@@ -37,18 +39,22 @@ def maps(*shape, seed=0):
     return scores.softmax(-1)
 
 
+def rolled_out(layers, query):
+    return attention_rollout([Maps(attn) for attn in layers], query)
+
+
 def one_hot(*places, tokens=TOKENS):
     return torch.nn.functional.one_hot(torch.tensor(places), tokens).double()
 
 
 def test_the_row_is_that_of_the_query_in_every_bit_and_several_are_averaged():
     attn = maps(BATCH, HEADS, TOKENS, TOKENS).float()
-    row = query_attention(attn, one_hot(0, 4))
+    row = query_attention(Maps(attn), one_hot(0, 4))
     assert row.dtype == torch.float64
     assert torch.equal(row, torch.stack([attn[0, :, 0], attn[1, :, 4]]).double())
     weights = torch.zeros(BATCH, TOKENS)
     weights[:, 2:5] = 1 / 3
-    torch.testing.assert_close(query_attention(attn, weights), attn[:, :, 2:5].double().mean(-2))
+    torch.testing.assert_close(query_attention(Maps(attn), weights), attn[:, :, 2:5].double().mean(-2))
 
 
 def test_rows_that_are_not_read_may_hold_anything():
@@ -56,15 +62,8 @@ def test_rows_that_are_not_read_may_hold_anything():
     broken = attn.clone()
     broken[0, :, 1:] = math.nan
     broken[1, :, 0] = math.nan
-    row = query_attention(broken, one_hot(0, 3))
+    row = query_attention(Maps(broken), one_hot(0, 3))
     assert torch.equal(row, torch.stack([attn[0, :, 0], attn[1, :, 3]]))
-
-
-def test_a_query_that_does_not_fit_is_refused():
-    with pytest.raises(
-        InputError, match=r"query of shape \(2, 5\) does not fit attention of shape \(2, 3, 7, 7\)"
-    ):
-        query_attention(maps(BATCH, HEADS, TOKENS, TOKENS), torch.ones(BATCH, 5))
 
 
 def test_causal_is_what_sees_no_later_key():
@@ -92,31 +91,30 @@ def test_rollout_equals_a_loop_over_paths_of_one_token_at_a_time():
                         stepped[i][j] += (mean + (i == k)) / 2 * rolled[k][j]
             rolled = stepped
         for place in range(TOKENS):
-            found = attention_rollout(layers, one_hot(*[place] * BATCH))
+            found = rolled_out(layers, one_hot(*[place] * BATCH))
             torch.testing.assert_close(found[batch], torch.tensor(rolled[place], dtype=torch.float64))
 
 
 def test_rollout_of_one_layer_is_half_itself_and_of_many_still_sums_to_one():
     layers = [maps(BATCH, HEADS, TOKENS, TOKENS, seed=seed) for seed in range(LAYERS)]
     cls = one_hot(0, 0)
-    torch.testing.assert_close(attention_rollout(layers[:1], cls), (layers[0].mean(1)[:, 0] + cls) / 2)
-    torch.testing.assert_close(attention_rollout(layers, cls).sum(-1), torch.ones(BATCH, dtype=torch.float64))
-    torch.testing.assert_close(attention_rollout(torch.stack([*layers]), cls), attention_rollout(layers, cls))
-    order = attention_rollout(layers[::-1], cls)
-    assert not torch.allclose(order, attention_rollout(layers, cls))
+    torch.testing.assert_close(rolled_out(layers[:1], cls), (layers[0].mean(1)[:, 0] + cls) / 2)
+    torch.testing.assert_close(rolled_out(layers, cls).sum(-1), torch.ones(BATCH, dtype=torch.float64))
+    order = rolled_out(layers[::-1], cls)
+    assert not torch.allclose(order, rolled_out(layers, cls))
 
 
 def test_a_token_that_attends_to_nothing_stays_where_it_is():
     attn = maps(1, HEADS, TOKENS, TOKENS)
     attn[:, :, 5] = 0  # padding
-    torch.testing.assert_close(attention_rollout([attn, attn], one_hot(5)), one_hot(5))
+    torch.testing.assert_close(rolled_out([attn, attn], one_hot(5)), one_hot(5))
 
 
 def test_rollout_through_other_tokens_is_refused():
     with pytest.raises(InputError, match=r"number 0 of shape \(2, 3, 5, 5\) does not fit 7 tokens"):
-        attention_rollout([maps(2, 3, 5, 5), maps(2, 3, 7, 7)], one_hot(0, 0))
+        rolled_out([maps(2, 3, 5, 5), maps(2, 3, 7, 7)], one_hot(0, 0))
     with pytest.raises(InputError, match="at least one layer"):
-        attention_rollout([], one_hot(0))
+        rolled_out([], one_hot(0))
 
 
 def test_concentration_equals_its_formulas_one_token_at_a_time():
@@ -187,7 +185,7 @@ def test_the_share_on_a_mask_is_its_part_of_the_attention_on_patches():
 def test_diversity_of_maps_is_the_mean_over_queries():
     attn = maps(BATCH, HEADS, TOKENS, TOKENS)
     real = torch.tensor([[True] * TOKENS, [True] * 4 + [False] * 3])
-    found = map_diversity(attn, real, real)
+    found = Maps(attn, keys=real).reduced(Diversity())["diversity"].masked_fill(~real, math.nan).nanmean(-1)
     for place, count in enumerate((TOKENS, 4)):
         rows = attn[place, :, :count, :count]
         by_query = [
@@ -195,9 +193,10 @@ def test_diversity_of_maps_is_the_mean_over_queries():
         ]
         assert found[place].item() == pytest.approx(torch.stack(by_query).mean().item())
     same_heads = attn[:, :1].expand(-1, HEADS, -1, -1)
-    torch.testing.assert_close(map_diversity(same_heads), torch.zeros(BATCH, dtype=torch.float64))
+    alike = Maps(same_heads).reduced(Diversity())["diversity"]
+    torch.testing.assert_close(alike, torch.zeros(BATCH, TOKENS, dtype=torch.float64))
     apart = torch.stack([one_hot(*[head] * TOKENS) for head in range(HEADS)])
-    assert map_diversity(apart).item() == pytest.approx(1)
+    assert Maps(apart[None]).reduced(Diversity())["diversity"].mean().item() == pytest.approx(1)
 
 
 def test_permuted_heads_keep_their_weights_and_what_they_may_not_see():

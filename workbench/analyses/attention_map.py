@@ -8,7 +8,7 @@ Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021; sinks Xi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +19,6 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.class_attention import head_diversity
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -27,12 +26,19 @@ from workbench.analyses.layer import (
     over_windows,
     token_attention,
     visible_keys,
-    visible_of,
 )
 from workbench.analyses.reductions import Diversity, HeadOutput, Received, RowDistance, RowEntropy
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
-from workbench.analyses.tiles import Operands, Reduced, Reduction, count_tiled, report_broken, tiled_operands
-from workbench.captures import attention_output
+from workbench.analyses.tiles import (
+    Attention,
+    Maps,
+    Operands,
+    Reduced,
+    Reduction,
+    count_tiled,
+    layer_attention,
+    report_broken,
+)
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import checked
@@ -40,8 +46,6 @@ from workbench.core.options import NullSamples
 from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
-
-ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 
 # When `attention_report` lists a head; each is compared with a mean over the inputs.
 DEAD_NORM = 0.01  # output norm as a share of the layer's: below it
@@ -168,60 +172,47 @@ def head_maps(
 
     Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021, Fig. 7; sink Xiao et al. 2024.
     """
-    attn = attn.double()
     *batch, heads, n_queries, n_keys = attn.shape
-    real_query = _real("queries", queries, (*batch, n_queries), attn)[..., None, :]
-    real_key = _real("keys", keys, (*batch, n_keys), attn)[..., None, None, :]
-    seen = real_key.expand(attn.shape) if visible is None else visible_keys(visible, attn) & real_key
-
-    inside = real_query[..., None] & real_key
-    broken = ~torch.isfinite(attn) & inside
-    weights = torch.where(inside & ~broken, attn, 0)
-    rows = real_query.expand(*batch, heads, n_queries) & (seen.any(-1) | (weights != 0).any(-1))
-    faulty = broken.any(-1) | (weights < 0).any(-1) | ((weights.sum(-1) - 1).abs() > ROW_TOLERANCE)
-
-    received = (weights * rows[..., None]).sum(-2)
-    even = (seen.double() / seen.sum(-1, keepdim=True).clamp_min(1) * rows[..., None]).sum(-2)
-    return maps_of_rows(
-        rows,
-        faulty,
-        entropy=torch.special.entr(weights.clamp_min(0)).sum(-1),  # entr(0) = 0
-        keys=seen.sum(-1),
-        distance=_distances(weights, query_positions, key_positions),
-        received=received,
-        even=even,
-        nonfinite=broken.sum((-2, -1)),
+    for name, positions, count in (("query", query_positions, n_queries), ("key", key_positions, n_keys)):
+        if positions is not None and (positions.ndim != 2 or len(positions) != count):
+            raise InputError(
+                f"{name}_positions of shape {tuple(positions.shape)} do not fit the {count} tokens of axis {name}; "
+                f"expected ({count}, coordinates)"
+            )
+    seen = None if visible is None else visible_keys(visible, attn).reshape(-1, *attn.shape[-3:])
+    asking = _real("queries", queries, (*batch, n_queries), attn).reshape(-1, n_queries)
+    real = _real("keys", keys, (*batch, n_keys), attn).reshape(-1, n_keys)
+    found = Maps(attn.reshape(-1, *attn.shape[-3:]), seen, real).reduced(
+        *_map_sums(asking, query_positions, key_positions)
     )
+    return HeadMaps(*(part.reshape(*batch, heads) for part in _measures(found, asking)))
 
 
-def maps_of_rows(
-    rows: Bool[Tensor, "*batch head query"],
-    faulty: Bool[Tensor, "*batch head query"],
-    *,
-    entropy: Float[Tensor, "*batch head query"],
-    keys: Tensor,
-    distance: Float[Tensor, "*batch head query"] | None,
-    received: Float[Tensor, "*batch head key"],
-    even: Float[Tensor, "*batch head key"],
-    nonfinite: Tensor,
-) -> HeadMaps:
-    """The measures of `head_maps`, of sums over the keys of every row and over the rows of every key.
+def _map_sums(
+    queries: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
+) -> list[Reduction]:
+    """The reductions that `HeadMaps` is made of."""
+    sums: list[Reduction] = [RowEntropy(), Received(queries)]
+    if query_positions is not None and key_positions is not None:
+        sums.append(RowDistance(query_positions, key_positions))
+    return sums
 
-    ``rows`` are those that count, ``faulty`` those that are no distribution, ``keys`` how many each may see. NaN in
-    ``distance``: no key with a position has weight. ``received``, ``even``: sums over the rows that count.
-    ``nonfinite`` (*batch, head): entries that are NaN or infinite.
-    """
-    undefined = (faulty & rows).any(-1) | ~rows.any(-1)
-    count = rows.sum(-1)
-    room = keys.double().log()
+
+def _measures(found: Reduced, queries: Bool[Tensor, "batch query"] | None) -> HeadMaps:
+    """The measures of `head_maps`, of the sums of `_map_sums`; ``queries`` marks real tokens."""
+    real = torch.ones_like(found.broken) if queries is None else queries[:, None].expand(found.broken.shape)
+    rows = real & ((found.count > 0) | (found.total > 0) | found.broken)
+    undefined = (found.faulty & rows).any(-1) | ~rows.any(-1)
+    count, entropy, received = rows.sum(-1), found["entropy"], found["received"]
+    room = found.count.log()
     # a query that sees one key has no choice: its share is 0/0 and does not count
     choosing = rows & (room > 0)
     share = torch.where(choosing, entropy / room, 0).sum(-1) / choosing.sum(-1)
-    sink, sink_key = (received / count[..., None]).max(-1)
+    sink, sink_key = (received.attention / count[..., None]).max(-1)
     far = torch.full_like(sink, math.nan)
-    if distance is not None:
-        counted = rows & ~torch.isnan(distance)
-        far = torch.where(counted, distance, 0).sum(-1) / counted.sum(-1)
+    if "distance" in found.results:
+        counted = rows & ~torch.isnan(found["distance"])
+        far = torch.where(counted, found["distance"], 0).sum(-1) / counted.sum(-1)
 
     def known(values: Tensor) -> Tensor:
         return values.masked_fill(undefined, math.nan)
@@ -232,8 +223,8 @@ def maps_of_rows(
         distance=known(far),
         sink=known(sink),
         sink_key=sink_key.masked_fill(undefined, -1),
-        sink_uniform=known((even / count[..., None]).amax(-1)),
-        nonfinite=nonfinite,
+        sink_uniform=known((received.even / count[..., None]).amax(-1)),
+        nonfinite=(found.nonfinite * real).sum(-1),
     )
 
 
@@ -247,52 +238,10 @@ def _real(name: str, mask: Tensor | None, shape: tuple[int, ...], like: Tensor) 
     return mask.to(like.device).expand(shape)
 
 
-def _distances(
-    weights: Tensor, query_positions: Tensor | None, key_positions: Tensor | None
-) -> Tensor | None:
-    """Σ_j A_ij |p_i − p_j| / Σ_j A_ij over keys with a position, of every row; NaN where none of these has weight."""
-    if query_positions is None or key_positions is None:
-        return None
-    for name, positions, axis in (("query", query_positions, -2), ("key", key_positions, -1)):
-        if positions.ndim != 2 or positions.shape[0] != weights.shape[axis]:
-            raise InputError(
-                f"{name}_positions of shape {tuple(positions.shape)} do not fit the {weights.shape[axis]} "
-                f"tokens of axis {name}; expected ({weights.shape[axis]}, coordinates)"
-            )
-    distance = torch.cdist(
-        query_positions.to(weights), key_positions.to(weights), compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    placed = torch.isfinite(distance)
-    total = (weights * torch.where(placed, distance, 0)).sum(-1)
-    mass = (weights * placed).sum(-1)
-    return torch.where(mass > 0, total / mass, math.nan)
-
-
 @checked
 def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Tensor, "*batch head"]:
     """−Σ_j A_ij log A_ij in nats, mean over queries, with 0·log 0 = 0; from 0 to log N (Vig & Belinkov 2019)."""
     return head_maps(attn).entropy
-
-
-@checked
-def map_diversity(
-    attn: Float[Tensor, "*batch head query key"],
-    queries: Bool[Tensor, "*batch query"] | None = None,
-    keys: Bool[Tensor, "*batch key"] | None = None,
-) -> Float[Tensor, "*batch"]:
-    """`head_diversity` of every query, mean over the real ones; ``queries`` and ``keys`` mark real tokens.
-
-    NaN for a single head, and where no query attends to anything.
-    """
-    *batch, _, n_queries, n_keys = attn.shape
-    seen = torch.ones(*batch, n_keys, dtype=torch.bool) if keys is None else keys
-    rows = attn.transpose(-3, -2)
-    found = head_diversity(rows, seen.to(attn.device)[..., None, :].expand(*batch, n_queries, n_keys))
-    return (
-        found.nanmean(-1)
-        if queries is None
-        else found.masked_fill(~queries.to(found.device), math.nan).nanmean(-1)
-    )
 
 
 @checked
@@ -334,26 +283,24 @@ def head_output_norm(
     return torch.where(torch.isfinite(layer), square / layer, torch.nan).sqrt()
 
 
-class _Found(NamedTuple):
-    """What one layer gives: measures of its maps, head diversity where there are several heads, outputs."""
-
-    maps: HeadMaps
-    diversity: Measurement | None
-    output: Tensor | None
-    asking: Tensor | None
-    positions: Tensor | None
-
-
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Entropy, reach, sink and non-finite entries of every attention map, and each head's output norm."""
     need_token_attention(layer)
     record = layer.record
-    operands = tiled_operands(layer, options.method)
-    count_tiled(layer, operands is not None, "without a null distribution of head diversity")
-    found = _of_maps(layer, options) if operands is None else _of_tiles(layer, operands)
-    maps, windows, positions = found.maps, layer.window_column, found.positions
-    if found.diversity is not None:
-        yield found.diversity
+    attention = layer_attention(layer, options.method)
+    count_tiled(layer, isinstance(attention, Operands), "without a null distribution of head diversity")
+    _, heads, *size = attention.shape
+    asking = _asking(layer, attention)
+    here, positions = _positions(layer, size)
+    sums = _map_sums(asking, here, positions)
+    sums += [Diversity()] if heads > 1 else []
+    whole = record.head_out is None and record.v is not None and len(layer.heads) == layer.total_heads
+    sums += [HeadOutput(record.v)] if whole else []
+    found = attention.reduced(*sums)
+    report_broken(layer, found)
+    maps, windows = _measures(found, asking), layer.window_column
+    if heads > 1:
+        yield _diversity(layer, attention, found, asking, options.null_samples)
     yield Measurement(ATTENTION_ENTROPY, layer.per_input(maps.entropy), columns=windows)
     yield Measurement(ATTENTION_ENTROPY_SHARE, layer.per_input(maps.entropy_share), columns=windows)
     if positions is not None:
@@ -371,89 +318,20 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     else:
         counts = over_windows(counts, record.origin.image).sum(1)
     yield Measurement(NONFINITE, counts.double())
-    if found.output is not None:
-        norms = head_output_norm(layer.joined(found.output), found.asking)
-        yield Measurement(HEAD_OUTPUT_NORM, layer.choose_heads(norms))
-
-
-def _of_maps(layer: Layer, options: Options) -> _Found:
-    """From the maps, formed whole."""
-    record = layer.record
-    attn = token_attention(record)
     output = record.head_out
     if output is None and record.v is not None:
-        output = attention_output(attn, record.v)
-    kept = layer.choose_heads(attn)
-    real = layer.real_on(kept, -1, keys=True)
-    asking = _asking(layer, kept, kept.shape[-1], real)
-    visible = visible_of(layer, kept)
-    here, positions = _positions(layer, kept.shape[-2:])
-    maps = head_maps(
-        kept, visible=visible, queries=asking, keys=real, query_positions=here, key_positions=positions
-    )
-    return _Found(
-        maps,
-        _diversity(layer, kept, visible, asking, real, options.null_samples),
-        output,
-        asking,
-        positions,
-    )
-
-
-def _of_tiles(layer: Layer, operands: Operands) -> _Found:
-    """The same from tiles."""
-    record, q, k = layer.record, operands.q, operands.k
-    size = q.shape[-2], k.shape[-2]
-    asking = _asking(layer, q, size[1], operands.keys)
-    here, positions = _positions(layer, size)
-    wanted: list[Reduction] = [RowEntropy(), Received(asking)]
-    if here is not None and positions is not None:
-        wanted.append(RowDistance(here, positions))
-    if q.shape[1] > 1:
-        wanted.append(Diversity())
-    output, whole = record.head_out, len(layer.heads) == layer.total_heads
-    if output is None and record.v is not None and whole:
-        wanted.append(HeadOutput(record.v))
-    found = operands.reduced(*wanted)
-    report_broken(layer, found)
-    if output is None and record.v is not None:
-        output = _output(found if whole else _all_heads(layer).reduced(HeadOutput(record.v)))
-    real = torch.ones_like(found.broken) if asking is None else asking[:, None].expand(found.broken.shape)
-    received = found["received"]
-    keys_held = size[1] if operands.keys is None else operands.keys.sum(-1)[:, None]
-    maps = maps_of_rows(
-        real & ((found.count > 0) | (found.total > 0)),
-        found.broken | ((found.total - 1).abs() > ROW_TOLERANCE),
-        entropy=found["entropy"],
-        keys=found.count,
-        distance=found.results.get("distance"),
-        received=received.attention,
-        even=received.even,
-        nonfinite=(found.broken & real).sum(-1) * keys_held,
-    )
-    diversity = None
-    if q.shape[1] > 1:
-        values = found["diversity"].masked_fill(found.broken.any(1).any(-1)[:, None], math.nan)
-        values = values.masked_fill(~real[:, 0], math.nan).nanmean(-1)
-        diversity = Measurement(
-            ATTENTION_DIVERSITY, layer.per_input(values), ("input",), columns=layer.window_column
+        if not whole:  # a head's output is compared with the mean over all heads
+            found = layer_attention(replace(layer, chosen_heads=None), options.method).reduced(
+                HeadOutput(record.v)
+            )
+        output = found["output"].masked_fill(found.broken[..., None], math.nan)
+    if output is not None:
+        yield Measurement(
+            HEAD_OUTPUT_NORM, layer.choose_heads(head_output_norm(layer.joined(output), asking))
         )
-    return _Found(maps, diversity, output, asking, positions)
 
 
-def _output(reduced: Reduced) -> Tensor:
-    """What the heads put out, NaN where their scores are no numbers."""
-    return reduced["output"].masked_fill(reduced.broken[..., None], math.nan)
-
-
-def _all_heads(layer: Layer) -> Operands:
-    """Of the chosen heads and the others, whose mean a head's output is compared with."""
-    operands = tiled_operands(replace(layer, chosen_heads=None), "tiled")
-    assert operands is not None  # tiles are asked for
-    return operands
-
-
-def _positions(layer: Layer, size: tuple[int, ...]) -> tuple[Tensor | None, Tensor | None]:
+def _positions(layer: Layer, size: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
     """Where queries and keys are, for maps of so many of both that are of the same tokens."""
     square = size[0] == size[1] and layer.record.source == "self"
     stepwise = layer.step is not None and layer.record.source == "self"  # its query is the last token
@@ -461,43 +339,42 @@ def _positions(layer: Layer, size: tuple[int, ...]) -> tuple[Tensor | None, Tens
     return (positions if positions is None or square else positions[-1:]), positions
 
 
-def _asking(layer: Layer, of_queries: Tensor, keys: int, real: Tensor | None) -> Tensor | None:
+def _asking(layer: Layer, attention: Attention) -> Tensor | None:
     """Mask of the queries that are real tokens: those of the keys, but in cross attention; None for a single query."""
     if layer.record.source == "cross":
-        return layer.real_on(of_queries, -2)
-    return real if of_queries.shape[-2] == keys else None
+        return layer.real_on(attention[0], 2)
+    return attention.keys if attention.shape[2] == attention.shape[3] else None
 
 
 def _diversity(
-    layer: Layer,
-    kept: Tensor,
-    visible: Tensor | None,
-    asking: Tensor | None,
-    real: Tensor | None,
-    null_samples: int,
-) -> Measurement | None:
+    layer: Layer, attention: Attention, found: Reduced, asking: Tensor | None, null_samples: int
+) -> Measurement:
     """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
 
-    None for a single head; NaN for maps that are no distributions.
+    NaN for maps that are no distributions. Without a null distribution where no map is formed.
     """
-    if kept.shape[1] < 2:
-        return None
-    broken = ~(torch.isfinite(kept) & (kept >= 0)).all(-1).all(-1).all(-1)
-    maps = torch.where(broken[:, None, None, None], torch.nan, kept.double())
-    values = layer.per_input(map_diversity(maps, asking, real))
+    broken = found.broken.any(-1).any(-1)
+    values = found["diversity"].masked_fill(broken[:, None], math.nan)
+    if asking is not None:
+        values = values.masked_fill(~asking.to(values.device), math.nan)
+    values = layer.per_input(values.nanmean(-1))
     columns, null = layer.window_column, None
-    if null_samples:
-        seen = torch.ones_like(kept, dtype=torch.bool) if visible is None else visible
+    if null_samples and isinstance(attention, Maps):
         drawn = []
-        for place, seed in enumerate(layer.seeds(len(kept))[:: len(layer.heads)]):
+        for place, seed in enumerate(layer.seeds(len(broken))[:: len(layer.heads)]):
             source = torch.Generator().manual_seed(seed)
-            own, shown = maps[place], seen[place]
-            if real is not None:  # samples must not depend on how much padding there is
-                own, shown = (part[..., real[place]] for part in (own, shown))
+            own = attention.attn[place].double().masked_fill(broken[place], math.nan)
+            shown = (
+                torch.ones_like(own, dtype=torch.bool)
+                if attention.visible is None
+                else attention.visible[place]
+            )
+            if attention.keys is not None:  # samples must not depend on how much padding there is
+                own, shown = (part[..., attention.keys[place]] for part in (own, shown))
             if asking is not None:
                 own, shown = (part[:, asking[place]] for part in (own, shown))
-            permuted = [map_diversity(permuted_heads(own, shown, source)) for _ in range(null_samples)]
-            drawn.append(torch.stack(permuted))
+            permuted = (Maps(permuted_heads(own, shown, source)[None]) for _ in range(null_samples))
+            drawn.append(torch.cat([maps.reduced(Diversity())["diversity"].nanmean(-1) for maps in permuted]))
         null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
         columns = columns | {"null": "permutation"}
     return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)

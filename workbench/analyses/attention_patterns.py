@@ -9,16 +9,15 @@ Sources: Clark et al. 2019 (next, previous and special tokens); Xiao et al. 2024
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from annotated_types import Gt, Le
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from workbench.analyses.layer import (
@@ -26,22 +25,16 @@ from workbench.analyses.layer import (
     NotApplicable,
     need_token_attention,
     patch_places,
-    token_attention,
-    visible_keys,
-    visible_of,
 )
-from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, RowSquares
+from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, PatternSums, RowSquares
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.analyses.segmentation import Masks, patch_segments
-from workbench.analyses.tiles import Operands, count_tiled, report_broken, tiled_operands
-from workbench.core import operands
+from workbench.analyses.tiles import Attention, Operands, Reduced, count_tiled, layer_attention, report_broken
 from workbench.core.null_distributions import ROUNDING, Null
-from workbench.core.operands import check_axes, checked
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 _BAND = 1.959964  # standard deviations to either side of the mean that hold 95 % of a normal distribution
 _PERMUTED = (
     "null: each query's weights permuted among the keys it may see (mean and deviation exact, band normal)"
@@ -110,66 +103,36 @@ class Score(NamedTuple):
     null: Null
 
 
-@checked
-def pattern_share(
-    attn: Float[Tensor, "*batch head query key"],
-    pattern: Bool[Tensor, "*batch #head query key"],
-    visible: Bool[Tensor, "*batch #head query key"] | None = None,
-    queries: Bool[Tensor, "*batch query"] | None = None,
-) -> Score:
-    """Share of attention on the keys of a pattern, mean over queries that see such a key and another one.
+def pattern_scores(
+    attention: Attention, places: Mapping[str, PatternPlaces], layer: Layer | None = None
+) -> dict[str, Score]:
+    """Share of attention on the keys of patterns, by name, and under "pattern_uniform" the overlap with even attention.
 
-    ``visible`` (true = may attend) and ``queries`` (real tokens) leave out the rest. The null distribution permutes the
-    weights of every query among the keys it may see: with k of m keys in the pattern a row's share has mean k/m of its
-    sum, and k (m − k) / (m − 1) times the variance of its weights. NaN for heads whose rows are no distributions.
-    Patterns: Clark et al. 2019, Olsson et al. 2022, Xiao et al. 2024.
+    A share is the mean over queries that see a key of the pattern and another one (Clark et al. 2019, Olsson et al.
+    2022, Xiao et al. 2024). Its null distribution permutes the weights of every query among the keys it may see: with k
+    of m keys in the pattern a row's share has mean k/m of its sum, and k (m − k) / (m − 1) times the variance of its
+    weights. The overlap is Σ_j min(A_ij, 1/m) over the m keys that a query may see, mean over queries that see two or
+    more, 1 where even; its null distribution draws the weights evenly from all distributions over m keys (Dirichlet of
+    ones; moments after Wolpert & Wolf 1995), with mean 1 − (1 − 1/m)^m. NaN for heads whose rows are no distributions.
+    Rows with scores that are NaN or infinite are counted in the notes of ``layer``.
     """
-    weights, seen, asking, faulty = _rows(attn, visible, queries)
-    on = (pattern.to(attn.device) & seen).expand(weights.shape)
-    return _share(
-        asking,
-        faulty,
-        on=torch.where(on, weights, 0).sum(-1),
-        chosen=on.sum(-1).double(),
-        total=weights.sum(-1),
-        squares=weights.square().sum(-1),
-        keys=seen.sum(-1).double(),
-    )
+    found = attention.reduced(OnPatterns(places), RowSquares(), EvenOverlap())
+    report_broken(layer, found)
+    asking = found.count > 0
+    if attention.keys is not None:
+        asking = asking & attention.keys.to(asking.device)[:, None]
+    faulty = (found.faulty & asking).any(-1)
+    scores = {name: _share(asking, faulty, found, on) for name, on in found["patterns"].items()}
+    return scores | {PATTERN_UNIFORM.name: _overlap(asking, faulty, found["overlap"], found.count)}
 
 
-def _share(
-    asking: Tensor,
-    faulty: Tensor,
-    *,
-    on: Tensor,
-    chosen: Tensor,
-    total: Tensor,
-    squares: Tensor,
-    keys: Tensor,
-) -> Score:
-    """The score and its null, of what each row gives to ``chosen`` of the ``keys`` that it sees."""
+def _share(asking: Tensor, faulty: Tensor, found: Reduced, on: PatternSums) -> Score:
+    """The score and its null, of what each row gives to the pattern's keys among those that it sees."""
+    chosen, keys = on.keys, found.count
     counted = asking & (chosen > 0) & (chosen < keys)
-    spread = (squares / keys - (total / keys).square()).clamp_min(0)
+    spread = (found["squares"] / keys - (found.total / keys).square()).clamp_min(0)
     variance = chosen * (keys - chosen) / (keys - 1) * spread
-    return _mean(counted, faulty, on, total * chosen / keys, variance)
-
-
-@checked
-def uniform_overlap(
-    attn: Float[Tensor, "*batch head query key"],
-    visible: Bool[Tensor, "*batch #head query key"] | None = None,
-    queries: Bool[Tensor, "*batch query"] | None = None,
-) -> Score:
-    """Σ_j min(A_ij, 1/m) over the m keys that a query may see, mean over queries that see two or more; 1 where even.
-
-    The null distribution draws the weights evenly from all distributions over m keys (Dirichlet of ones; moments after
-    Wolpert & Wolf 1995): its mean is 1 − (1 − 1/m)^m.
-    """
-    weights, seen, asking, faulty = _rows(attn, visible, queries)
-    m = seen.sum(-1).double()
-    even = 1 / m.clamp_min(2)
-    overlap = torch.where(seen, torch.minimum(weights, even[..., None]), 0).sum(-1)
-    return _overlap(asking, faulty, overlap, m)
+    return _mean(counted, faulty, on.weight, found.total * chosen / keys, variance)
 
 
 def _overlap(asking: Tensor, faulty: Tensor, overlap: Tensor, m: Tensor) -> Score:
@@ -183,24 +146,6 @@ def _overlap(asking: Tensor, faulty: Tensor, overlap: Tensor, m: Tensor) -> Scor
     product = (1 - 2 * (1 - even) ** (m + 1) + (1 - 2 * even) ** (m + 1)) / (m * (m + 1))
     variance = (m * square + m * (m - 1) * product - mean.square()).clamp_min(0)
     return _mean(counted, faulty, overlap, mean, variance)
-
-
-def _rows(
-    attn: Tensor, visible: Tensor | None, queries: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights on visible keys, which keys those are, the real queries, and the heads that are no attention."""
-    check_axes("attn", attn, operands.ATTENTION)
-    attn = attn.double()
-    seen = visible_keys(visible, attn)
-    asking = torch.ones(attn.shape[:-1], dtype=torch.bool, device=attn.device)
-    if queries is not None:
-        asking = queries.to(attn.device)[..., None, :].expand(asking.shape)
-        seen = seen & queries.to(attn.device)[..., None, None, :]
-    asking = asking & seen.any(-1)
-    weights = torch.where(seen, attn, 0)
-    wrong = ~torch.isfinite(weights).all(-1) | (weights < 0).any(-1)
-    wrong |= (weights.sum(-1) - 1).abs() > ROW_TOLERANCE
-    return weights, seen, asking, (wrong & asking).any(-1)
 
 
 def _mean(counted: Tensor, faulty: Tensor, value: Tensor, mean: Tensor, variance: Tensor) -> Score:
@@ -341,69 +286,23 @@ def _alike(segments: Tensor, rows: range) -> tuple[Tensor, Tensor]:
     return queries[others], keys[others]
 
 
-def pattern_mask(places: PatternPlaces, inputs: int, count: int) -> Bool[Tensor, "batch 1 query key"]:
-    """The pairs of a pattern as a mask."""
-    mask = torch.zeros(inputs, 1, count, count, dtype=torch.bool)
-    for number in range(inputs):
-        mask[(number, 0, *places(number, range(count)))] = True
-    return mask
-
-
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Every pattern that the layer's tokens can have, of every head."""
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, each of which attends within itself")
-    operands = tiled_operands(layer, options.method)
-    if operands is None:
-        attn = layer.choose_heads(token_attention(layer.record))
-        queries, keys = attn.shape[-2:]
-        scores_of = partial(_of_maps, layer, attn)
-    else:
-        queries, keys = operands.q.shape[-2], operands.k.shape[-2]
-        scores_of = partial(_of_tiles, layer, operands)
+    attention = layer_attention(layer, options.method)
+    *_, queries, keys = attention.shape
     if queries != keys:
         raise NotApplicable(f"attends from {queries} tokens to {keys}, and patterns are of one kind of token")
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
-    count_tiled(layer, operands is not None)
-    for metric, score in scores_of(dict(patterns(layer, keys, options))):
-        null = "dirichlet" if metric is PATTERN_UNIFORM else "permutation"
-        yield Measurement(metric, score.value, null=score.null, columns={"null": null})
-
-
-def _of_maps(
-    layer: Layer, attn: Tensor, known: dict[Metric, PatternPlaces]
-) -> Iterator[tuple[Metric, Score]]:
-    """Every score from maps that are formed whole."""
-    real, visible = layer.real_on(attn, -1), visible_of(layer, attn)
-    for metric, places in known.items():
-        pattern = pattern_mask(places, len(attn), attn.shape[-1])
-        yield metric, pattern_share(attn, pattern, visible, real)
-    yield PATTERN_UNIFORM, uniform_overlap(attn, visible, real)
-
-
-def _of_tiles(
-    layer: Layer, operands: Operands, known: dict[Metric, PatternPlaces]
-) -> Iterator[tuple[Metric, Score]]:
-    """The same from tiles."""
-    places = {metric.name: part for metric, part in known.items()}
-    found = operands.reduced(OnPatterns(places), RowSquares(), EvenOverlap())
-    report_broken(layer, found)
-    asking = found.count > 0
-    if operands.keys is not None:
-        asking = asking & operands.keys[:, None]
-    faulty = ((found.broken | ((found.total - 1).abs() > ROW_TOLERANCE)) & asking).any(-1)
-    for metric in known:
-        on = found["patterns"][metric.name]
-        yield (
-            metric,
-            _share(
-                asking, faulty, on=on.weight, chosen=on.keys, total=found.total, squares=found["squares"],
-                keys=found.count,
-            ),
-        )  # fmt: skip
-    yield PATTERN_UNIFORM, _overlap(asking, faulty, found["overlap"], found.count)
+    count_tiled(layer, isinstance(attention, Operands))
+    metrics = {metric.name: metric for metric in ANALYSIS.metrics}
+    places = {metric.name: part for metric, part in patterns(layer, keys, options)}
+    for name, score in pattern_scores(attention, places, layer).items():
+        null = "dirichlet" if name == PATTERN_UNIFORM.name else "permutation"
+        yield Measurement(metrics[name], score.value, null=score.null, columns={"null": null})
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:

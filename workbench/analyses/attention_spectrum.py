@@ -35,7 +35,7 @@ from workbench.analyses.null_values import null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, OfValues, Single
 from workbench.analyses.tiled_spectra import attention_leading
-from workbench.analyses.tiles import Operands, count_tiled, reduce_tiles, tiled_operands
+from workbench.analyses.tiles import Operands, count_tiled, layer_operands, reduce_tiles
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.core.operands import TOKENS, check_axes, check_finite, checked, map_heads, stack_heads
@@ -256,8 +256,7 @@ def _in_tiles(layer: Layer, options: Options) -> bool:
 def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
     """`measure` without whole matrices: the leading singular triplets, by products in tiles."""
     need_token_attention(layer)
-    operands = tiled_operands(layer, "tiled")
-    assert operands is not None  # tiles are asked for
+    operands = layer_operands(layer)
     queries, keys = operands.q.shape[-2], operands.k.shape[-2]
     if queries != keys:
         raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")

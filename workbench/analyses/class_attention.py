@@ -31,11 +31,10 @@ from workbench.analyses.membership import placed_share
 from workbench.analyses.reductions import Received
 from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.analyses.segmentation import Masks, patch_foreground
-from workbench.analyses.tiles import Mask, Operands, count_tiled, report_broken, tiled_operands
+from workbench.analyses.tiles import Attention, Maps, Operands, count_tiled, layer_attention, report_broken
 from workbench.captures import LayerRecord
-from workbench.core import operands
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, checked
+from workbench.core.operands import checked
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -130,22 +129,20 @@ CLASS_ATTENTION_MASK = Metric(
 )
 
 
-@checked
 def query_attention(
-    attn: Float[Tensor, "*batch head query key"], query: Float[Tensor, "*batch query"]
-) -> Float[Tensor, "*batch head key"]:
+    attention: Attention, query: Float[Tensor, "batch query"], layer: Layer | None = None
+) -> Float[Tensor, "batch head key"]:
     """The row of attention of one query, or the mean of several: ``query`` holds the weight of each, summing to 1.
 
-    float64; rows of weight 0 do not matter, whatever they hold. Raises `InputError` where the weights do not fit.
+    float64; rows of weight 0 do not matter, whatever they hold. NaN where a row with a weight is no attention,
+    which is counted in the notes of ``layer``.
     """
-    if query.shape != (*attn.shape[:-3], attn.shape[-2]):
-        raise InputError(
-            f"query of shape {tuple(query.shape)} does not fit attention of shape {tuple(attn.shape)}; expected one "
-            "weight per query of each input"
-        )
-    read = (query > 0).flatten(0, -2).any(0)
-    weights = query[..., read].to(attn.device, torch.float64)[..., None, :, None]
-    return torch.where(weights > 0, weights * attn[..., read.to(attn.device), :].double(), 0.0).sum(-2)
+    read = (query > 0).any(0).nonzero()[:, 0]
+    # what a model gives to padding that no mask hides is part of its row
+    found = attention._replace(keys=None).of_queries(read).reduced(Received(query[:, read]))
+    report_broken(layer, found)
+    broken = (found.broken & (query[:, None, read] > 0)).any(-1)
+    return found["received"].attention.masked_fill(broken[..., None], math.nan)
 
 
 def is_causal(
@@ -156,29 +153,31 @@ def is_causal(
     return attn.shape[-1] > 1 and not bool(ahead.any())
 
 
-@checked
 def attention_rollout(
-    maps: Sequence[Float[Tensor, "*batch head token token"]], query: Float[Tensor, "*batch token"]
-) -> Float[Tensor, "*batch token"]:
+    layers: Sequence[Attention], query: Float[Tensor, "batch token"]
+) -> Float[Tensor, "batch token"]:
     """What a query draws from each input token through several layers: query · Ã_L ⋯ Ã_1 (Abnar & Zuidema 2020).
 
-    Ã is the mean of A over heads plus the identity, for the residual connection, its rows scaled to 1. ``maps`` come in
-    the order of the layers, the first one first; ``query`` as in `query_attention`. float64. Raises `InputError`
-    without a layer, and for maps of another number of tokens.
+    Ã is the mean of A over heads plus the identity, for the residual connection, its rows scaled to 1. ``layers`` are
+    the attention of each, the first one first; ``query`` as in `query_attention`. float64. Raises `InputError` without
+    a layer, and for attention between another number of tokens.
     """
-    if not len(maps):  # a stack of maps has no truth value
+    if not layers:
         raise InputError("rollout needs the attention of at least one layer")
     row = query.double()
-    for number, attn in reversed(list(enumerate(maps))):
-        check_axes("maps", attn, operands.ATTENTION)
-        if attn.shape[-2:] != (row.shape[-1],) * 2:
+    for number, attention in reversed(list(enumerate(layers))):
+        if attention.shape[-2:] != (row.shape[-1],) * 2:
             raise InputError(
-                f"rollout multiplies maps of the same tokens; number {number} of shape {tuple(attn.shape)} does not "
-                f"fit {row.shape[-1]} tokens"
+                f"rollout multiplies maps of the same tokens; number {number} of shape {attention.shape} does not fit "
+                f"{row.shape[-1]} tokens"
             )
-        attn = attn.double().mean(-3)
-        row = row / (attn.sum(-1) + 1)
-        row = row + (row[..., None, :] @ attn).squeeze(-2)
+        own = row / 2
+        found = attention._replace(keys=None).reduced(Received(own))
+        sums = found.total.mean(1) + 1
+        if bool(((sums != 2) & (row > 0)).any()):  # queries that see nothing, in some heads
+            own = row / sums
+            found = attention._replace(keys=None).reduced(Received(own))
+        row = own + found["received"].attention.mean(1)
     return row
 
 
@@ -311,32 +310,23 @@ def class_rows(
     need_token_attention(layer)
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
-    operands = tiled_operands(layer, options.method)
-    count_tiled(layer, operands is not None)
-    queries, tokens = _map_size(layer.record)
+    attention = layer_attention(layer, options.method)
+    count_tiled(layer, isinstance(attention, Operands))
+    batch, _, queries, tokens = attention.shape
     if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
         raise NotApplicable(f"attends to {tokens} tokens that are not those of the input")
-    records = [*layer.before, layer.record] if options.rollout else []
-    if operands is None:
-        attn = token_attention(layer.record)
-        shape = len(attn), queries, tokens
-        how, weights = class_queries(layer, shape, options.query, lambda real: is_causal(attn, real))
-        rows = layer.choose_heads(query_attention(attn, weights))
-    else:
-        shape = len(operands.q), queries, tokens
-        how, weights = class_queries(
-            layer, shape, options.query, lambda real: _hides_later(operands.mask, real)
-        )
-        weights = weights.to(operands.q.device, torch.float64)
-        rows = _row_in_tiles(layer, operands, weights)
+    how, weights = class_queries(
+        layer, (batch, queries, tokens), options.query, lambda real: _hides_later(attention, real)
+    )
+    weights = weights.to(attention[0].device, torch.float64)
+    rows = query_attention(attention, weights, layer)
     found = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
-    if records:
+    if options.rollout:
+        records = [*layer.before, layer.record]
         _need_rollout(records)
-        found[ROLLOUT] = (
-            attention_rollout([token_attention(record) for record in records], weights.to(rows.device))
-            if operands is None
-            else _rollout_in_tiles(layer, records, weights)
-        )[:, None]
+        every = [replace(layer, record=record, chosen_heads=None) for record in records]
+        layers = [layer_attention(layer, options.method) for layer in every]
+        found[ROLLOUT] = attention_rollout(layers, weights)[:, None]
     return how, found
 
 
@@ -348,8 +338,11 @@ def _map_size(record: LayerRecord) -> tuple[int, int]:
     return queries, keys
 
 
-def _hides_later(mask: Mask, real: Bool[Tensor, "batch token"]) -> bool:
-    """Whether a mask hides every later token from the real ones; of a tensor a few rows at a time."""
+def _hides_later(attention: Attention, real: Bool[Tensor, "batch token"]) -> bool:
+    """Whether every later token is hidden from the real ones; of a mask that is a tensor a few rows at a time."""
+    if isinstance(attention, Maps):
+        return is_causal(attention.attn, real)
+    mask = attention.mask
     tokens = real.shape[-1]
     if tokens < 2 or (mask.causal and mask.offset <= 0):
         return tokens > 1
@@ -364,38 +357,6 @@ def _hides_later(mask: Mask, real: Bool[Tensor, "batch token"]) -> bool:
         if bool(((seen & ahead).any(-1) & real.to(part.device)[:, None, rows]).any()):
             return False
     return True
-
-
-def _row_in_tiles(
-    layer: Layer, operands: Operands, weights: Float[Tensor, "batch query"]
-) -> Float[Tensor, "batch head key"]:
-    """`query_attention` without its map: of the queries with a weight alone."""
-    read = (weights > 0).any(0).nonzero()[:, 0]
-    # what a model gives to padding that no mask hides is part of its row
-    few = operands._replace(keys=None).of_queries(read)
-    found = few.reduced(Received(weights[:, read]))
-    report_broken(layer, found)
-    broken = (found.broken & (weights[:, None, read] > 0)).any(-1)
-    return found["received"].attention.masked_fill(broken[..., None], math.nan)
-
-
-def _rollout_in_tiles(
-    layer: Layer, records: list[LayerRecord], weights: Float[Tensor, "batch token"]
-) -> Float[Tensor, "batch token"]:
-    """`attention_rollout`, each layer by one product of its row with the maps."""
-    row = weights
-    for record in reversed(records):
-        operands = tiled_operands(replace(layer, record=record, chosen_heads=None), "tiled")
-        assert operands is not None  # tiles are asked for
-        operands = operands._replace(keys=None)
-        own = row / 2
-        found = operands.reduced(Received(own))
-        sums = found.total.mean(1) + 1
-        if bool(((sums != 2) & (row > 0)).any()):  # queries that see nothing, in some heads
-            own = row / sums
-            found = operands.reduced(Received(own))
-        row = own + found["received"].attention.mean(1)
-    return row
 
 
 def _need_rollout(records: list[LayerRecord]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.analyses.tiles import Reduction, Shape, Tile, row_sums
 from workbench.core.errors import InputError
 
-PatternPlaces = Callable[[int, range], tuple[Tensor, Tensor]]
+PatternPlaces = Callable[[int, range], tuple[Tensor, ...]]
 """The keys of a pattern: of (input, some queries in a row) the numbers of queries and keys, pair by pair."""
 
 
@@ -47,6 +47,8 @@ class RowEntropy(_OfRows):
     name = "entropy"
 
     def of(self, tile: Tile) -> Tensor:
+        if tile.below is None or tile.log_sum is None:
+            return torch.special.entr(tile.weights).sum(-1)
         spent = tile.sum_of(tile.below)
         if bool(torch.isnan(spent).any()):  # a score of −∞ that no mask asked for: 0 · ∞
             spent = row_sums(torch.where(tile.weights > 0, tile.weights * tile.below, 0))

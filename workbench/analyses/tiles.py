@@ -1,10 +1,13 @@
 """Attention in tiles: what is a sum over its queries or keys, without the matrix of queries × keys.
 
-A tile is some queries of some heads against every key that these may see. Its scores are formed once, float32 (float64
-operands stay float64); their row maxima and log-sum-exp turn them into weights where they stand (Milakov & Gimelshein
-2018; Rabe & Staats 2021), and the reductions take what they need of it. Sums over keys are added up in float64. Memory
-grows with the number of keys, time with the number of pairs that see each other: keys that a causal or windowed mask
-hides from all queries of a tile are never formed. Queries of one group read their shared keys unexpanded.
+`layer_attention` gives a layer's attention as `Operands`, worked through in tiles, or as `Maps`, one tile per input.
+
+A tile of operands is some queries of some heads against every key that these may see. Its scores are formed once,
+float32 (float64 operands stay float64); their row maxima and log-sum-exp turn them into weights where they stand
+(Milakov & Gimelshein 2018; Rabe & Staats 2021), and the reductions take what they need of it. Sums over keys are added
+up in float64. Memory grows with the number of keys, time with the number of pairs that see each other: keys that a
+causal or windowed mask hides from all queries of a tile are never formed. Queries of one group read their shared keys
+unexpanded.
 
 B batch, H query head, K key head, N query, M key, D head_dim.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -21,7 +24,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.layer import NEVER, WINDOW_MASK, Layer, NotApplicable, need_room_for_maps
+from workbench.analyses.layer import (
+    NEVER,
+    WINDOW_MASK,
+    Layer,
+    NotApplicable,
+    need_room_for_maps,
+    token_attention,
+    visible_of,
+)
 from workbench.analyses.registry import Method, OfMatrices
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError, UnknownName
@@ -38,6 +49,7 @@ _SHARP = (
     0.5  # below it what lies beside a row's largest weight is added up without that weight, to all its digits
 )
 _PLACES = 8
+ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 _SAME = 1e-3  # of an entry of attention, which is at most 1: beyond the rounding of single precision
 _COMPARED = 4
 
@@ -120,10 +132,10 @@ class _Seen(NamedTuple):
 class Tile:
     """Some queries of some heads, and the keys ``columns`` that they may see; everything else is 0.
 
-    weights: attention (head, query, key). below: each score less the largest of its row, 0 where hidden. log_sum:
-    log Σ exp(below), (head, query), so that log attention is ``below − log_sum``. total: the sum of a row's weights on
-    keys that are no padding, 1 but for rows that see nothing. visible, count: as the mask says, with 1 head where it is
-    that of all. spare: a buffer like the weights.
+    weights: attention (head, query, key). total: the sum of a row's weights on keys that are no padding, 1 but for rows
+    that see nothing. visible, count: as the mask says, with 1 head where it is that of all. below: each score less the
+    largest of its row, 0 where hidden; log_sum: log Σ exp(below), (head, query), so that log attention is
+    ``below − log_sum``. spare: a buffer like the weights. These three are None where maps are given whole.
     """
 
     batch: int
@@ -131,12 +143,12 @@ class Tile:
     rows: slice
     columns: slice
     weights: Tensor
-    below: Tensor
-    log_sum: Tensor
     total: Tensor
     visible: Tensor | None
     count: Tensor
-    spare: Tensor
+    below: Tensor | None = None
+    log_sum: Tensor | None = None
+    spare: Tensor | None = None
 
     @property
     def place(self) -> tuple[int, slice, slice]:
@@ -202,8 +214,10 @@ class Reduction(ABC):
 class Reduced:
     """What came of all tiles: results by the names of reductions, and of every row (batch, head, query) how it went.
 
-    log_normaliser: log Σ_j exp(score), −∞ where a query sees nothing; total, count: as in `Tile`; broken: rows with a
-    score that is NaN or +∞, whose weights count as 0; places: where such scores stood, the first few.
+    log_normaliser: log Σ_j exp(score), −∞ where a query sees nothing (and for maps, whose scores are unknown); total,
+    count: as in `Tile`; broken: rows with a score that is NaN or +∞, whose weights count as 0 (of maps rows with a
+    weight that is NaN, infinite or negative, each of which counts as 0); nonfinite: weights of a row that are NaN or
+    infinite; places: where such scores stood, the first few.
     """
 
     results: dict[str, Any]
@@ -211,7 +225,32 @@ class Reduced:
     total: Tensor
     count: Tensor
     broken: Tensor
+    nonfinite: Tensor
     places: list[Place] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, shape: Shape) -> Reduced:
+        """Before the first tile."""
+        rows = (shape.rows(fill=-math.inf), shape.rows(), shape.rows())
+        return cls({}, *rows, shape.rows(dtype=torch.bool), shape.rows(dtype=torch.int64))
+
+    @property
+    def faulty(self) -> Tensor:
+        """Rows that are no distributions over keys."""
+        return self.broken | ((self.total - 1).abs() > ROW_TOLERANCE)
+
+    def reduce(self, tiles: Iterator[Tile], shape: Shape, reductions: Sequence[Reduction]) -> Reduced:
+        """Add the results of reductions of all tiles."""
+        for reduction in reductions:
+            reduction.start(shape)
+        with torch.no_grad():
+            for tile in tiles:
+                for reduction in reductions:
+                    reduction.add(tile)
+                    if tile.heads.stop == shape.heads:
+                        reduction.end_rows(tile.batch, tile.rows)
+        self.results = {reduction.name: reduction.result() for reduction in reductions}
+        return self
 
     def __getitem__(self, name: str) -> Any:
         return self.results[name]
@@ -254,25 +293,20 @@ def reduce_tiles(
     dtype = torch.promote_types(q.dtype, torch.float32)
     batch, heads, queries, _ = q.shape
     shape = Shape(batch, heads, queries, k.shape[2], q.device, dtype)
-    for reduction in asked:
-        reduction.start(shape)
-    reduced = Reduced(
-        {}, shape.rows(fill=-math.inf), shape.rows(), shape.rows(), shape.rows(dtype=torch.bool)
-    )
-    scales = _by_head(scale, q)
-    with torch.no_grad():
-        for tile in _tiles(q, k, scales, mask, keys, shape, memory, reduced):
-            if nonfinite == "raise" and reduced.places:
-                raise InputError(
-                    f"scores are NaN or infinite at {reduced.places[0]}; run the model in float32 or bfloat16, or "
-                    "leave that layer or input out"
-                )
-            for reduction in asked:
-                reduction.add(tile)
-                if tile.heads.stop == heads:
-                    reduction.end_rows(tile.batch, tile.rows)
-    reduced.results = {reduction.name: reduction.result() for reduction in asked}
-    return reduced
+    reduced = Reduced.of(shape)
+    tiles = _tiles(q, k, _by_head(scale, q), mask, keys, shape, memory, reduced)
+    return reduced.reduce(_finite(tiles, reduced) if nonfinite == "raise" else tiles, shape, asked)
+
+
+def _finite(tiles: Iterator[Tile], reduced: Reduced) -> Iterator[Tile]:
+    """The tiles up to the first with scores that are NaN or infinite, which raises `InputError`."""
+    for tile in tiles:
+        if reduced.places:
+            raise InputError(
+                f"scores are NaN or infinite at {reduced.places[0]}; run the model in float32 or bfloat16, or "
+                "leave that layer or input out"
+            )
+        yield tile
 
 
 def _tiles(
@@ -346,6 +380,7 @@ def _tile(
             below[..., seen.fringe].masked_fill_(seen.hidden, 0)
         if bool(broken.any()):
             _note_broken(reduced, place, columns, below, broken)
+            reduced.nonfinite[place] = broken * (k.shape[2] if real is None else int(real.sum()))
             for part in (below, weights):
                 part.masked_fill_(broken[..., None], 0)
         filled = finite[..., 0]
@@ -358,7 +393,7 @@ def _tile(
             weights.masked_fill_(~real[columns], 0)
             total = row_sums(weights)
     reduced.total[place], reduced.count[place] = total, count
-    return Tile(batch, heads, rows, columns, weights, below, log_sum, total, seen.visible, count, spare)
+    return Tile(batch, heads, rows, columns, weights, total, seen.visible, count, below, log_sum, spare)
 
 
 def _beside_largest(weights: Tensor, filled: Tensor) -> Tensor:
@@ -540,6 +575,11 @@ class Operands(NamedTuple):
     keys: Tensor | None
     """Real tokens among the keys; None where all are."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(batch, head, query, key)."""
+        return (*self.q.shape[:3], self.k.shape[2])
+
     def of_queries(self, chosen: Tensor) -> Operands:
         """The same of some queries alone, by their numbers."""
         mask, places = self.mask, chosen[:, None]
@@ -563,20 +603,90 @@ class Operands(NamedTuple):
         )
 
 
-def tiled_operands(layer: Layer, method: Method) -> Operands | None:
-    """What to work through in tiles; None where the maps of this layer are to be formed whole.
+class Maps(NamedTuple):
+    """Attention maps that are formed whole: the same reductions, of one tile per input, in float64.
+
+    attn: (batch, head, query, key); visible: true where a query may attend, broadcast to it; keys: as of `Operands`.
+    """
+
+    attn: Tensor
+    visible: Tensor | None = None
+    keys: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(batch, head, query, key)."""
+        return tuple(self.attn.shape)
+
+    def of_queries(self, chosen: Tensor) -> Maps:
+        """The same of some queries alone, by their numbers."""
+        visible = None if self.visible is None else self.visible.expand(self.shape)[:, :, chosen]
+        return self._replace(attn=self.attn[:, :, chosen], visible=visible)
+
+    def reduced(self, *reductions: Reduction) -> Reduced:
+        """All inputs; weights that are NaN, infinite or negative count as 0, and their rows are reported."""
+        batch, heads, queries, keys = self.shape
+        shape = Shape(batch, heads, queries, keys, self.attn.device, torch.float64)
+        reduced = Reduced.of(shape)
+        return reduced.reduce((self._tile(number, reduced) for number in range(batch)), shape, reductions)
+
+    def _tile(self, number: int, reduced: Reduced) -> Tile:
+        weights = self.attn[number].double()
+        heads, queries, keys = weights.shape
+        real = (
+            None
+            if self.keys is None or bool(self.keys[number].all())
+            else self.keys[number].to(weights.device)
+        )
+        if real is not None:
+            weights = weights.masked_fill(~real, 0)
+        total = weights.sum(-1)
+        if not (bool(torch.isfinite(total).all()) and bool((weights >= 0).all())):
+            finite = torch.isfinite(weights)
+            fine = finite & (weights >= 0)
+            reduced.broken[number], reduced.nonfinite[number] = ~fine.all(-1), (~finite).sum(-1)
+            weights = torch.where(fine, weights, 0)
+            total = weights.sum(-1)
+        visible = None if real is None else real.expand(1, queries, keys)
+        if self.visible is not None:
+            seen = self.visible.expand(self.shape)[number]
+            seen = seen[:1] if seen.stride(0) == 0 else seen
+            visible = seen if real is None else seen & real
+        count = total.new_full((1, queries), keys) if visible is None else visible.sum(-1).double()
+        reduced.total[number], reduced.count[number] = total, count
+        return Tile(
+            number, slice(0, heads), slice(0, queries), slice(0, keys), weights, total, visible, count
+        )
+
+
+Attention = Operands | Maps
+
+
+def layer_attention(layer: Layer, method: Method) -> Attention:
+    """Attention of the chosen heads of a layer: operands to work through in tiles, or maps where these may be formed.
 
     Raises `NotApplicable` where tiles are asked for and attention is not the softmax of its queries and keys.
     """
-    record, known = layer.record, layer.record.q is not None and layer.record.k is not None
-    if method == "dense" or (method == "auto" and (record.attn is not None or not known)):
-        need_room_for_maps(layer, 2, "leave method='dense' out, or take fewer tokens or heads")
-        return None
-    if not known:
+    attn, q, k = layer.record.attn, layer.record.q, layer.record.k
+    if method == "auto" and attn is None and q is not None and k is not None:
+        entries = q.shape[1] * q.shape[2] * k.shape[2]
+        method = "tiled" if OfMatrices(method).in_tiles(entries) else "dense"
+    if method == "tiled":
+        return layer_operands(layer)
+    need_room_for_maps(layer, 2, "leave method='dense' out, or take fewer tokens or heads")
+    kept = layer.choose_heads(token_attention(layer.record))
+    return Maps(kept, visible_of(layer, kept), layer.real_on(kept, -1, keys=True))
+
+
+def layer_operands(layer: Layer) -> Operands:
+    """What attention of the chosen heads of a layer is made of.
+
+    Raises `NotApplicable` where attention is not the softmax of its queries and keys.
+    """
+    record = layer.record
+    if record.q is None or record.k is None:
         raise NotApplicable("holds no queries and keys that make its attention: take method='dense'")
-    queries, keys = layer.site("q"), layer.site("k")
-    if not OfMatrices(method).in_tiles(queries.shape[1] * queries.shape[2] * keys.shape[2]):
-        return None
+    queries, keys = record.q, record.k
     heads = queries.shape[1]
     q = layer.choose_heads(queries)
     k = keys if len(layer.heads) == heads else layer.of_queries(keys, heads)
@@ -610,8 +720,8 @@ def count_tiled(layer: Layer, tiled: bool, lacking: str = "") -> None:
     layer.counts.count(message, int(tiled), 1)
 
 
-def report_broken(layer: Layer, reduced: Reduced) -> None:
+def report_broken(layer: Layer | None, reduced: Reduced) -> None:
     """Say where scores were NaN or infinite."""
-    if reduced.places:
+    if layer is not None and reduced.places:
         message = f"rows of attention have scores that are NaN or infinite: layer {layer.index}, {reduced.places[0]}"
         layer.counts.add(message, reduced.broken)

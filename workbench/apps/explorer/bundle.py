@@ -703,12 +703,9 @@ def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str,
 def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None) -> Operands:
     """What the attention of one input is made of tile by tile, of all heads or of one."""
     from workbench.analyses.layer import Layer
-    from workbench.analyses.tiles import tiled_operands
+    from workbench.analyses.tiles import layer_operands
 
-    layer = Layer(record, ["0"], tokens, 0, None if head is None else [head])
-    operands = tiled_operands(layer, "tiled")
-    assert operands is not None  # tiles are asked for
-    return operands
+    return layer_operands(Layer(record, ["0"], tokens, 0, None if head is None else [head]))
 
 
 def why_without(record: LayerRecord, count: int) -> str:

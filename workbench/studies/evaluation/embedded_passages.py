@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from workbench.analyses.attention_patterns import pattern_share
+from workbench.analyses.attention_patterns import pattern_scores
+from workbench.analyses.tiles import Maps
 from workbench.captures import capture
 from workbench.core.null_distributions import derived_seed
 from workbench.frames.estimate import with_means
@@ -93,11 +94,16 @@ def attention_on_swapped(models: Iterable[LoadedModel], passages: EmbeddedPassag
     count = new.shape[1]
     real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
     before = torch.ones(count, count, dtype=torch.bool).tril()
+
+    def swapped_keys(number: int, queries: range) -> tuple[torch.Tensor, ...]:
+        return new[number].expand(len(queries), -1).nonzero(as_tuple=True)
+
     rows = []
     for name, model in by_attention(models).items():
         for layer in capture(model, batch, sites=["attn"]):
             assert layer.attn is not None  # of a language model every layer has one
-            found = pattern_share(layer.attn, new[:, None, None].expand(-1, 1, count, -1), before, real)
+            maps = Maps(layer.attn, before, real)
+            found = pattern_scores(maps, {"swapped": swapped_keys})["swapped"]
             for place in np.ndindex(*found.value.shape):
                 null = {
                     f"null_{part}": float(getattr(found.null, part)[place])
