@@ -228,14 +228,15 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     The matrix is that of the real tokens among themselves; of windows, each window by itself.
     """
-    if _in_tiles(layer, options):
-        yield from _tiled(layer, options)
-        return
-    attention = _attention_of(layer)
+    attention = _attention_of(layer, options)
     groups = groups_of(layer, attention.q, options.padding)
     parts = [_of_group(layer, attention, options, group) for group in groups]
     for found in zip(*parts, strict=True):
         yield together(layer, groups, found, len(attention.q))
+    lacking = (
+        "without the effective rank, which needs every singular value, and null distributions of spectra"
+    )
+    count_tiled(layer, isinstance(attention, Operands), lacking)
 
 
 def _in_tiles(layer: Layer, options: Options) -> bool:
@@ -253,36 +254,12 @@ def _in_tiles(layer: Layer, options: Options) -> bool:
     return not primal and known and options.in_tiles(layer.site("k").shape[-2] ** 2)
 
 
-def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
-    """`measure` without whole matrices: the leading singular triplets, by products in tiles."""
-    need_token_attention(layer)
-    operands = layer_operands(layer)
-    queries, keys = operands.q.shape[-2], operands.k.shape[-2]
-    if queries != keys:
-        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
-    groups = groups_of(layer, operands.q, options.padding)
-    parts = [_tiled_group(layer, operands, options, group) for group in groups]
-    for found in zip(*parts, strict=True):
-        yield together(layer, groups, found, len(operands.q))
-    count_tiled(
-        layer,
-        True,
-        "without the effective rank, which needs every singular value, and null distributions of spectra",
-    )
-
-
-def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Group) -> list[Found]:
-    """Everything about inputs that have the same real tokens, these alone."""
-    record, batch = layer.record, len(operands.q)
-    heads, tokens = len(layer.heads), operands.q.shape[-2]
+def _leading_triplets(
+    operands: Operands, options: Options, v: Tensor | None, width: int, group: Group, layer: Layer
+) -> tuple[list[Found], KernelSVD | None, Tensor]:
+    """The spectra, the leading singular triplets by products in tiles, and attention to v."""
+    batch, heads, tokens = operands.q.shape[:3]
     shared = heads // operands.k.shape[1]
-    v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
-    if v is not None:
-        check_finite("v", v, TOKENS)
-    output = None if record.head_out is None else group.cut(record.head_out[:, layer.heads]).double()
-    width = (
-        v.shape[-1] if output is None and v is not None else (output.shape[-1] if output is not None else 0)
-    )
     assert isinstance(options.max_rank, int)  # refused or done whole otherwise
     limit = options.max_rank
     scales = torch.as_tensor(operands.scale, dtype=torch.float64).flatten().expand(heads)
@@ -340,38 +317,69 @@ def _tiled_group(layer: Layer, operands: Operands, options: Options, group: Grou
     }
     found = [Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
     found += [Found(RANK_90, rank), Found(RANK_90_SHARE, rank / left.shape[-2])]
-    if not width:
-        return found
     directions = min(width, values.shape[-1])
     svd = KernelSVD(left[..., :directions], values[..., :directions], right[..., :directions])
-    output = own if output is None else output
-    random = noise_like(output, options.null_samples if "gaussian" in options.nulls else 0, group, "output")
+    return found, svd if width else None, own
+
+
+def _attention_of(layer: Layer, options: Options) -> AttentionMatrix | Operands:
+    module = layer.module if "e_scores" in layer.record.extra else None
+    tiled = _in_tiles(layer, options)
+    if isinstance(module, PrimalAttention) and not tiled:
+        return primal_matrix(layer, module)
+    need_token_attention(layer)
+    attention = layer_operands(layer) if tiled else softmax_matrix(layer)
+    queries, keys = attention.q.shape[-2], attention.k.shape[-2]
+    if queries != keys:
+        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
+    if isinstance(attention, AttentionMatrix):
+        layer.counts.add(
+            "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no null distribution",
+            torch.full(attention.q.shape[:2], attention.own is not None),
+        )
+    return attention
+
+
+def _of_group(
+    layer: Layer, attention: AttentionMatrix | Operands, options: Options, group: Group
+) -> list[Found]:
+    """Everything about inputs that have the same real tokens, these alone."""
+    record = layer.record
+    v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
+    if v is not None:
+        check_finite("v", v, TOKENS)
+    output = None if record.head_out is None else group.cut(record.head_out[:, layer.heads]).double()
+    width = next((part.shape[-1] for part in (output, v) if part is not None), 0)
+    null_samples = options.null_samples if "gaussian" in options.nulls else 0
+    if isinstance(attention, Operands):
+        found, svd, of_values = _leading_triplets(attention, options, v, width, group, layer)
+    else:
+        found, svd, of_values = _whole(attention, options, v, width, group, null_samples)
+    if svd is None:
+        return found
+    output = of_values if output is None else output
+    random = noise_like(output, null_samples, group, "output")  # a seed's name: another changes numbers
+    layer.counts.add(
+        f"heads have no more tokens than the {width} features of their output: every score lies inside",
+        torch.full(svd.left.shape[:2], svd.left.shape[-2] <= width),
+    )
     found += _left_out(svd, output, random)
     return found + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
 
 
-def _attention_of(layer: Layer) -> AttentionMatrix:
-    module = layer.module if "e_scores" in layer.record.extra else None
-    if isinstance(module, PrimalAttention):
-        return primal_matrix(layer, module)
-    attention = softmax_matrix(layer)
-    queries, keys = attention.q.shape[-2], attention.k.shape[-2]
-    if queries != keys:
-        raise NotApplicable(f"attends from {queries} queries to {keys} keys, not among the same tokens")
-    layer.counts.add(
-        "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no null distribution",
-        torch.full(attention.q.shape[:2], attention.own is not None),
-    )
-    return attention
-
-
-def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group: Group) -> list[Found]:
-    """Everything about inputs that have the same real tokens, these alone."""
+def _whole(
+    attention: AttentionMatrix,
+    options: Options,
+    v: Tensor | None,
+    width: int,
+    group: Group,
+    null_samples: int,
+) -> tuple[list[Found], KernelSVD | None, Tensor]:
+    """The spectra beside their null distribution, the first singular triplets, and attention to v."""
     cut, own = group.cut, attention.own
     q, k = cut(attention.q), cut(attention.k)
     tokens = (group.inputs, group.tokens)
     kernel = attention.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
-    null_samples = options.null_samples if "gaussian" in options.nulls else 0
     limit = None if options.max_rank == "all" else options.max_rank
     found = with_null(
         _spectra(kernel, limit),
@@ -380,24 +388,8 @@ def _of_group(layer: Layer, attention: AttentionMatrix, options: Options, group:
         null_samples if own is None else 0,
         group,
     )
-    record = layer.record
-    v = None if record.v is None else cut(layer.of_queries(record.v, layer.total_heads)).double()
-    if v is not None:
-        check_finite("v", v, TOKENS)
-    if record.head_out is not None:
-        output = cut(record.head_out[:, layer.heads]).double()
-    elif v is not None:
-        output = kernel.double() @ v
-    else:
-        return found
-    svd = kernel_svd(kernel, min(output.shape[-1], kernel.shape[-1]))
-    random = noise_like(output, null_samples, group, "output")  # a seed's name: another changes numbers
-    layer.counts.add(
-        f"heads have no more tokens than the {output.shape[-1]} features of their output: every score lies inside",
-        torch.full(kernel.shape[:2], kernel.shape[-1] <= output.shape[-1]),
-    )
-    found += _left_out(svd, output, random)
-    return found + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
+    svd = kernel_svd(kernel, min(width, kernel.shape[-1])) if width else None
+    return found, svd, kernel if v is None else kernel.double() @ v
 
 
 def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:

@@ -12,14 +12,14 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_matrix import groups_of, noise_like
+from workbench.analyses.attention_matrix import Found, Group, groups_of, noise_like, together
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
@@ -30,7 +30,7 @@ from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, over_inputs
-from workbench.frames.measurement import Measurement
+from workbench.frames.measurement import Counts, Measurement
 from workbench.frames.metrics import Metric
 
 if TYPE_CHECKING:
@@ -428,11 +428,10 @@ def leading_spectrum(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
     count: int,
-    mask: Bool[Tensor, "*batch token"] | None = None,
 ) -> LeadingSpectrum:
     """The ``count`` largest eigenvalues of K̃ (teo2024 eq. 11) by products in tiles, and its effective rank.
 
-    The trace and the norm are exact. Arguments, masks and errors as `gram_spectrum`.
+    The trace and the norm are exact. Arguments and errors as `gram_spectrum`.
     """
     ranks = min(count, k.shape[-2])
 
@@ -463,91 +462,7 @@ def leading_spectrum(
             (found.converged | (trace == 0)).all(),
         )
 
-    return operands.stack_heads(operands.map_tokens(of_head, {"k": k}, scale, mask), k.shape[:-2])
-
-
-def _measurements(
-    layer: Layer, numbers: dict[Metric, Tensor], null: dict[Metric, Tensor], columns: dict[str, Any]
-) -> Iterator[Measurement]:
-    """Of every input and head, those with a third axis of every rank; ``null`` has the samples in front."""
-    for metric, values in numbers.items():
-        null_samples = {"gaussian": layer.per_input(null[metric].movedim(0, -1))} if null else {}
-        axes = ("input", "head", *(("rank",) if values.ndim == 3 else ()))
-        yield Measurement(metric, layer.per_input(values), axes, columns=columns, null_samples=null_samples)
-
-
-def _tiled(layer: Layer, options: Options) -> Iterator[Measurement]:
-    """`measure` without whole matrices."""
-    k, scale, real = chosen_keys(layer, options.standardize)
-    if options.max_rank == "all":
-        raise InputError(
-            f"max_rank='all' asks for all {k.shape[-2]} eigenvalues, which only a whole matrix has; give a number, or "
-            "take method='dense'"
-        )
-    limit = k.shape[-1] if options.max_rank == "head_dim" else options.max_rank
-    count = max(limit, k.shape[-1])
-    shares = options.normalize == "trace"
-    found = leading_spectrum(k, scale, count, real)
-    null = {}
-    if options.null_samples:
-        null = _tiled_numbers(_tiled_null(layer, k, scale, count, options.null_samples), shares, limit)
-    columns = standardize_column(options.standardize) | layer.window_column
-    yield from _measurements(layer, _tiled_numbers(found, shares, limit), null, columns)
-    ranks = ("input", "head", "rank")
-    yield Measurement(
-        EIGENVALUE_RESIDUAL, layer.per_input(found.residual[..., :limit]), ranks, columns=columns
-    )
-    for metric, values in (
-        (EFFECTIVE_RANK_LOW, found.low),
-        (EFFECTIVE_RANK_HIGH, found.high),
-        (EFFECTIVE_RANK_ERROR, found.error),
-    ):
-        yield Measurement(metric, layer.per_input(values), columns=columns)
-    top = layer.per_input(Factored(found.values, found.log_factor).product()[..., : k.shape[-1]])
-    yield Measurement(
-        EIGENVALUE_PROFILE, top, ranks, columns=standardize_column(options.standardize), form="intermediate"
-    )
-    layer.counts.add(
-        f"heads have eigenpairs with a residual above {_RESIDUAL:g} of the largest eigenvalue (a flat spectrum): "
-        "eigenvalue_residual says how far off they may be",
-        ~found.converged,
-    )
-    layer.counts.add(
-        f"heads hold less than 90 % of the spectrum in the {count} eigenvalues that were computed: rank_90 is unknown",
-        found.rank_90.isnan(),
-    )
-    count_tiled(layer, True)
-
-
-def _tiled_numbers(found: LeadingSpectrum, shares: bool, limit: int) -> dict[Metric, Tensor]:
-    """`_numbers` of what is known in tiles."""
-    whole = torch.where(found.trace > 0, found.trace, 1)[..., None]
-    values = found.values / whole if shares else Factored(found.values, found.log_factor).product()
-    return {
-        EIGENVALUE_SHARE if shares else EIGENVALUE: values[..., :limit],
-        EFFECTIVE_RANK: found.rank,
-        RANK_90: found.rank_90,
-        GRAM_LOG_TRACE: found.trace.log() + found.log_factor,
-    }
-
-
-def _tiled_null(
-    layer: Layer, k: Tensor, scale: float | Tensor, count: int, null_samples: int
-) -> LeadingSpectrum:
-    """`leading_spectrum` of random keys of the same real tokens and mean square, (sample, input, head)."""
-    drawn = []
-    for group in groups_of(layer, k):
-        samples = noise_like(group.cut(k), null_samples, group, "k")
-        drawn.append((group.inputs, leading_spectrum(samples, scale, count)))
-    parts = []
-    for place, field in enumerate(drawn[0][1]):
-        whole = field.new_zeros((null_samples, *k.shape[:-2], *field.shape[3:]))
-        if field.is_floating_point():
-            whole = whole.double()
-        for inputs, found in drawn:
-            whole[(slice(None), inputs)][..., : found[place].shape[-1]] = found[place]
-        parts.append(whole)
-    return LeadingSpectrum(*parts)
+    return operands.stack_heads(operands.map_tokens(of_head, {"k": k}, scale), k.shape[:-2])
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
@@ -557,29 +472,85 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     spectrum. In tiles the leading eigenvalues, with their residuals and bounds of what needs them all.
     """
     need_token_attention(layer)
-    if options.in_tiles(layer.site("k").shape[-2] ** 2) and (
-        options.method == "tiled" or options.max_rank != "all"
-    ):
-        yield from _tiled(layer, options)
-        return
     k, scale, real = chosen_keys(layer, options.standardize)
-    spectrum = gram_spectrum(k, scale, real)
-    standardized = standardize_column(options.standardize)
-    shares = options.normalize == "trace"
-    tokens = spectrum.values.shape[-1]
+    if real is not None:
+        _check_masked(k, real)  # by the places that tokens have beside padding
+    tokens, head_dim = k.shape[-2:]
+    tiled = options.in_tiles(tokens**2) and (options.method == "tiled" or options.max_rank != "all")
+    if tiled and options.max_rank == "all":
+        raise InputError(
+            f"max_rank='all' asks for all {tokens} eigenvalues, which only a whole matrix has; give a number, or take "
+            "method='dense'"
+        )
     rank = options.max_rank
-    limit = rank if isinstance(rank, int) else {"head_dim": k.shape[-1], "all": tokens}[rank]
-    null = (
-        _numbers(_null_spectra(layer, k, scale, options.null_samples), shares, limit)
-        if options.null_samples
-        else {}
-    )
-    columns = standardized | layer.window_column
-    yield from _measurements(layer, _numbers(spectrum, shares, limit), null, columns)
-    top = layer.per_input(spectrum.product()[..., : k.shape[-1]])
-    yield Measurement(
-        EIGENVALUE_PROFILE, top, ("input", "head", "rank"), columns=standardized, form="intermediate"
-    )
+    limit = rank if isinstance(rank, int) else {"head_dim": head_dim, "all": tokens}[rank]
+    groups = groups_of(layer, k)
+    parts = [_of_group(layer, group.cut(k), scale, options, limit, tiled, group) for group in groups]
+    for found in zip(*parts, strict=True):
+        measured = together(layer, groups, found, len(k))
+        if measured.metric is EIGENVALUE_PROFILE:
+            measured.form, measured.columns = "intermediate", standardize_column(options.standardize)
+        yield measured
+    count_tiled(layer, tiled)
+
+
+def _of_group(
+    layer: Layer, k: Tensor, scale: float | Tensor, options: Options, limit: int, tiled: bool, group: Group
+) -> list[Found]:
+    """The metrics of inputs that have the same real tokens, beside those of random keys of the same mean square."""
+    found = _metrics(k, scale, options, limit, layer.counts if tiled else None, tiled)
+    null: dict[Metric, dict[str, Tensor]] = {}
+    if options.null_samples:
+        drawn = _metrics(noise_like(k, options.null_samples, group, "k"), scale, options, limit, None, tiled)
+        kept = (EIGENVALUE, EIGENVALUE_SHARE, EFFECTIVE_RANK, RANK_90, GRAM_LOG_TRACE)
+        null = {
+            part.metric: {"gaussian": part.values.movedim(0, -1)} for part in drawn if part.metric in kept
+        }
+    columns = standardize_column(options.standardize)
+    return [part._replace(null_samples=null.get(part.metric, {}), columns=columns) for part in found]
+
+
+def _metrics(
+    k: Tensor, scale: float | Tensor, options: Options, limit: int, counts: Counts | None, tiled: bool
+) -> list[Found]:
+    """The metrics of the spectra of keys (…, input, head, token, feature), the ranks cut at a limit."""
+    more = []
+    if tiled:
+        leading = leading_spectrum(k, scale, max(limit, k.shape[-1]))
+        spectrum, trace = Factored(leading.values, leading.log_factor), leading.trace
+        rank, rank_90 = leading.rank, leading.rank_90
+        more = [
+            Found(EIGENVALUE_RESIDUAL, leading.residual[..., :limit], ranked=True),
+            Found(EFFECTIVE_RANK_LOW, leading.low),
+            Found(EFFECTIVE_RANK_HIGH, leading.high),
+            Found(EFFECTIVE_RANK_ERROR, leading.error),
+        ]
+        if counts is not None:
+            counts.add(
+                f"heads have eigenpairs with a residual above {_RESIDUAL:g} of the largest eigenvalue (a flat "
+                "spectrum): eigenvalue_residual says how far off they may be",
+                ~leading.converged,
+            )
+            counts.add(
+                f"heads hold less than 90 % of the spectrum in the {max(limit, k.shape[-1])} eigenvalues that were "
+                "computed: rank_90 is unknown",
+                rank_90.isnan(),
+            )
+    else:
+        spectrum = gram_spectrum(k, scale)
+        trace = spectrum.values.sum(-1)
+        rank, rank_90 = effective_rank(spectrum.values), rank_holding(spectrum.values, 0.9)
+    values = spectrum.product()
+    shares = options.normalize == "trace"
+    ranked = spectrum.values / torch.where(trace > 0, trace, 1)[..., None] if shares else values
+    return [
+        Found(EIGENVALUE_SHARE if shares else EIGENVALUE, ranked[..., :limit], ranked=True),
+        Found(EFFECTIVE_RANK, rank),
+        Found(RANK_90, rank_90),
+        Found(GRAM_LOG_TRACE, trace.log() + spectrum.log_factor),
+        Found(EIGENVALUE_PROFILE, values[..., : k.shape[-1]], ranked=True),
+        *more,
+    ]
 
 
 def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> Iterator[Measurement]:
@@ -605,28 +576,6 @@ def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> I
     for statistic, values in statistics.items():
         columns = profiles[0].columns | {"statistic": statistic}
         yield Measurement(EIGENVALUE_PROFILE, values[:, 0], ("input",), columns=columns, form="across")
-
-
-def _numbers(spectrum: Factored, shares: bool, limit: int) -> dict[Metric, Tensor]:
-    """The metrics of spectra (…, input, head, rank), the ranks cut at a limit."""
-    values = spectrum_share(spectrum.values) if shares else spectrum.product()
-    return {
-        EIGENVALUE_SHARE if shares else EIGENVALUE: values[..., :limit],
-        EFFECTIVE_RANK: effective_rank(spectrum.values),
-        RANK_90: rank_holding(spectrum.values, 0.9),
-        GRAM_LOG_TRACE: spectrum.values.nansum(-1).log() + spectrum.log_factor,
-    }
-
-
-def _null_spectra(layer: Layer, k: Tensor, scale: float | Tensor, null_samples: int) -> Factored:
-    """Spectra of random keys of the same real tokens and mean square, (sample, input, head, rank); NaN past these."""
-    values = k.new_full((null_samples, *k.shape[:-1]), math.nan, dtype=torch.float64)
-    factors = k.new_empty((null_samples, *k.shape[:-2]), dtype=torch.float64)
-    for group in groups_of(layer, k):
-        random = gram_spectrum(noise_like(group.cut(k), null_samples, group, "k"), scale)
-        values[:, group.inputs, :, : random.values.shape[-1]] = random.values
-        factors[:, group.inputs] = random.log_factor
-    return Factored(values, factors)
 
 
 def notes(frame: pd.DataFrame, options: Options) -> list[str]:
