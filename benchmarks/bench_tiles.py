@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.analyses.reductions import OnPatterns, RowDistance, TopKeys
-from workbench.analyses.tiled_spectra import gram_leading
+from workbench.analyses.tiled_spectra import GramTiles
 from workbench.analyses.tiles import Mask, Reduction, reduce_tiles
 from workbench.core.children import python
 from workbench.studies.training.measuring import in_turns, memory_growth
@@ -105,7 +105,7 @@ def _axes() -> dict[str, Any]:
     weights = (-3 * torch.linspace(0, 1, 64)).exp() * 2
     k = torch.randn(AXES_TOKENS, 64, generator=torch.manual_seed(0)) * weights
     started, cpu = time.perf_counter(), time.process_time()
-    found = gram_leading(k, 64**-0.5, 64)
+    found = GramTiles(k, 64**-0.5).leading(64)
     seconds = time.perf_counter() - started
     return {
         "benchmark": "64 leading axes of a head's keys by products in tiles",

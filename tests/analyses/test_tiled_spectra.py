@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workbench.analyses.gram_spectrum import factored_gram
-from workbench.analyses.tiled_spectra import attention_leading, gram_leading
+from workbench.analyses.tiled_spectra import GramTiles, attention_leading
 from workbench.analyses.tiles import Mask
 from workbench.core.errors import InputError
 
@@ -20,7 +20,7 @@ def keys(dtype=torch.float64, tokens=TOKENS, size=1.0):
 @pytest.mark.parametrize(("dtype", "right"), [(torch.float64, 1e-9), (torch.float32, 2e-6)])
 def test_pairs_of_the_gram_matrix_are_those_of_the_matrix(dtype, right):
     k = keys(dtype)
-    found = gram_leading(k, SCALE, 7, tolerance=1e-10 if dtype == torch.float64 else 1e-6, memory=40_000)
+    found = GramTiles(k, SCALE, 40_000).leading(7, 1e-10 if dtype == torch.float64 else 1e-6)
     gram = factored_gram(k, SCALE)
     values, vectors = torch.linalg.eigh(gram.product())
     factor = found.log_factor.exp()
@@ -37,7 +37,7 @@ def test_pairs_of_the_gram_matrix_are_those_of_the_matrix(dtype, right):
 
 def test_keys_a_hundred_times_larger_have_a_spectrum_too():
     k = keys(size=100.0, tokens=31)
-    found = gram_leading(k, SCALE, 3, tolerance=1e-10)
+    found = GramTiles(k, SCALE).leading(3, tolerance=1e-10)
     gram = factored_gram(k, SCALE)
     values = torch.linalg.eigvalsh(gram.values).flip(0)[:3]
     torch.testing.assert_close(found.log_factor, gram.log_factor, rtol=1e-12, atol=0)
@@ -59,7 +59,7 @@ def test_squared_singular_values_of_attention(causal):
 
 def test_a_flat_spectrum_says_that_it_did_not_converge():
     wide = torch.randn(TOKENS, 40, dtype=torch.float64, generator=torch.manual_seed(1))
-    found = gram_leading(wide, 0.01, 20, tolerance=1e-12, products=3)
+    found = GramTiles(wide, 0.01).leading(20, tolerance=1e-12, products=3)
     assert not found.converged.all()
     assert "did not" in found.words()
     values = torch.linalg.eigvalsh(factored_gram(wide, 0.01).product()) * math.exp(-found.log_factor)
@@ -69,8 +69,8 @@ def test_a_flat_spectrum_says_that_it_did_not_converge():
 
 
 def test_equal_keys_have_no_axes_and_more_pairs_than_tokens_are_refused():
-    found = gram_leading(keys()[:1].expand(9, -1), SCALE, 2)
+    found = GramTiles(keys()[:1].expand(9, -1), SCALE).leading(2)
     assert found.values.abs().max() < 1e-15
     assert found.trace.abs() < 1e-12
     with pytest.raises(InputError, match="count is 1 to 9"):
-        gram_leading(keys()[:9], SCALE, 10)
+        GramTiles(keys()[:9], SCALE).leading(10)

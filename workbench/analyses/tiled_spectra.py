@@ -171,23 +171,6 @@ class RankEstimate(NamedTuple):
     high: Float[Tensor, ""]
 
 
-@checked
-def gram_leading(
-    k: Float[Tensor, "token head_dim"],
-    scale: float,
-    count: int = 64,
-    *,
-    tolerance: float = TOLERANCE,
-    products: int = PRODUCTS,
-    memory: int = MEMORY,
-) -> Leading:
-    """The leading eigenpairs of the centred Gram matrix K̃ = C K_φ C of one head's keys (teo2024 eq. 11).
-
-    Products are of the keys' own precision, float32 at least. Raises `InputError` for more pairs than tokens.
-    """
-    return GramTiles(k, scale, memory).leading(count, tolerance, products)
-
-
 def effective_rank_of(tiles: GramTiles, found: Leading, seed: int = 0) -> RankEstimate:
     """The effective rank (Roy & Vetterli 2007) of K̃: of its leading pairs, and of the rest by random vectors."""
     size, trace = len(tiles) - 1, tiles.trace
