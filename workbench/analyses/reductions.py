@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -78,7 +78,7 @@ class _OnceForHeads:
     """What does not depend on the heads, kept while they pass."""
 
     def __init__(self) -> None:
-        self.at: tuple[int, slice, slice] | None = None
+        self.at: tuple[int | slice, slice, slice] | None = None
         self.found: tuple[Tensor, ...] = ()
 
     def of(self, tile: Tile, make: Callable[[Tile], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -142,12 +142,13 @@ class Received(Reduction):
         self.once = _OnceForHeads()
 
     def add(self, tile: Tile) -> None:
-        asking = torch.ones_like(tile.count[0])
+        asking = torch.ones_like(tile.count[..., 0, :])
         if self.queries is not None:
             asking = self.queries[tile.batch, tile.rows].to(asking)
-        received = asking.to(tile.weights.dtype)[None] @ tile.weights
-        self.attention[tile.batch, tile.heads, tile.columns] += received[:, 0]
-        if len(tile.count) > 1:
+        asking = asking[..., None, :]
+        received = asking.to(tile.weights.dtype)[..., None, :] @ tile.weights
+        self.attention[tile.batch, tile.heads, tile.columns] += received[..., 0, :]
+        if tile.count.shape[-2] > 1:
             (even,) = _even(tile, asking)
         else:
             (even,) = self.once.of(tile, lambda tile: _even(tile, asking))
@@ -158,12 +159,12 @@ class Received(Reduction):
 
 
 def _even(tile: Tile, asking: Tensor) -> tuple[Tensor]:
-    """Σ over queries of 1/m on the m keys that each sees, (1 or head, key)."""
+    """Σ over queries of 1/m on the m keys that each sees, (input, 1 or head, key)."""
     share = asking / tile.count.clamp_min(1)
     if tile.visible is None:
         width = tile.columns.stop - tile.columns.start
-        return (share.sum(-1, keepdim=True).expand(-1, width),)
-    return ((share[:, None] @ tile.visible.double())[:, 0],)
+        return (share.sum(-1, keepdim=True).expand(*share.shape[:-1], width),)
+    return ((share[..., None, :] @ tile.visible.double())[..., 0, :],)
 
 
 class PatternSums(NamedTuple):
@@ -185,17 +186,25 @@ class OnPatterns(Reduction):
         self.once = {name: _OnceForHeads() for name in self.places}
 
     def add(self, tile: Tile) -> None:
-        for name, sums in self.sums.items():
-            queries, keys = self.once[name].of(tile, lambda tile, name=name: self._inside(name, tile))
-            on = tile.weights[:, queries, keys]
-            seen = torch.ones_like(on) if tile.visible is None else tile.visible[:, queries, keys].to(on)
-            for into, part in ((sums.weight, on * seen), (sums.keys, seen.expand(on.shape))):
-                into[tile.place] = torch.zeros_like(tile.total).index_add_(1, queries, part.double())
+        if isinstance(tile.batch, int):
+            self._add_input(tile.batch, tile, tile.weights, tile.visible)
+            return
+        for place, number in enumerate(range(tile.batch.start, tile.batch.stop)):
+            visible = None if tile.visible is None else tile.visible[place]
+            self._add_input(number, replace(tile, batch=number), tile.weights[place], visible)
 
-    def _inside(self, name: str, tile: Tile) -> tuple[Tensor, ...]:
+    def _add_input(self, number: int, tile: Tile, weights: Tensor, visible: Tensor | None) -> None:
+        for name, sums in self.sums.items():
+            queries, keys = self.once[name].of(tile, lambda tile, name=name: self._inside(name, number, tile))
+            on = weights[:, queries, keys]
+            seen = torch.ones_like(on) if visible is None else visible[:, queries, keys].to(on)
+            for into, part in ((sums.weight, on * seen), (sums.keys, seen.expand(on.shape))):
+                into[tile.place].index_add_(1, queries, part.double())
+
+    def _inside(self, name: str, number: int, tile: Tile) -> tuple[Tensor, ...]:
         """Rows and columns within the tile of the pattern's pairs."""
         first, last = tile.columns.start, tile.columns.stop
-        queries, keys = self.places[name](tile.batch, range(tile.rows.start, tile.rows.stop))
+        queries, keys = self.places[name](number, range(tile.rows.start, tile.rows.stop))
         inside = (keys >= first) & (keys < last)
         device = tile.weights.device
         return (queries[inside] - tile.rows.start).to(device), (keys[inside] - first).to(device)
@@ -219,23 +228,21 @@ class Diversity(Reduction):
         self.entropy = RowEntropy()
 
     def add(self, tile: Tile) -> None:
-        height = tile.weights.shape[1]
+        height = tile.weights.shape[-2]
         if tile.heads.start == 0:
-            if len(self.joint) < height:
-                self.joint = self.joint.new_empty(height, self.joint.shape[1])
-            self.joint.zero_()
-            self.single = torch.zeros_like(tile.total[0])
+            self.joint = self.joint.new_zeros(*tile.weights.shape[:-3], height, self.joint.shape[-1])
+            self.single = torch.zeros_like(tile.total[..., 0, :])
         total = tile.total
         self.single = self.single + (self.entropy.of(tile) / total + total.log()).sum(
-            0
+            -2
         )  # NaN where total is 0
         weights = tile.weights
         if bool(((total != 1) & (total != 0)).any()):
             weights = torch.div(weights, total.to(weights.dtype)[..., None], out=tile.spare)
-        self.joint[:height, tile.columns] += weights.sum(0)
+        self.joint[..., tile.columns] += weights.sum(-3)
 
-    def end_rows(self, batch: int, rows: slice) -> None:
-        joint = self.joint[: rows.stop - rows.start] / self.heads
+    def end_rows(self, batch: int | slice, rows: slice) -> None:
+        joint = self.joint / self.heads
         apart = row_sums(torch.special.entr(joint)) - self.single / self.heads
         self.values[batch, rows] = apart.clamp_min(0.0) / math.log(self.heads) if self.heads > 1 else math.nan
 
@@ -286,9 +293,10 @@ class HeadOutput(Reduction):
 
     def add(self, tile: Tile) -> None:
         values = self.wide[tile.batch, tile.heads.start // self.group : tile.heads.stop // self.group]
-        heads, height, width = tile.weights.shape
-        grouped = tile.weights.reshape(len(values), heads // len(values) * height, width)
-        self.values[tile.place] = (grouped @ values[:, tile.columns]).view(heads, height, -1)
+        *_, heads, height, width = tile.weights.shape
+        grouped = tile.weights.reshape(*values.shape[:-2], heads // values.shape[-3] * height, width)
+        output = grouped @ values[..., tile.columns, :]
+        self.values[tile.place] = output.view(*tile.weights.shape[:-1], -1)
 
     def result(self) -> Float[Tensor, "batch head query value_dim"]:
         return self.values
@@ -440,7 +448,7 @@ class HeadPairs(Reduction):
         if len(inside):
             self.roots.append((tile.weights[:, inside - tile.rows.start].sqrt(), tile.columns))
 
-    def end_rows(self, batch: int, rows: slice) -> None:
+    def end_rows(self, batch: int | slice, rows: slice) -> None:
         if not self.roots:
             return
         whole = [root.new_zeros(*root.shape[:2], self.keys) for root, _ in self.roots]

@@ -49,6 +49,9 @@ _SHARP = (
     0.5  # below it what lies beside a row's largest weight is added up without that weight, to all its digits
 )
 _PLACES = 8
+_MAPS_AT_ONCE = (
+    2**17
+)  # entries of maps in one tile, or one input: 1 MB in float64 stays in a processor's cache
 ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 _SAME = 1e-3  # of an entry of attention, which is at most 1: beyond the rounding of single precision
 _COMPARED = 4
@@ -132,13 +135,14 @@ class _Seen(NamedTuple):
 class Tile:
     """Some queries of some heads, and the keys ``columns`` that they may see; everything else is 0.
 
-    weights: attention (head, query, key). total: the sum of a row's weights on keys that are no padding, 1 but for rows
-    that see nothing. visible, count: as the mask says, with 1 head where it is that of all. below: each score less the
-    largest of its row, 0 where hidden; log_sum: log Σ exp(below), (head, query), so that log attention is
+    batch: an input, or where maps are given whole a slice of inputs, which are then an axis in front of the others.
+    weights: attention (head, query, key). total: the sum of a row's weights on keys that are no padding, 1 but for
+    rows that see nothing. visible, count: as the mask says, with 1 head where it is that of all. below: each score less
+    the largest of its row, 0 where hidden; log_sum: log Σ exp(below), (head, query), so that log attention is
     ``below − log_sum``. spare: a buffer like the weights. These three are None where maps are given whole.
     """
 
-    batch: int
+    batch: int | slice
     heads: slice
     rows: slice
     columns: slice
@@ -151,11 +155,11 @@ class Tile:
     spare: Tensor | None = None
 
     @property
-    def place(self) -> tuple[int, slice, slice]:
+    def place(self) -> tuple[int | slice, slice, slice]:
         """Where these rows stand in (batch, head, query)."""
         return self.batch, self.heads, self.rows
 
-    def sum_of(self, factor: Tensor) -> Float[Tensor, "head query"]:
+    def sum_of(self, factor: Tensor) -> Float[Tensor, "*input head query"]:
         """Σ over keys of weights × factor, in float64."""
         return row_sums(torch.mul(self.weights, factor, out=self.spare))
 
@@ -202,7 +206,7 @@ class Reduction(ABC):
     def add(self, tile: Tile) -> None:
         """Another tile."""
 
-    def end_rows(self, batch: int, rows: slice) -> None:  # noqa: B027 - only what is kept of several heads ends rows
+    def end_rows(self, batch: int | slice, rows: slice) -> None:  # noqa: B027 - only what is kept of several heads ends rows
         """All heads of these queries have been added."""
 
     @abstractmethod
@@ -604,7 +608,7 @@ class Operands(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Attention maps that are formed whole: the same reductions, of one tile per input, in float64.
+    """Attention maps that are formed whole: the same reductions, of one tile for many small inputs, in float64.
 
     attn: (batch, head, query, key); visible: true where a query may attend, broadcast to it; keys: as of `Operands`.
     """
@@ -627,36 +631,37 @@ class Maps(NamedTuple):
         """All inputs; weights that are NaN, infinite or negative count as 0, and their rows are reported."""
         batch, heads, queries, keys = self.shape
         shape = Shape(batch, heads, queries, keys, self.attn.device, torch.float64)
-        reduced = Reduced.of(shape)
-        return reduced.reduce((self._tile(number, reduced) for number in range(batch)), shape, reductions)
-
-    def _tile(self, number: int, reduced: Reduced) -> Tile:
-        weights = self.attn[number].double()
-        heads, queries, keys = weights.shape
-        real = (
-            None
-            if self.keys is None or bool(self.keys[number].all())
-            else self.keys[number].to(weights.device)
+        reduced, at_once = Reduced.of(shape), max(1, _MAPS_AT_ONCE // (heads * queries * keys))
+        return reduced.reduce(
+            (self._tile(part, reduced) for part in _slices(batch, at_once)), shape, reductions
         )
+
+    def _tile(self, inputs: slice, reduced: Reduced) -> Tile:
+        weights = self.attn[inputs].double()
+        _, heads, queries, keys = weights.shape
+        real = None if self.keys is None else self.keys[inputs].to(weights.device)[:, None, None]
+        if real is not None and bool(real.all()):
+            real = None
         if real is not None:
             weights = weights.masked_fill(~real, 0)
         total = weights.sum(-1)
         if not (bool(torch.isfinite(total).all()) and bool((weights >= 0).all())):
             finite = torch.isfinite(weights)
             fine = finite & (weights >= 0)
-            reduced.broken[number], reduced.nonfinite[number] = ~fine.all(-1), (~finite).sum(-1)
+            reduced.broken[inputs], reduced.nonfinite[inputs] = ~fine.all(-1), (~finite).sum(-1)
             weights = torch.where(fine, weights, 0)
             total = weights.sum(-1)
-        visible = None if real is None else real.expand(1, queries, keys)
+        visible = None if real is None else real.expand(-1, 1, queries, keys)
         if self.visible is not None:
-            seen = self.visible.expand(self.shape)[number]
-            seen = seen[:1] if seen.stride(0) == 0 else seen
+            seen = self.visible.expand(self.shape)[inputs]
+            seen = seen[:, :1] if seen.stride(1) == 0 else seen
             visible = seen if real is None else seen & real
-        count = total.new_full((1, queries), keys) if visible is None else visible.sum(-1).double()
-        reduced.total[number], reduced.count[number] = total, count
-        return Tile(
-            number, slice(0, heads), slice(0, queries), slice(0, keys), weights, total, visible, count
+        count = (
+            total.new_full((len(total), 1, queries), keys) if visible is None else visible.sum(-1).double()
         )
+        reduced.total[inputs], reduced.count[inputs] = total, count
+        every = slice(0, heads), slice(0, queries), slice(0, keys)
+        return Tile(inputs, *every, weights=weights, total=total, visible=visible, count=count)
 
 
 Attention = Operands | Maps
