@@ -41,7 +41,7 @@ TIERS = {
     "core": "",
     "core/test_children.py": "integration",
     "core/test_plugins.py": "integration",
-    "core/test_showing.py": "integration",
+    "core/test_notebook_html.py": "integration",
     "data": "integration",
     "figures": "",
     "figures/export": "e2e",

@@ -244,17 +244,17 @@ def test_a_setting_that_cannot_be_says_what_can(run, tmp_path, words, message):
 
 
 def test_a_sweep_runs_every_value_of_a_key_and_reads_them_back(run, tmp_path):
-    from workbench.apps.cli.sweeps import asked_analyses
+    from workbench.apps.cli.sweeps import requested_analyses
 
     names = ("gram-spectrum", "token-similarity")
-    asked, per_input = asked_analyses(names, [("standardize", "none"), ("standardize", "per-token")])
+    asked, per_input = requested_analyses(names, [("standardize", "none"), ("standardize", "per-token")])
     assert asked == [
         ("gram-spectrum", {"standardize": "none"}),
         ("gram-spectrum", {"standardize": "per-token"}),
         ("token-similarity", {}),
     ]
     assert per_input is False
-    asked, per_input = asked_analyses(names, [("gram_spectrum.null_samples", "4"), ("per_input", "true")])
+    asked, per_input = requested_analyses(names, [("gram_spectrum.null_samples", "4"), ("per_input", "true")])
     assert asked == [("gram-spectrum", {"null_samples": 4}), ("token-similarity", {})]
     assert per_input is True
     folder, out = tmp_path / "sweep", tmp_path / "sweep.csv"

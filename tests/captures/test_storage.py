@@ -99,7 +99,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(
-        MissingResource, match=r"qkv\.npz: No space left on device; give another place, or make room"
+        MissingResource, match=r"qkv\.npz: No space left on device; give another path, or free some space"
     ):
         captured.save(path)
     assert path.read_bytes() == before

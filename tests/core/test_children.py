@@ -14,7 +14,7 @@ import benchmarks
 import workbench
 from tests.figure_notebooks import write_notebook
 from tests.hostile import imported, plant
-from workbench.apps.rendering.kernels import own_kernels
+from workbench.apps.rendering.kernels import kernel_environment
 from workbench.core.children import python
 
 ROOT = Path(workbench.__file__).parents[1]
@@ -57,7 +57,7 @@ def test_a_kernel_of_the_explorer_where_processes_cannot_be_forked(hostile, monk
     from jupyter_client.manager import start_new_kernel
 
     monkeypatch.setattr("workbench.apps.rendering.kernels.POSSIBLE", False)
-    with own_kernels() as environment:
+    with kernel_environment() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         manager, client = start_new_kernel(cwd=str(hostile), startup_timeout=300)

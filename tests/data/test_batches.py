@@ -394,7 +394,7 @@ def test_texts_are_cut_and_counted(bert, text):
 def test_a_part_of_texts_says_which_of_its_own_were_cut(bert, tmp_path):
     path = tmp_path / "two.txt"
     path.write_text("A short line of a few plain words\n" + "a much longer line of words " * 3)
-    least = min(inputs(f"text:{path}", bert, n="all").whole)
+    least = min(inputs(f"text:{path}", bert, n="all").lengths)
     made = inputs(f"text:{path}", bert, n="all", max_length=least)
     assert made.notes == [f"1 of 2 texts were longer than {least} tokens and were cut"]
     long = next(place for place, text in enumerate(made.texts) if text.startswith("a much"))

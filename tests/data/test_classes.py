@@ -4,16 +4,16 @@ import pytest
 from timm.data import ImageNetInfo
 
 from workbench.core.errors import InputError
-from workbench.data.classes import class_places
+from workbench.data.classes import class_indices
 
 KNOWN = ["ant", "bee", "cat", "dog", "elk"]
 
 
 def test_as_many_folders_as_outputs_are_these_whatever_their_names():
-    assert class_places(["x", "y", "z"], 3) == [0, 1, 2]
-    assert class_places(["a", "b", "c", "d", "e"], 5, KNOWN) == [0, 1, 2, 3, 4]
+    assert class_indices(["x", "y", "z"], 3) == [0, 1, 2]
+    assert class_indices(["a", "b", "c", "d", "e"], 5, KNOWN) == [0, 1, 2, 3, 4]
     names = [f"class {number}" for number in range(1000)]
-    assert class_places(names, 1000) == list(range(1000))
+    assert class_indices(names, 1000) == list(range(1000))
 
 
 def test_fewer_wordnet_ids_are_found_among_the_thousand_of_imagenet():
@@ -24,13 +24,13 @@ def test_fewer_wordnet_ids_are_found_among_the_thousand_of_imagenet():
     names = (info / "imagenet_a_synsets.txt").read_text().split()
     numbers = [int(number) for number in (info / "imagenet_a_indices.txt").read_text().split()]
     assert len(names) == 200
-    assert class_places(names, 1000) == numbers
-    assert class_places(["n01440764", "n15075141"], 1000) == [0, 999]
+    assert class_indices(names, 1000) == numbers
+    assert class_indices(["n01440764", "n15075141"], 1000) == [0, 999]
     assert ImageNetInfo().index_to_label_name(numbers[7]) == names[7]
 
 
 def test_fewer_folders_are_found_among_the_names_that_a_model_was_trained_on():
-    assert class_places(["bee", "elk"], 5, KNOWN) == [1, 4]
+    assert class_indices(["bee", "elk"], 5, KNOWN) == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_fewer_folders_are_found_among_the_names_that_a_model_was_trained_on():
 )  # fmt: skip
 def test_class_lists_that_do_not_match_are_refused(folders, outputs, known, said):
     with pytest.raises(InputError, match=said):
-        class_places(folders, outputs, known)
+        class_indices(folders, outputs, known)

@@ -43,7 +43,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
+from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -511,7 +511,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         apart = over_inputs(of_heads)
         sentences.append(
             f"head diversity {apart.words('.3f')} (Jensen–Shannon, of at most 1), mean over layers and "
-            f"{unit_of(apart).removeprefix('mean over ')}{beside_null(of_heads, '.3f')}"
+            f"{unit_of(apart).removeprefix('mean over ')}{compare_with_null(of_heads, '.3f')}"
         )
     means = frame[frame["statistic"].isna() | (frame["statistic"] == "mean")]
     if {"attention_sink", "nonfinite"} <= set(means["metric"]):

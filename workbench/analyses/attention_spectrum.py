@@ -39,7 +39,7 @@ from workbench.analyses.tiles import Operands, count_tiled, layer_operands, redu
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.core.operands import TOKENS, check_axes, check_finite, checked, map_heads, stack_heads
-from workbench.frames.estimate import beside_null, over_inputs
+from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -467,7 +467,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         parts = [f"effective rank of attention {rank.words('.1f')}"] if len(ranks) else []
         if len(holding):
             parts.append(f"90 % of the variance in {over_inputs(holding).words('.1f')} singular values")
-        beside = beside_null(ranks if len(ranks) else holding, ".1f")
+        beside = compare_with_null(ranks if len(ranks) else holding, ".1f")
         sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{beside}")
     scores = frame[frame["metric"] == R_SCORE_SHARE.name]
     for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
@@ -475,14 +475,14 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             share = over_inputs(rows)
             sentences.append(
                 f"{share.words('.0%')} of the r-scores lie outside the {words}, {share.over('inputs')}"
-                f"{beside_null(rows)}"
+                f"{compare_with_null(rows)}"
             )
     inside = frame[frame["metric"] == RIGHT_SINGULAR_SHARE.name]
     for _, rows in inside[inside["null"] == "permutation"].groupby("metric"):
         share = over_inputs(rows)
         sentences.append(
             f"{share.words('.0%')} of V lies in the span of the right singular vectors, {share.over('inputs')}"
-            f"{beside_null(rows)}"
+            f"{compare_with_null(rows)}"
         )
     return sentences
 

@@ -36,7 +36,7 @@ from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.operands import checked
 from workbench.core.options import NullSamples, ranges
-from workbench.frames.estimate import beside_null, first_to_last, over_inputs, unit_of
+from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -525,7 +525,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         means = on_mask[on_mask["input"].isna()]
         sentences.append(
             f"{share.words('.0%')} of the attention to patches lies on the mask ({options.masks}), mean over layers, "
-            f"heads and {unit_of(share).removeprefix('mean over ')}{beside_null(means, '.0%')}"
+            f"heads and {unit_of(share).removeprefix('mean over ')}{compare_with_null(means, '.0%')}"
         )
     return sentences
 

@@ -29,7 +29,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
 from workbench.core.operands import checked, map_tokens, stack_heads
-from workbench.frames.estimate import null_range, over_everything, place_in_null, side_of_null, unit_of
+from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -397,7 +397,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         for name in ("perturbed", "values")
     )
     residuals = frame[(frame["metric"] == "eigen_residual") & (frame["candidate"] == "values")]
-    residual, placed = over_everything(residuals), place_in_null(residuals)
+    residual, placed = over_everything(residuals), overall_null_rows(residuals)
     axes = (
         f"; below the {null_range(residuals, placed['null'].iloc[0])} on {placed['below'].sum()} of {len(placed)} axes"
         if len(placed)

@@ -29,7 +29,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import check_finite, checked
 from workbench.core.options import Accepted, NullSamples
-from workbench.frames.estimate import null_range, over_everything, place_in_null, unit_of
+from workbench.frames.estimate import null_range, over_everything, overall_null_rows, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -544,7 +544,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     if not fits or all(math.isnan(fit.value) for fit in fits.values()):
         return []
     explained = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
-    placed = pd.concat([place_in_null(rows) for rows in by_filter.values()])
+    placed = pd.concat([overall_null_rows(rows) for rows in by_filter.values()])
     beside = (
         f"; above the {null_range(frame, placed['null'].iloc[0])}: {placed['above'].sum()} of {len(placed)} "
         f"(nulls at most {placed['null_mean'].max():.1%})"

@@ -28,7 +28,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked
 from workbench.core.options import Accepted, NullSamples
-from workbench.frames.estimate import beside_null, over_inputs
+from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -356,7 +356,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         found = over_inputs(size)
         sentences.append(
             f"the cross terms together have {shares['cross'].words('.0%')} of it, and their correlation with the "
-            f"others is |r| = {found.words()}, {found.over('inputs')}{beside_null(size)}"
+            f"others is |r| = {found.words()}, {found.over('inputs')}{compare_with_null(size)}"
         )
     return sentences
 

@@ -33,7 +33,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
 from workbench.core.operands import TOKENS, check_axes, check_finite, checked
 from workbench.core.options import NullSamples
-from workbench.frames.estimate import beside_null, over_inputs
+from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 from workbench.frames.results import shared
@@ -449,14 +449,14 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         sentences.append(
             f"local Lipschitz constant of softmax {mean.words('.3f')} at the mean query and "
             f"{over_inputs(largest).words('.3f')} at the most sensitive one of a head, of at most 0.5; mean over "
-            f"{mean.n} inputs, layers and heads with its 95 % CI over inputs{beside_null(average, '.3f')}"
+            f"{mean.n} inputs, layers and heads with its 95 % CI over inputs{compare_with_null(average, '.3f')}"
         )
     if len(moved) and len(spread):
         mean = over_inputs(moved)
         sentences.append(
             f"noise of standard deviation {options.sigma:g} on logits of standard deviation "
             f"{over_inputs(spread).words()} moves softmax by {mean.words('.3f')} (L2), mean over {mean.n} inputs"
-            f"{beside_null(moved, '.3f')}"
+            f"{compare_with_null(moved, '.3f')}"
         )
     return sentences
 

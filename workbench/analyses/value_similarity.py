@@ -30,7 +30,7 @@ from workbench.analyses.value_matrix import (
 )
 from workbench.core.errors import UnknownName
 from workbench.core.operands import checked, map_tokens, stack_heads
-from workbench.frames.estimate import null_range, over_everything, place_in_null, side_of_null, unit_of
+from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -432,7 +432,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{side_of_null(inside, '.3f')}"
         )
     # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
-    placed = place_in_null(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
+    placed = overall_null_rows(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
     if len(placed) > 1:
         sentences.append(
             f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "

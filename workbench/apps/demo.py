@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench._version import __version__
-from workbench.core.files import atomic_write, check_place
+from workbench.core.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -36,7 +36,7 @@ def write_demo(out: str | os.PathLike[str]) -> Path:
 
     Raises `MissingResource` where the file cannot be written.
     """
-    check_place(out)
+    check_writable(out)
     import jinja2
     from plotly.offline import get_plotlyjs
 

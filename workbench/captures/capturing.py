@@ -30,8 +30,8 @@ from workbench.captures.routes import (
 from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.core.notebook_html import card, fold
 from workbench.core.options import Numbers, parse_numbers, ranges
-from workbench.core.showing import card, fold
 
 
 class Placed(dict[str, Any]):

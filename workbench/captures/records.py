@@ -16,7 +16,7 @@ from torch import Tensor
 
 from workbench.captures.implicit_masks import causal_mask
 from workbench.core.errors import InputError
-from workbench.core.showing import card, shape, table
+from workbench.core.notebook_html import card, shape, table
 
 SITES = (
     "input", "q", "k", "v", "scale", "mask", "attn", "head_out", "resid_pre", "attn_out", "resid_mid", "resid_post"

@@ -1,6 +1,6 @@
-"""Other Python processes: what lies in the current folder has no say in what they import.
+"""Child Python processes that do not import from the current folder.
 
-`python -m` looks for modules in the current folder first, so that a numpy.py lying there would be run.
+`python -m` looks for modules in the current folder first, so that a numpy.py there would be run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 
 def python(*arguments: str | os.PathLike[str]) -> list[str]:
-    """The command line of a child interpreter."""
+    """Return the command line of a child interpreter."""
     return [sys.executable, "-P", *(os.fspath(word) for word in arguments)]
 
 
 @contextmanager
 def safe_path() -> Generator[None]:
-    """While this lasts, interpreters that a library starts (joblib's workers) are given the same by the environment."""
+    """Give interpreters that a library starts (joblib's workers) the same setting through the environment."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

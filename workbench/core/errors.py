@@ -1,4 +1,4 @@
-"""Errors a user can meet. Each says what arrived, what would be accepted, and what to do.
+"""Errors a user can meet. Each names the value that arrived, the accepted values, and a remedy.
 
 The command line prints the message without a traceback and leaves with the error's ``exit_code``.
 """
@@ -25,12 +25,12 @@ class UnknownName(InputError):
     """A name that is not in a known list; the message offers the nearest ones."""
 
     def __init__(self, kind: str, name: object, choices: Iterable[str], hint: str = "") -> None:
-        known = sorted(choices)
-        near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        names = sorted(choices)
+        near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
         if near:
             offer = "did you mean " + " or ".join(repr(match) for match in near) + "?"
         else:
-            offer = "choose from " + ", ".join(known) if known else "none are known here"
+            offer = "choose from " + ", ".join(names) if names else "none are known here"
         super().__init__(f"unknown {kind} {name!r}; {offer}" + (f" ({hint})" if hint else ""))
 
 

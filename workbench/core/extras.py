@@ -1,4 +1,4 @@
-"""What the core does without: modules that an extra of the package brings, asked for where they are needed."""
+"""Optional modules that an extra of the package installs, required where they are used."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ EXTRAS = {
     "ray": ("ray",),
     "quantized": ("torchao",),
 }  # fmt: skip
-"""Extra → the modules that it brings, as they are imported."""
+"""Extra → the modules that it installs, by their import names."""
 
 
 def require(what: str, *modules: str) -> None:
-    """Raise `MissingResource` with what `missing` says, if it says anything."""
+    """Raise `MissingResource` with the message of `missing`, if it has one."""
     if problem := missing(what, *modules):
         raise MissingResource(problem)
 
 
 def missing(what: str, *modules: str) -> str:
-    """What to install, and how, where ``what`` needs a module that is not installed; else "". Imports nothing."""
+    """Return how to install a module that ``what`` needs and that is missing; else "". Imports nothing."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             extra = next(name for name, packages in EXTRAS.items() if module in packages)
@@ -44,7 +44,7 @@ def missing(what: str, *modules: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """What a user types to add an extra: pip, and the checkout or wheel that the package was installed from."""
+    """Return the pip command that adds an extra, from the checkout or wheel that the package was installed from."""
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file():
         return f'pip install -e "{root}[{extra}]"'
@@ -52,7 +52,7 @@ def install_command(extra: str) -> str:
 
 
 def _installed_from() -> str | None:
-    """The local folder or wheel that pip recorded (PEP 610)."""
+    """Return the local folder or wheel that pip recorded (PEP 610)."""
     try:
         record = importlib.metadata.distribution("attention-workbench").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

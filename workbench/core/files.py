@@ -14,7 +14,7 @@ from workbench.core.errors import InputError, MissingResource
 
 
 def atomic_write(path: str | os.PathLike[str], write: bytes | Callable[[IO[bytes]], object]) -> Path:
-    """Write a file, its bytes or what ``write`` puts into it, so that it is either whole or not there.
+    """Write a file in one atomic step, from bytes or by a function that writes into a handle.
 
     Makes its folder. Raises `MissingResource` naming the file where its folder is read-only, or the disk full.
     """
@@ -33,7 +33,7 @@ def atomic_write(path: str | os.PathLike[str], write: bytes | Callable[[IO[bytes
             raise
     except OSError as error:
         raise MissingResource(
-            f"cannot write {path}: {error.strerror or error}; give another place, or make room there"
+            f"cannot write {path}: {error.strerror or error}; give another path, or free some space there"
         ) from error
     return path
 
@@ -44,31 +44,31 @@ def _umask() -> int:
     return current
 
 
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise `MissingResource` where a file certainly cannot be written: before long work, not after it.
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise `MissingResource` where a file cannot be written, before long work begins.
 
-    Makes nothing; a folder that is not there yet is judged by the nearest one that is.
+    Creates nothing. A folder that does not exist yet is judged by its nearest existing parent.
     """
     path = Path(path)
-    folder = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
+    folder = next(parent for parent in (path.absolute().parent, *path.absolute().parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         reason = "may not be written to" if folder.is_dir() else "is no folder"
-        raise MissingResource(f"cannot write {path}: {folder} {reason}; give another place")
+        raise MissingResource(f"cannot write {path}: {folder} {reason}; give another path")
 
 
 def sha256_bytes(content: bytes) -> str:
-    """Hexadecimal SHA-256 of some bytes."""
+    """Return the hexadecimal SHA-256 of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Hexadecimal SHA-256 of a file's content."""
+    """Return the hexadecimal SHA-256 of a file's content."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def check_format(path: str | os.PathLike[str], name: str, version: Any, current: int) -> None:
-    """Raise `InputError` for a file of another format than the current one; ``name`` is what the format is called."""
+    """Raise `InputError` for a file whose format is not the current one; ``name`` is the format's name in the error."""
     if version == current:
         return
     newer = isinstance(version, int) and version > current
@@ -77,7 +77,7 @@ def check_format(path: str | os.PathLike[str], name: str, version: Any, current:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with tuples, numpy scalars, arrays and paths turned into what JSON can hold."""
+    """Convert tuples, numpy scalars, arrays and paths in a value to JSON types."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -90,5 +90,5 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> Path:
-    """Write a value as JSON that a person can read, whole or not at all; raises what `atomic_write` raises."""
+    """Write a value as indented JSON in one atomic step; raises the errors of `atomic_write`."""
     return atomic_write(path, (json.dumps(jsonable(value), indent=1, ensure_ascii=False) + "\n").encode())

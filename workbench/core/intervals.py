@@ -1,7 +1,7 @@
-"""95 % confidence intervals of whatever is reported: of means, differences and ratios, shares and slopes.
+"""95 % confidence intervals of means, differences, ratios, shares and slopes.
 
-scipy and statsmodels compute them; what is here says what is taken for a unit of sampling, what happens where there
-are too few of them, and that a ratio is judged on logarithms.
+scipy and statsmodels compute them. This module chooses the unit of sampling, handles samples that are too small, and
+takes ratios on logarithms.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class Finding(NamedTuple):
     freedom: float = math.nan
 
     def words(self, format: str = ".2f") -> str:
-        """The value with its interval in brackets: "0.31 [0.28, 0.33]"; the value alone where there is none."""
+        """Format the value with its interval in brackets, if it has one: "0.31 [0.28, 0.33]"."""
         ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
         return f"{self.value:{format}}{ends}".replace("-", "−")
 
     def within(self, low: float, high: float) -> Finding:
-        """The same with an interval that ends where the quantity does: a share at 0 and 1."""
+        """Clip the interval to the quantity's bounds, such as 0 and 1 for a share."""
         return self._replace(low=max(self.low, low), high=min(self.high, high))
 
     def over(self, unit: str) -> str:
-        """What it is an estimate over: "mean over 25 inputs, 95 % CI"."""
+        """Describe the sample in words: "mean over 25 inputs, 95 % CI"."""
         return f"mean over {self.n} {unit if self.n != 1 else unit.removesuffix('s')}" + (
             "" if math.isnan(self.low) else ", 95 % CI"
         )
 
 
 def interval_words(value: float, low: float, high: float, against: Sequence[float] = ()) -> str:
-    """A value with its interval in as many digits as tell its ends from each other and from what it is held against.
+    """Format a value and its interval with enough digits to separate the ends from each other and from ``against``.
 
-    An interval over decades that is not even about its value has three digits an end, one that is all but a whole
-    number its distance from that: "1 + [−3.7, 1.3]·10⁻⁷"; equal ends are those of an exact number, and not said.
+    An asymmetric interval over decades has three digits per end. One that is close to a whole number is written as a
+    distance from it: "1 + [−3.7, 1.3]·10⁻⁷". Equal ends belong to an exact number and are not printed.
     """
     if not math.isfinite(value):
         return f"{value:g}"
@@ -61,8 +61,8 @@ def interval_words(value: float, low: float, high: float, against: Sequence[floa
         return _bracketed([_three_digits(end) for end in ends])
     levels = [level for level in against if math.isfinite(level)]
     near = 1e-3 * abs(value) if len(ends) > 1 else 0.0
-    anchors = (one for one in (*levels, round(value)) if 0 < abs(one) < 100)
-    anchor = next((one for one in anchors if all(abs(end - one) < near for end in ends)), 0.0)
+    anchors = (target for target in (*levels, round(value)) if 0 < abs(target) < 100)
+    anchor = next((target for target in anchors if all(abs(end - target) < near for end in ends)), 0.0)
     size = max(abs(end - anchor) for end in ends)
     if not size:
         return "0"
@@ -97,7 +97,7 @@ def _three_digits(number: float) -> str:
 
 
 def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
-    """Mean with its t-interval; of ratios the geometric mean, the interval taken on logarithms.
+    """Return the mean with its t-interval; for ratios the geometric mean, with the interval taken on logarithms.
 
     One value, or a value that is not finite, has no interval (NaN).
     """
@@ -116,10 +116,10 @@ def mean_interval(values: pd.Series, *, ratio: bool = False) -> Finding:
 
 
 def median_interval(values: pd.Series, level: float = LEVEL) -> Finding:
-    """Median with the interval of the sign test, which assumes nothing of the distribution; six values at least.
+    """Return the median with the distribution-free interval of the sign test, for six values or more.
 
-    Of a signed quantity over decades a mean is its largest values, and no t-interval of it has 95 % coverage. At a
-    higher ``level`` more values are needed; with too few the ends are NaN.
+    The mean of a signed quantity that spans decades is dominated by its largest values, and no t-interval of it has
+    95 % coverage. A higher ``level`` needs more values; with too few the ends are NaN.
     """
     from scipy import stats
 
@@ -133,27 +133,27 @@ def median_interval(values: pd.Series, level: float = LEVEL) -> Finding:
 
 
 def sign_p(values: pd.Series, level: float) -> float:
-    """Two-sided p of the sign test, of the hypothesis that the median is ``level``."""
+    """Return the two-sided p of the sign test for the hypothesis that the median is ``level``."""
     from scipy import stats
 
     return float(stats.quantile_test(values.to_numpy(dtype=float), q=level, p=0.5).pvalue)
 
 
 def permutation_p(first: pd.Series, second: pd.Series, level: float = 0.0, *, ratio: bool = False) -> float:
-    """Two-sided p of the exact permutation test, of the hypothesis that the means differ by ``level``.
+    """Return the two-sided p of the exact permutation test for the hypothesis that the means differ by ``level``.
 
-    Every division of the values into two samples of these sizes is compared; nothing is assumed of the distribution.
-    Of a ratio the logarithms are compared. Three values a side give 0.1 at least. NaN with fewer than two a side.
+    Every division of the values into two samples of these sizes is compared; no distribution is assumed. A ratio is
+    compared on logarithms. Three values a side give 0.1 or more; fewer than two a side give NaN.
     """
     from scipy import stats
 
     if ratio and level <= 0:
         return math.nan
-    one, two = (_numbers(side, ratio) for side in (first, second))
-    if min(len(one), len(two)) < 2:
+    first_values, second_values = (_numbers(side, ratio) for side in (first, second))
+    if min(len(first_values), len(second_values)) < 2:
         return math.nan
     test = stats.permutation_test(
-        (one - (math.log(level) if ratio else level), two),
+        (first_values - (math.log(level) if ratio else level), second_values),
         lambda left, right, axis: np.mean(left, axis=axis) - np.mean(right, axis=axis),
         vectorized=True,
         n_resamples=np.inf,
@@ -162,7 +162,7 @@ def permutation_p(first: pd.Series, second: pd.Series, level: float = 0.0, *, ra
 
 
 def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:
-    """Two-sided p of the hypothesis that the quantity is ``level``: below 0.05 where the interval leaves it out.
+    """Return the two-sided p of the hypothesis that the quantity is ``level``; below 0.05 if the interval excludes it.
 
     The interval is inverted (Altman & Bland 2011): its half width on the side of ``level`` is a standard error times
     the quantile of t with ``freedom`` degrees. NaN without an interval or its degrees of freedom.
@@ -172,7 +172,7 @@ def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:
     if ratio and level <= 0:
         return math.nan if math.isnan(finding.low) else 0.0
     ends = (finding.value, finding.low, finding.high, level)
-    value, low, high, level = (math.log(one) if ratio and one > 0 else one for one in ends)
+    value, low, high, level = (math.log(end) if ratio and end > 0 else end for end in ends)
     if math.isnan(low) or math.isnan(high):
         return math.nan
     if low == high:  # an exact number
@@ -200,7 +200,7 @@ def interval_at(
     """
     from scipy import stats
 
-    value, low, high = (math.log(one) if ratio and one > 0 else one for one in finding[:3])
+    value, low, high = (math.log(end) if ratio and end > 0 else end for end in finding[:3])
     if low == high:
         return finding.low, finding.high
     if math.isnan(low) or math.isnan(high) or math.isnan(finding.freedom):
@@ -217,47 +217,47 @@ def interval_at(
 
 
 def smallest_detectable(finding: Finding, *, ratio: bool = False, power: float = 0.8) -> float:
-    """The least distance from a threshold that as many units, as spread, would show with this power.
+    """Return the smallest distance from a threshold that a sample of this size and spread detects with this power.
 
-    Of a ratio it is a factor. (t₀.₉₇₅ + t₀.₈) standard errors. NaN without an interval or its degrees of freedom.
+    It is (t₀.₉₇₅ + t₀.₈) standard errors; for a ratio, a factor. NaN without an interval or its degrees of freedom.
     """
     from scipy import stats
 
     if math.isnan(finding.freedom) or math.isnan(finding.low):
         return math.nan
-    value, low, high = (math.log(one) if ratio else one for one in finding[:3])
+    value, low, high = (math.log(end) if ratio else end for end in finding[:3])
     quantile = stats.t.ppf((1 + LEVEL) / 2, finding.freedom)
     distance = (quantile + stats.t.ppf(power, finding.freedom)) * max(high - value, value - low) / quantile
     return float(math.exp(distance) if ratio else distance)
 
 
 def paired_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
-    """Mean difference (or geometric mean ratio) of values with the same label, with its paired t-interval."""
+    """Return the mean difference (or geometric mean ratio) of values paired by label, with its t-interval."""
     first, second = first.align(second, join="inner")
     return mean_interval(first / second if ratio else first - second, ratio=ratio)
 
 
 def welch_interval(first: pd.Series, second: pd.Series, *, ratio: bool = False) -> Finding:
-    """Difference (or ratio) of the means of two samples with Welch's interval; of a ratio, of logarithms.
+    """Return the difference of the means of two samples with Welch's interval; for a ratio, on logarithms.
 
-    Two samples without any spread have an interval of no width. Fewer than two values on a side: no interval.
+    Two samples without any spread have an interval of width zero. Fewer than two values on a side: no interval.
     """
     from scipy import stats
 
-    one, two = (_numbers(side, ratio) for side in (first, second))
-    difference = one.mean() - two.mean()
+    first_values, second_values = (_numbers(side, ratio) for side in (first, second))
+    difference = first_values.mean() - second_values.mean()
     low = high = freedom = math.nan
-    if min(len(one), len(two)) > 1:
-        if np.ptp(one) == np.ptp(two) == 0:
+    if min(len(first_values), len(second_values)) > 1:
+        if np.ptp(first_values) == np.ptp(second_values) == 0:
             low = high = difference  # scipy warns of rounding where all values are equal
         else:
-            test = stats.ttest_ind(one, two, equal_var=False)
+            test = stats.ttest_ind(first_values, second_values, equal_var=False)
             (low, high), freedom = test.confidence_interval(LEVEL), float(test.df)
-    return _finding(difference, low, high, len(one), ratio, freedom)
+    return _finding(difference, low, high, len(first_values), ratio, freedom)
 
 
 def random_effects_interval(effects: pd.Series, variances: pd.Series) -> Finding:
-    """Mean of the effects of several data sets, each an estimate, as if they were drawn from more data sets.
+    """Return the mean effect over several data sets, treated as a random sample of data sets.
 
     Random effects with the variance between data sets by DerSimonian and Laird, and the t-interval of Hartung, Knapp,
     Sidik and Jonkman with one degree of freedom less than data sets. No interval of fewer than two data sets, or where
@@ -265,8 +265,8 @@ def random_effects_interval(effects: pd.Series, variances: pd.Series) -> Finding
     """
     from statsmodels.stats.meta_analysis import combine_effects
 
-    known = variances.notna() & (variances > 0)
-    if len(effects) < 2 or not known.all():
+    has_variance = variances.notna() & (variances > 0)
+    if len(effects) < 2 or not has_variance.all():
         return Finding(float(effects.mean()), math.nan, math.nan, len(effects))
     with np.errstate(invalid="ignore"):
         combined = combine_effects(effects.to_numpy(float), variances.to_numpy(float), method_re="dl")
@@ -300,7 +300,7 @@ def crossed_mean_interval(table: np.ndarray) -> Finding:
 
 
 def _crossed(sides: Sequence[np.ndarray]) -> Finding:
-    """Mean of the first table, less that of the second where there is one."""
+    """Return the mean of the first table, minus that of the second if there is one."""
     tables = [np.asarray(side, dtype=float) for side in sides]
     contrast = [1.0, -1.0][: len(tables)]
     counts, inputs = [len(side) for side in tables], tables[0].shape[1]
@@ -324,16 +324,19 @@ def _crossed(sides: Sequence[np.ndarray]) -> Finding:
 
 
 def mcnemar_p(first: Sequence[bool], second: Sequence[bool]) -> float:
-    """McNemar's exact two-sided p: of inputs that one of two models alone has right, whether either has more."""
+    """Return McNemar's exact two-sided p over the inputs that only one of two models has right."""
     from statsmodels.stats.contingency_tables import mcnemar
 
-    one, other = (np.asarray(side, dtype=bool) for side in (first, second))
-    table = [[(one & other).sum(), (one & ~other).sum()], [(~one & other).sum(), (~one & ~other).sum()]]
+    first_right, second_right = (np.asarray(side, dtype=bool) for side in (first, second))
+    table = [
+        [(first_right & second_right).sum(), (first_right & ~second_right).sum()],
+        [(~first_right & second_right).sum(), (~first_right & ~second_right).sum()],
+    ]
     return float(mcnemar(table, exact=True).pvalue)
 
 
 def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -> Finding:
-    """Difference (or ratio) of two values from their own intervals (Newcombe 1998, method 10; "MOVER").
+    """Return the difference (or ratio) of two values from their two intervals (Newcombe 1998, method 10; "MOVER").
 
     With d the difference, l and u the ends: d − √((v₁ − l₁)² + (u₂ − v₂)²) to d + √((u₁ − v₁)² + (v₂ − l₂)²).
     statsmodels has it for two counts only (`confint_proportions_2indep`), not for perplexities or for exponents.
@@ -348,7 +351,7 @@ def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -
 
 
 def share_interval(share: float, n: int) -> Finding:
-    """A share of ``n`` inputs with Wilson's interval; ``share * n`` need not be a whole number."""
+    """Return a share of ``n`` inputs with Wilson's interval; ``share * n`` need not be a whole number."""
     from statsmodels.stats.proportion import proportion_confint
 
     low, high = proportion_confint(share * n, n, alpha=1 - LEVEL, method="wilson")
@@ -356,7 +359,7 @@ def share_interval(share: float, n: int) -> Finding:
 
 
 def half_width(standard_error: Any, freedom: Any) -> Any:
-    """Half the t-interval of an estimate with this standard error, numbers or arrays: of slopes and of sums."""
+    """Return half the width of the t-interval of an estimate with this standard error (numbers or arrays)."""
     from scipy import stats
 
     return stats.t.ppf((1 + LEVEL) / 2, freedom) * standard_error

@@ -1,4 +1,4 @@
-"""What a process that was killed left behind: files that carry our marker and its number go at the next start."""
+"""Files that a killed process left behind: those with our marker and its number are removed at the next start."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MARK = re.compile(r"workbench-[a-z]+-(\d+)(?!\d)")
 
 
 def marker(what: str) -> str:
-    """A part of a name by which `sweep_leftovers` knows whose it is: "workbench-chrome-4711"."""
+    """Return the part of a file name from which `sweep_leftovers` reads its process: "workbench-chrome-4711"."""
     return f"workbench-{what}-{os.getpid()}"
 
 
 def sweep_leftovers(folder: Path, what: str) -> None:
-    """Remove the files and folders of one kind that processes left which are no more.
+    """Remove the files and folders of one kind that processes left when they ended.
 
-    What another user owns stays, and so does everything where processes cannot be asked about.
+    Another user's files stay, and so does everything on systems other than POSIX.
     """
     if os.name != "posix":
         return
     for path in folder.glob(f"*workbench-{what}-*"):
-        found = _MARK.search(path.name)
-        if found is None or _lives(int(found[1])) or path.is_symlink():
+        match = _MARK.search(path.name)
+        if match is None or _lives(int(match[1])) or path.is_symlink():
             continue
         with suppress(OSError):
             if path.lstat().st_uid == os.geteuid():

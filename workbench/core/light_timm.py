@@ -17,7 +17,7 @@ import torch  # noqa: F401  # whole, before anything stands in for a part of it
 
 
 def _disable(function: Callable[..., Any] | None = None, recursive: bool = True, **reason: Any) -> Any:
-    """As `torch._dynamo.disable`, which is asked at a call, and only where something has imported it by then."""
+    """Stand in for `torch._dynamo.disable`, which is called at call time if something has imported it by then."""
     if function is None:
         return partial(_disable, recursive=recursive, **reason)
 

@@ -1,4 +1,4 @@
-"""Null distributions: seeds that depend on what is measured and not on the batching, and nulls from samples."""
+"""Null distributions: seeds that do not depend on the batching, and nulls from samples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from workbench.core.intervals import FEW_NULL_SAMPLES
 
 
-def derived_seed(seed: int, *place: str | int) -> int:
-    """A seed for one place (input, layer, …) under a run's seed, the same on every machine and batching."""
-    text = "\x1f".join([str(seed), *map(str, place)])
+def derived_seed(seed: int, *keys: str | int) -> int:
+    """Return a seed for some keys (input, layer, …) under a run's seed, the same on every machine and batching."""
+    text = "\x1f".join([str(seed), *map(str, keys)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def generator(seed: int, *place: str | int) -> torch.Generator:
-    """A CPU random generator seeded with `derived_seed`."""
-    return torch.Generator().manual_seed(derived_seed(seed, *place))
+def generator(seed: int, *keys: str | int) -> torch.Generator:
+    """Return a CPU random generator seeded with `derived_seed`."""
+    return torch.Generator().manual_seed(derived_seed(seed, *keys))
 
 
 ROUNDING = 1e-12  # relative; draws closer than this differ in the order of their sums

@@ -1,7 +1,4 @@
-"""The tensors that a function takes: checked, standardised, cut into heads, and worked through on all cores.
-
-A check names the tensor, the axis and the place.
-"""
+"""The tensor arguments of a function: checked, standardised, cut into heads, and processed on all cores."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 TOKENS = ("token", "head_dim")
 ATTENTION = ("head", "query", "key")
@@ -27,25 +24,25 @@ HIDDEN = ("token", "width")
 STANDARDIZATIONS = ("none", "per-token", "per-feature")
 
 
-def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, refusing what its annotations do not take, before torch takes it for something else.
+def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make a function check its tensors against its annotations before it runs.
 
     Every parameter that is annotated ``Float[Tensor, "*batch token head_dim"]`` must be a tensor of real floating point
-    numbers that ends in these axes (`check_axes`): whole numbers would be divided without their fractions, complex ones
-    lose a part. A parameter that may also be a number is the function's own matter.
+    numbers that ends in these axes (`check_axes`). Integers would lose their fractions in a division, and complex
+    numbers a part. The function itself checks a parameter that may also be a number.
     """
     operands = []
-    for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if found := re.fullmatch(
+    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if match := re.fullmatch(
             r"""Float\[Tensor, ['"]([^'"]*)['"]\](?: \| None)?""", str(parameter.annotation)
         ):
-            axes = [axis.lstrip("#") for axis in found[1].split() if axis[0] not in "*."]
-            operands.append((place, name, [] if any(axis.isdigit() for axis in axes) else axes))
+            axes = [axis.lstrip("#") for axis in match[1].split() if axis[0] not in "*."]
+            operands.append((position, name, [] if any(axis.isdigit() for axis in axes) else axes))
 
     @functools.wraps(function)
-    def refusing(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        for place, name, axes in operands:
-            operand = args[place] if place < len(args) else kwargs.get(name)
+    def refusing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for position, name, axes in operands:
+            operand = args[position] if position < len(args) else kwargs.get(name)
             if operand is not None:
                 check_axes(name, operand, axes)
         return function(*args, **kwargs)
@@ -54,9 +51,9 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def check_axes(name: str, tensor: object, axes: Sequence[str]) -> None:
-    """The tensor is real floating point and ends in the named axes, none of them empty.
+    """Raise `InputError` unless a tensor is real floating point and ends in the named axes, none of them empty.
 
-    Raises `InputError` naming the axis that is missing or empty.
+    The error names the axis that is missing or empty.
     """
     wanted = f"(…, {', '.join(axes)})"
     if not isinstance(tensor, Tensor):
@@ -73,33 +70,30 @@ def check_axes(name: str, tensor: object, axes: Sequence[str]) -> None:
 
 
 def nonfinite_count(tensor: Tensor) -> int:
-    """How many entries are NaN or infinite."""
+    """Count the entries that are NaN or infinite."""
     if tensor.is_floating_point() and math.isfinite(tensor.sum()):
         return 0  # one pass and no second tensor; a sum that overflows says nothing
     return int((~torch.isfinite(tensor)).sum())
 
 
 def check_finite(name: str, tensor: Tensor, axes: Sequence[str]) -> None:
-    """No entry is NaN or infinite.
-
-    Raises `InputError` with how many there are, and where the first one is.
-    """
+    """Raise `InputError` where an entry is NaN or infinite, with their number and the position of the first."""
     if not nonfinite_count(tensor):
         return
     bad = (~torch.isfinite(tensor)).nonzero()
     first = tuple(bad[0].tolist())
     leading = tensor.ndim - len(axes)
     names = [f"axis {i}" for i in range(leading)] if leading > 1 else ["batch"] * leading
-    place = ", ".join(f"{axis} {index}" for axis, index in zip([*names, *axes], first, strict=True))
+    index_text = ", ".join(f"{axis} {index}" for axis, index in zip([*names, *axes], first, strict=True))
     raise InputError(
         f"{name} of shape {tuple(tensor.shape)} holds {len(bad)} NaN or infinite of {tensor.numel()} values; "
-        f"the first is {tensor[first].item()} at {place}; run the model in float32 or bfloat16, "
+        f"the first is {tensor[first].item()} at {index_text}; run the model in float32 or bfloat16, "
         "or leave that layer or input out"
     )
 
 
 def check_token_count(name: str, count: int) -> None:
-    """At least two tokens: one token has no pairs, no spectrum and no attention to speak of."""
+    """Raise `InputError` for fewer than two tokens: a single token has no pairs and no spectrum."""
     if count < 2:
         raise InputError(
             f"{name} has {count} token{'' if count == 1 else 's'}; at least 2 are needed (axis token)"
@@ -107,7 +101,7 @@ def check_token_count(name: str, count: int) -> None:
 
 
 def check_scale(scale: float | Tensor, batch_shape: Sequence[int], like: Tensor) -> Tensor:
-    """The scale as float64 that multiplies scores of shape (*batch_shape, query, key).
+    """Return the scale as a float64 tensor that multiplies scores of shape (*batch_shape, query, key).
 
     ``scale`` is one number, or a tensor that broadcasts to ``batch_shape`` (one value per head where each
     head learns its own), with or without two trailing axes of size 1. Raises `InputError` unless it is finite
@@ -115,8 +109,8 @@ def check_scale(scale: float | Tensor, batch_shape: Sequence[int], like: Tensor)
     """
     value = torch.as_tensor(scale, dtype=torch.float64, device=like.device)
     if not torch.isfinite(value).all() or (value <= 0).any():
-        given = value.item() if value.numel() == 1 else value.flatten().tolist()[:8]
-        raise InputError(f"scale must be finite and positive; got {given}")
+        scale_values = value.item() if value.numel() == 1 else value.flatten().tolist()[:8]
+        raise InputError(f"scale must be finite and positive; got {scale_values}")
     if value.numel() == 1:
         return value.reshape(())
     trailing = value.shape[-2:] == (1, 1) and not _broadcasts(value.shape, batch_shape)
@@ -136,12 +130,12 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 def default_scale(head_dim: int) -> float:
-    """1/√head_dim, the scale of attention where nothing else is said."""
+    """Return 1/√head_dim, the default scale of attention."""
     return 1 / math.sqrt(head_dim)
 
 
 def check_mask(mask: Tensor, shape: Sequence[int], tokens: str = "token") -> Tensor:
-    """A padding mask, true at real tokens, broadcast to ``shape`` = (*batch, token).
+    """Return a padding mask, true at real tokens, broadcast to ``shape`` = (*batch, token).
 
     Raises `InputError` where it is not boolean or does not fit, and where it leaves fewer than two tokens.
     """
@@ -166,11 +160,11 @@ def standardize(
     mask: Bool[Tensor, "*batch token"] | None = None,
     eps: float = 1e-8,
 ) -> Float[Tensor, "*batch token head_dim"]:
-    """(x − mean) / (standard deviation + eps), with the unbiased deviation (ddof = 1), in float64.
+    """Return (x − mean) / (standard deviation + eps), with the unbiased deviation (ddof = 1), in float64.
 
     ``how``: "per-token", over the features of each token (the published code of saritas2025 and, with eps = 0,
-    of teo2024); "per-feature", over the (real) tokens, as the text of saritas2025 says; "none", x as it is. What
-    does not vary becomes 0, and so does padding (``mask`` false). Raises `UnknownName` for another ``how``, and
+    of teo2024); "per-feature", over the (real) tokens, as in the text of saritas2025; "none", x as it is. Constant
+    features become 0, and so does padding (``mask`` false). Raises `UnknownName` for another ``how``, and
     `InputError` for fewer than two features or tokens and for values that are not finite.
     """
     if how not in STANDARDIZATIONS:
@@ -197,12 +191,12 @@ def standardize(
 
 
 def map_heads(function: Callable[..., Result], *stacks: Tensor | Sequence[Any] | None) -> list[Result]:
-    """``function(a[i], b[i], …)`` for every i of stacks of one length, in order.
+    """Return ``function(a[i], b[i], …)`` for every i of stacks of one length, in order.
 
     A stack is a tensor or any sequence; None hands None to every head. Threads inside the decomposition of a
-    few hundred tokens cost more than they bring, and a batched call works through its matrices one by one. So
-    the heads are spread over as many threads as torch would use (``torch.get_num_threads()``), each computing
-    alone on a matrix that stays in its cache. On an accelerator all run in one thread.
+    few hundred tokens cost more than they save, and a batched call processes its matrices one by one. So the
+    heads are spread over ``torch.get_num_threads()`` threads, each with a matrix that stays in its cache. On
+    an accelerator all run in one thread.
     """
     heads = next(len(stack) for stack in stacks if stack is not None)
     columns: list[Iterable[Any]] = [[None] * heads if stack is None else stack for stack in stacks]
@@ -227,7 +221,7 @@ def map_tokens(
     mask: Tensor | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Result]:
-    """``function(*tensors of one head, scale, seed)`` for each head of a flattened batch, on its real tokens.
+    """Return ``function(*tensors of one head, scale, seed)`` for each head of a flattened batch, on its real tokens.
 
     ``tensors`` are named for the errors: all (*batch, token, …) with one batch and one number of tokens; None
     reaches the function.
@@ -262,8 +256,8 @@ def map_tokens(
     ]
 
     def on_real_tokens(kept: Tensor | None, scale: Tensor, seed: int | None, *parts: Tensor | None) -> Result:
-        whole = kept is None or bool(kept.all())
-        seen = [None if part is None else (part if whole else part[kept]).double() for part in parts]
+        unpadded = kept is None or bool(kept.all())
+        seen = [None if part is None else (part if unpadded else part[kept]).double() for part in parts]
         return function(*seen, scale, seed)
 
     return map_heads(on_real_tokens, masks, scales, seeds, *flat)
@@ -274,7 +268,7 @@ def _full(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def stack_heads(parts: Sequence[Any], batch: Sequence[int]) -> Any:
-    """Results of one form per flattened head as one result of that form, its tensors (*batch, …).
+    """Stack the results of the flattened heads into one result of their form, with tensors of shape (*batch, …).
 
     The form is a tensor, a named tuple or a mapping of such.
     """

@@ -1,6 +1,6 @@
-"""What a person or a file says, checked by annotated types: options, numbers of layers and heads, files of JSON.
+"""Values from people and files, checked by annotated types: options, numbers of layers and heads, JSON.
 
-Of options a field's type says which values it takes, its last words what it means:
+A field's type defines the accepted values of an option, and its last text is the help:
 
     @dataclass(frozen=True)
     class Options:
@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le, Predicate
 
 from workbench.core.errors import InputError, UnknownName
 
-Held = TypeVar("Held")
+Content = TypeVar("Content")
 Options = TypeVar("Options")
 Numbers = None | int | str | Sequence[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
@@ -54,11 +54,11 @@ class Option:
     kind: Any
 
     def accept(self, value: Any) -> Any:
-        """The value to use. Raises `ValueError` saying what would be accepted."""
+        """Return the value to use. Raises `ValueError` naming the accepted values."""
         return accept(self.kind, value)
 
     def takes(self, value: Any) -> bool:
-        """Whether a value is accepted."""
+        """Return whether a value is accepted."""
         try:
             self.accept(value)
         except ValueError:
@@ -68,41 +68,41 @@ class Option:
 
 @functools.cache
 def options_of(kind: type) -> Mapping[str, Option]:
-    """The options that a dataclass lists, its own before those that it inherits."""
+    """Return the options that a dataclass lists, the inherited ones last."""
     hints = get_type_hints(kind, include_extras=True)
     listed = {field.name: field for field in fields(kind)}  # ty: ignore[invalid-argument-type] - a dataclass
-    own = [name for name in inspect.get_annotations(kind) if name in listed]
-    found = {}
-    for name in dict.fromkeys([*own, *listed]):
+    own_names = [name for name in inspect.get_annotations(kind) if name in listed]
+    options = {}
+    for name in dict.fromkeys([*own_names, *listed]):
         words = [part for part in getattr(hints[name], "__metadata__", ()) if isinstance(part, str)]
         if listed[name].default is MISSING or not words:
             raise TypeError(
                 f"{kind.__name__}.{name} needs a default, and words: Annotated[type, 'what it means']"
             )
-        found[name] = Option(listed[name].default, words[-1], hints[name])
-    return types.MappingProxyType(found)
+        options[name] = Option(listed[name].default, words[-1], hints[name])
+    return types.MappingProxyType(options)
 
 
-def check_options(kind: type[Options], given: Mapping[str, Any], what: str) -> Options:
-    """Options with these values, and defaults for the others.
+def check_options(kind: type[Options], settings: Mapping[str, Any], what: str) -> Options:
+    """Build options from these values, and defaults for the others.
 
     Raises `UnknownName` for an option that ``what`` does not have, `InputError` for a value that one does not take.
     """
-    known = options_of(kind)
-    for name in given:
-        if name not in known:
-            raise UnknownName(f"option of {what}", name, known)
+    options = options_of(kind)
+    for name in settings:
+        if name not in options:
+            raise UnknownName(f"option of {what}", name, options)
     values = {}
-    for name, option in known.items():
+    for name, option in options.items():
         try:
-            values[name] = option.accept(given.get(name, option.default))
+            values[name] = option.accept(settings.get(name, option.default))
         except ValueError as error:
-            raise InputError(f"{what}: {name} must be {error}; got {given[name]!r}") from None
+            raise InputError(f"{what}: {name} must be {error}; got {settings[name]!r}") from None
     return kind(**values)
 
 
 def read_options(typed: Mapping[str, str], options: Mapping[str, Option]) -> dict[str, Any]:
-    """What texts typed at a command line mean for these options; those of no option are for the check to refuse."""
+    """Parse texts typed at a command line for these options; unknown names are left for the check to refuse."""
     return {
         name: read_typed(text, options[name].takes) if name in options else literal(text)
         for name, text in typed.items()
@@ -110,7 +110,7 @@ def read_options(typed: Mapping[str, str], options: Mapping[str, Option]) -> dic
 
 
 def literal(text: str) -> Any:
-    """A JSON or Python-like literal where the text reads as one, else the text."""
+    """Parse a text as a JSON or Python-like literal; return the text itself where it is none."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -120,17 +120,17 @@ def literal(text: str) -> Any:
 
 
 def read_typed(text: str, takes: Callable[[Any], bool]) -> Any:
-    """What a text means for something that takes certain values: the literal where it takes that, else the text.
+    """Parse a typed text: the literal where ``takes`` accepts it, else the text.
 
-    So the word none is None for one option and a choice called "none" for another, and 2024 may be a name. A text that
-    is neither comes back as it reads, for whoever refuses it.
+    So the word none is None for one option and a choice called "none" for another, and 2024 may be a name. If neither
+    is accepted the literal is returned, and the later check refuses it.
     """
     value = literal(text)
     return text if not takes(value) and (value is None or takes(text)) else value
 
 
 def accept(kind: Any, value: Any) -> Any:
-    """A value as an annotated type has it. Raises `ValueError` saying what would be accepted."""
+    """Convert a value to an annotated type. Raises `ValueError` naming the accepted values."""
     from pydantic import ValidationError
 
     try:
@@ -140,7 +140,7 @@ def accept(kind: Any, value: Any) -> Any:
 
 
 def accepted(kind: Any) -> str:
-    """Which values an annotated type takes: "'head_dim', 'all' or a whole number from 1 up"."""
+    """Describe the values that an annotated type takes: "'head_dim', 'all' or a whole number from 1 up"."""
     parts = list(_alternatives(kind))
     named = [part for part in parts if part != "none"]
     if len(named) < len(parts):
@@ -152,8 +152,8 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
     origin = get_origin(kind)
     if origin is Annotated:
         inner, *more = get_args(kind)
-        said = [part.words for part in more if isinstance(part, Accepted)]
-        yield from said[-1:] or _alternatives(inner, (*limits, *more))
+        descriptions = [part.words for part in more if isinstance(part, Accepted)]
+        yield from descriptions[-1:] or _alternatives(inner, (*limits, *more))
     elif origin in (Union, types.UnionType):
         for part in get_args(kind):
             yield from _alternatives(part)
@@ -167,7 +167,7 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
 
 
 def _range(limits: tuple[Any, ...]) -> str:
-    """The limits in words, e.g. " from 0 to 1"."""
+    """Describe limits in words, e.g. " from 0 to 1"."""
     least = next((f" from {_number(part.ge)}" for part in limits if isinstance(part, Ge)), "")
     above = next((f" above {_number(part.gt)}" for part in limits if isinstance(part, Gt)), "")
     most = next(
@@ -199,41 +199,41 @@ NullSamples = Annotated[
 
 
 @overload
-def parse_numbers(kind: str, asked: Numbers, total: int) -> tuple[int, ...]: ...
+def parse_numbers(kind: str, request: Numbers, total: int) -> tuple[int, ...]: ...
 @overload
-def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[int, ...] | None: ...
-def parse_numbers(kind: str, asked: Numbers, total: int | None = None) -> tuple[int, ...] | None:
-    """Sorted numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or "-2,-1".
+def parse_numbers(kind: str, request: Numbers, total: int | None = None) -> tuple[int, ...] | None: ...
+def parse_numbers(kind: str, request: Numbers, total: int | None = None) -> tuple[int, ...] | None:
+    """Return sorted numbers from None (all), a number, an iterable of numbers, or a string such as "0,3-5" or "-2,-1".
 
     ``kind`` ("layer", "head") names them in errors. With ``total`` negative numbers count from the end, and numbers
     outside the range raise InputError; without it negative numbers stay as they are, and None stays None.
     """
-    if asked is None:
+    if request is None:
         return None if total is None else tuple(range(total))
     numbers: list[int] = []
-    if isinstance(asked, str):
-        for part in asked.split(","):
+    if isinstance(request, str):
+        for part in request.split(","):
             match = re.fullmatch(r"\s*(-?\d{1,18})(?:\s*-\s*(-?\d{1,18}))?\s*", part)
             if match is None:
                 raise InputError(
-                    f"{kind}s {asked!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
+                    f"{kind}s {request!r}: {part.strip()!r} is neither a number nor a range such as 3-5"
                 )
             first, last = int(match[1]), int(match[2] if match[2] is not None else match[1])
             if last < first or (first < 0 <= last):
                 raise InputError(
-                    f"{kind}s {asked!r}: the range {part.strip()!r} is empty; write 3-5, or -3--1"
+                    f"{kind}s {request!r}: the range {part.strip()!r} is empty; write 3-5, or -3--1"
                 )
             if total is not None:
                 _inside(kind, (first, last), total)  # before a long range is built
             elif last - first >= _MOST:
-                raise InputError(f"{kind}s {asked!r}: no model has {last - first + 1:,} {kind}s")
+                raise InputError(f"{kind}s {request!r}: no model has {last - first + 1:,} {kind}s")
             numbers += range(first, last + 1)
     else:
-        given = [asked] if isinstance(asked, int) else list(asked)
-        for number in given:
+        items = [request] if isinstance(request, int) else list(request)
+        for number in items:
             if isinstance(number, bool) or not hasattr(number, "__index__"):
                 raise InputError(f"{kind}s must be whole numbers, got {number!r}")
-        numbers = [int(number) for number in given]
+        numbers = [int(number) for number in items]
     if not numbers:
         raise InputError(f"{kind}s is empty: name at least one, or None for all")
     if total is not None:
@@ -249,7 +249,7 @@ def _inside(kind: str, numbers: Iterable[int], total: int) -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"; "none" for no number."""
+    """Format [0, 1, 2, 5] as "0-2, 5", and no number as "none"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -259,27 +259,27 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
 
 
-# What a file holds ------------------------------------------------------------------------------------------
+# Content of files -------------------------------------------------------------------------------------------
 
 
 def matching(pattern: str) -> Predicate:
-    """A mark of texts that are all of a pattern, beside ``str`` in ``Annotated``."""
-    whole = re.compile(pattern)
-    return Predicate(lambda text: whole.fullmatch(text) is not None)
+    """Return a predicate for ``Annotated[str, …]``: the whole text matches a pattern."""
+    regex = re.compile(pattern)
+    return Predicate(lambda text: regex.fullmatch(text) is not None)
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a text of JSON says. Raises `ValueError` for any text that is none, however deep it is nested."""
+    """Parse JSON. Raises `ValueError` for any other text, however deep it is nested."""
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def conforming(kind: type[Held], value: Any) -> Held:
-    """A value as JSON has it, where it is of an annotated type: a TypedDict, a dataclass, a list of them.
+def conforming(kind: type[Content], value: Any) -> Content:
+    """Check a JSON value against an annotated type: a TypedDict, a dataclass, a list of them.
 
-    A number in words is no number, and 1.5 or true no whole one. Raises `ValueError` naming the first place that does
+    Types are strict: "1" is no number, and 1.5 or true no integer. Raises `ValueError` naming the first entry that does
     not fit: "models.0.n: Input should be a valid integer".
     """
     from pydantic import ValidationError
@@ -288,8 +288,8 @@ def conforming(kind: type[Held], value: Any) -> Held:
         return _adapter(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+        location = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{location}: {first['msg']}" if location else first["msg"]) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

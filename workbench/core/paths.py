@@ -1,4 +1,4 @@
-"""Where the bundled files live: beside the package in a checkout, inside it in an installed wheel."""
+"""Folders of the bundled files: next to the package in a checkout, inside it in an installed wheel."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ def _root() -> Path:
 
 @cache
 def data_dir() -> Path:
-    """Folder of bundled models, texts, records and published tables."""
+    """Return the folder of bundled models, texts, records and published tables."""
     return _root() / "data"
 
 
 @cache
 def notebooks_dir() -> Path:
-    """Folder of the figure notebooks."""
+    """Return the folder of the figure notebooks."""
     return _root() / "notebooks"
 
 
 def bundled_notebooks() -> dict[str, Path]:
-    """The figure notebooks by name: those of their folder and of the folders in it.
+    """Return the figure notebooks by name, subfolders included.
 
     Raises:
-        InputError: two of one name, whose figures would overwrite each other.
+        InputError: two notebooks have one name, so that their figures would overwrite each other.
     """
-    found: dict[str, Path] = {}
+    notebooks: dict[str, Path] = {}
     folder = notebooks_dir()
     for path in (*folder.glob("*.ipynb"), *folder.glob("[!.]*/*.ipynb")):  # hidden ones are Jupyter's copies
-        if path.stem in found:
+        if path.stem in notebooks:
             raise InputError(
-                f"two notebooks are called {path.stem!r}: {found[path.stem]} and {path}; rename or remove one"
+                f"two notebooks are called {path.stem!r}: {notebooks[path.stem]} and {path}; rename or remove one"
             )
-        found[path.stem] = path
-    return dict(sorted(found.items()))
+        notebooks[path.stem] = path
+    return dict(sorted(notebooks.items()))
 
 
 def cache_dir() -> Path:
-    """The project's own cache: ``WORKBENCH_CACHE``, or the user cache folder of the system."""
+    """Return the project's cache folder: ``WORKBENCH_CACHE``, or the user cache folder of the system."""
     chosen = os.environ.get("WORKBENCH_CACHE")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("workbench"))

@@ -1,4 +1,4 @@
-"""Analyses, metrics, nulls, families, variants and commands that join through entry points, ours or other people's.
+"""Plug-ins through entry points: analyses, metrics, nulls, families, variants and commands.
 
 A package names them in its ``pyproject.toml``, under a group of `GROUPS`; docs/extending.md works an example. They
 are loaded when a name is asked for that is not ours, or when all are listed. One that cannot be loaded is named in a
@@ -27,7 +27,7 @@ GROUPS = {
     "workbench.variants": "attention variant",
     "workbench.commands": "command",
 }
-"""Groups of entry points, and what one entry of each is called."""
+"""Groups of entry points, with the word for one entry of each."""
 OURS = "the workbench"
 
 
@@ -43,7 +43,7 @@ class Plugin:
 
     @property
     def title(self) -> str:
-        """As messages name it: "analysis 'speckle' of speckles 0.3 (speckles.analyses:SPECKLE)"."""
+        """Return the name used in messages: "analysis 'speckle' of speckles 0.3 (speckles.analyses:SPECKLE)"."""
         return f"{GROUPS[self.group]} {self.name!r} of {self.origin} ({self.target})"
 
 
@@ -51,26 +51,26 @@ _MET: dict[str, list[Plugin]] = {}
 
 
 def plugins() -> list[Plugin]:
-    """The plug-ins of all groups that were looked for so far, with what is wrong with those left out."""
+    """Return the plug-ins of all groups that were loaded so far, with the problem of each that was left out."""
     return [plugin for group in GROUPS for plugin in _MET.get(group, [])]
 
 
 def load_plugins(group: str, taken: Mapping[str, str], accept: Callable[[Plugin, Any], None]) -> None:
-    """Load every entry of a group and hand it to ``accept``, which takes it in or raises `InputError` saying why not.
+    """Load every entry of a group and hand it to ``accept``, which registers it or raises `InputError` with the reason.
 
-    ``taken`` is who has a name already. Two packages that offer one name are both refused: which one is meant cannot be
-    known. A warning names each that is left out.
+    ``taken`` maps names in use to their owners. Two packages that offer one name are both refused, since the choice
+    would be arbitrary. A warning names each plug-in that is left out.
     """
-    found = []
+    candidates = []
     for entry in importlib.metadata.entry_points(group=group):
         origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
-        found.append((Plugin(group, entry.name, entry.value, origin), entry))
-    found.sort(key=lambda pair: (pair[0].name, pair[0].origin))
+        candidates.append((Plugin(group, entry.name, entry.value, origin), entry))
+    candidates.sort(key=lambda pair: (pair[0].name, pair[0].origin))
     offered: dict[str, list[str]] = {}
-    for plugin, _ in found:
+    for plugin, _ in candidates:
         offered.setdefault(plugin.name, []).append(plugin.origin)
     _MET[group] = []
-    for plugin, entry in found:
+    for plugin, entry in candidates:
         others = [origin for origin in offered[plugin.name] if origin != plugin.origin]
         if plugin.name in taken:
             problem = f"{taken[plugin.name]} has one of this name; it must be called otherwise"
@@ -99,22 +99,22 @@ LOCK = threading.RLock()  # one for all tables: to complete one may mean to look
 
 
 class Registry(MutableMapping[str, Entry]):
-    """A table of ours that plug-ins of one group join, once a name is not ours, or all are listed.
+    """A table of ours that plug-ins of one group join when a name is not ours, or all are listed.
 
-    An entry of ours may be a text, "package.module:NAME", which is imported when the entry is asked for: names cost
-    nothing. ``check`` returns the entry to take, or raises `InputError` saying what is wrong with it.
+    An entry of ours may be a text, "package.module:NAME", which is imported on first use. ``check`` returns the entry
+    to register, or raises `InputError` naming its problem.
     """
 
     def __init__(
-        self, own: Mapping[str, Entry | str], group: str, check: Callable[[str, Any], Entry]
+        self, entries: Mapping[str, Entry | str], group: str, check: Callable[[str, Any], Entry]
     ) -> None:
-        self._own = dict(own)
-        self._entries = dict(own)
+        self._own = dict(entries)
+        self._entries = dict(entries)
         self._group, self._check = group, check
         self._complete = False
 
     def complete(self) -> None:
-        """Let the plug-ins join, once."""
+        """Load the plug-ins, once."""
         with LOCK:
             if not self._complete:
                 self._complete = (
@@ -123,11 +123,11 @@ class Registry(MutableMapping[str, Entry]):
                 load_plugins(self._group, dict.fromkeys(self._entries, OURS), self._accept)
 
     def is_ours(self, name: str) -> bool:
-        """Whether the entry is one of ours: the code behind it is part of this package."""
+        """Return whether the entry is one of ours: its code is part of this package."""
         return name in self._own and self[name] is self._own[name]
 
     def _accept(self, plugin: Plugin, value: Any) -> None:
-        """Take one entry, or a mapping of several by their names."""
+        """Register one entry, or a mapping of several by their names."""
         entries = value if isinstance(value, Mapping) else {plugin.name: value}
         taken = [name for name in entries if name in self._entries]
         if taken:
@@ -141,9 +141,9 @@ class Registry(MutableMapping[str, Entry]):
         if not isinstance(entry, str):
             return entry
         module, _, attribute = entry.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        self._own[name] = self[name] = found
-        return found
+        imported = getattr(importlib.import_module(module), attribute)
+        self._own[name] = self[name] = imported
+        return imported
 
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:

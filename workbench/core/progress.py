@@ -1,4 +1,4 @@
-"""How far work is, as a bar in the terminal: one look for all of it."""
+"""Progress bars in the terminal, in one style."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 2.0
-"""Seconds of expected work from which a bar is shown."""
+"""Seconds of expected work that show a bar."""
 
 
 def progress_bars(
@@ -23,10 +23,10 @@ def progress_bars(
     console: Console | None = None,
     remembered: float = 30.0,
 ) -> Progress:
-    """Bars to be added and updated as rich has it: a title, how much of how many, the time so far and the time left.
+    """Return rich's progress bars: title, count and total, time elapsed and time left.
 
-    On standard error unless a ``console`` is given; a ``transient`` one is gone afterwards. With ``state`` the field of
-    that name stands in the place of the counts. The time left is estimated from the last ``remembered`` seconds.
+    On standard error unless a ``console`` is given; ``transient`` bars disappear afterwards. ``state`` shows the field
+    of that name instead of the counts. The time left is estimated from the last ``remembered`` seconds.
     """
     from rich.console import Console
     from rich.progress import (
@@ -53,7 +53,7 @@ def progress_bars(
 
 @contextmanager
 def bar_of_fraction(title: str, total: int) -> Generator[Callable[[float], None]]:
-    """A function that takes the fraction that is done; a bar shows once the work turns out to be long."""
+    """Yield a function that takes the completed fraction; a bar appears once the work turns out to be long."""
     bars = progress_bars()
     task = bars.add_task(title, total=total)
     started = time.perf_counter()

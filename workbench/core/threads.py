@@ -1,4 +1,4 @@
-"""One thread, where a sum is to come in the same order everywhere or where processes share the cores."""
+"""A limit of one thread, for sums in the same order everywhere and for processes that share the cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Generator[None]:
-    """One thread in torch and in every BLAS: sums come in one order on every machine, and workers share its cores."""
+    """Limit torch and every BLAS to one thread, so that sums have one order and workers share the cores."""
     import torch
     from threadpoolctl import threadpool_limits
 

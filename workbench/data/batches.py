@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbench.captures.tokens import TokenInfo, other_streams, readable_token, token_info, with_images
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.showing import card, fold, shape, shortened, table, thumbnail
+from workbench.core.notebook_html import card, fold, shape, shortened, table, thumbnail
 from workbench.data.pools import Pool, Sample, Unreadable, open_pool
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ ALL = "all"
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 QUESTION = "What does this picture show?"
-"""The text beside an image that has none of its own."""
+"""Text of an image without a caption."""
 SHOWN = 8  # images or texts, where inputs show themselves in a notebook
 PREPROCESSING = ("model", "saritas2025")
-"""Of images: the model's own, or what saritas2025 did to all of them alike."""
+"""Preprocessing of images: the model's own, or the single one of saritas2025."""
 
 
 class NoImages(InputError):
@@ -51,37 +51,37 @@ class Inputs:
     ids: list[str]
     """One stable name per input: ``digits/test/17``, ``photos/astronaut``, ``prose/01-natural-history:3``."""
     batch: Tensor | dict[str, Tensor]
-    """What the model accepts, on its device, in its floating type; texts padded to the longest of the set."""
+    """The model's inputs, on its device, in its floating type; texts are padded to the longest of the set."""
     tokens: TokenInfo
     images: list[UInt8[np.ndarray, "height width 3"]] | None = None
-    """What the model sees, for people: its own size and cut, without the normalisation."""
+    """The images as people see them: the model's size and crop, without the normalisation."""
     texts: list[str] | None = None
     targets: list[int] | None = None
     """Class per image, where the source has classes."""
     classes: tuple[str, ...] | None = None
-    """Names of the class folders, in the order that ``targets`` number them: `class_places` finds a model's outputs."""
+    """Names of the class folders, numbered by ``targets``; `class_indices` finds a model's outputs."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(id, reason) of images that could not be read."""
     notes: list[str] = field(default_factory=list)
-    """What a reader should know: how many texts were cut, how many images skipped."""
+    """Notes for the reader: how many texts were cut, how many images skipped."""
     cut: tuple[int, int] | None = None
     """Of texts: how many were cut, and at how many tokens."""
-    whole: list[int] = field(default_factory=list)
-    """Of texts: how many tokens each has before it is cut."""
+    lengths: list[int] = field(default_factory=list)
+    """Number of tokens of each text before it is cut."""
     digests: list[bytes] = field(default_factory=list)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
     rows: dict[str, list[int]] = field(default_factory=dict)
-    """How many rows of a tensor each input has, for tensors whose rows are no inputs: patches of all images, say."""
+    """Number of rows per input, for tensors whose rows are not inputs, such as the patches of all images."""
 
     @property
     def sha256(self) -> str:
-        """Hash over ids and raw contents in order, whatever the model and the preprocessing."""
+        """Hash over ids and raw contents in order; it does not depend on the model or the preprocessing."""
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What provenance records."""
+        """Record of the inputs for provenance."""
         return {
             "spec": self.spec,
             "n": self.n,
@@ -104,11 +104,11 @@ class Inputs:
             **{name: f"{shape(tensor)} on {tensor.device}" for name, tensor in tensors.items()},
             "notes": "; ".join(self.notes),
         }
-        shown = zip(self.ids[:SHOWN], (self.images or self.texts or [])[:SHOWN], strict=False)
+        samples = zip(self.ids[:SHOWN], (self.images or self.texts or [])[:SHOWN], strict=False)
         if self.images is not None:
-            parts = [thumbnail(image, name) for name, image in shown]
+            parts = [thumbnail(image, name) for name, image in samples]
         else:
-            parts = [table((), [(name, shortened(str(text))) for name, text in shown])]
+            parts = [table((), [(name, shortened(str(text))) for name, text in samples])]
         return card(
             f"Inputs {self.spec}", facts, *parts, fold("names", table((), zip(self.ids, strict=True)))
         )
@@ -125,16 +125,16 @@ class Inputs:
             batch: Any = {name: self._cut(name, tensor, chosen) for name, tensor in self.batch.items()}
         else:
             batch = self.batch[chosen]
-        ids, whole, cut = self.ids[chosen], self.whole[chosen], self.cut
+        ids, lengths, cut = self.ids[chosen], self.lengths[chosen], self.cut
         if cut is not None:
-            cut = _longer(whole, cut[1]), cut[1]
+            cut = _count_longer(lengths, cut[1]), cut[1]
         before = _cut_notes(self.cut, len(self))
         return replace(
             self,
             n=len(ids),
             ids=ids,
             batch=batch,
-            whole=whole,
+            lengths=lengths,
             cut=cut,
             notes=[note for note in self.notes if note not in before] + _cut_notes(cut, len(ids)),
             tokens=self.tokens[chosen],
@@ -146,7 +146,7 @@ class Inputs:
         )
 
     def _cut(self, name: str, tensor: Tensor, chosen: slice) -> Tensor:
-        """The rows of the chosen inputs."""
+        """Select the rows of the chosen inputs."""
         if name not in self.rows:
             return tensor[chosen]
         parts = tensor.split(self.rows[name])[chosen]
@@ -155,7 +155,7 @@ class Inputs:
     def perturbed(
         self, change: Callable[[str, Float[np.ndarray, "height width channel"]], np.ndarray]
     ) -> Inputs:
-        """The same images after ``change(id, image)``, which takes and gives values from 0 to 1.
+        """Apply ``change(id, image)`` to every image; it takes and returns values from 0 to 1.
 
         Raises NoImages for texts.
         """
@@ -172,7 +172,7 @@ class Inputs:
         return replace(self, batch=batch, images=_for_people(prepared, *self.normalization))
 
     def batches(self, size: int) -> Iterator[Inputs]:
-        """Consecutive Inputs of at most `size` inputs each."""
+        """Yield consecutive Inputs of at most `size` inputs each."""
         if not isinstance(size, int) or size < 1:
             raise InputError(f"a batch holds at least one input, got batch size {size!r}")
         for start in range(0, len(self), size):
@@ -191,20 +191,20 @@ def inputs(
 
     `spec` is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
-    ``val``), ``text:FILE``, ``upload:HASH`` (what was
-    handed to the explorer) or ``wikitext-103`` (raw, test split). A text is a line of more than 30
+    ``val``), ``text:FILE``, ``upload:HASH`` (a file
+    given to the explorer) or ``wikitext-103`` (raw, test split). A text is a line of more than 30
     characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
     gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes every one.
 
     Images, ``preprocessing="model"``: the model's own resizing, crop and normalisation. ``"saritas2025"`` (the
     protocol of that paper): resized straight to the model's input size (bilinear, antialiased) and normalised
     by ImageNet's mean and standard deviation, whatever the model was trained with. A model trained with
-    ``workbench train`` gets what it records in both. Grey images become three equal channels, and colours
+    ``workbench train`` gets its recorded preprocessing in both. Grey images become three equal channels, and colours
     grey, as the model needs.
 
-    A model of images with texts (CLIP, LLaVA) gets an image with the text that lies beside it (``cat.txt`` beside
-    ``cat.png``), or else with a question, through its own processor. The decoder of an encoder–decoder (T5, BART) gets
-    the same text as its encoder, shifted right behind its start token.
+    A model of images with texts (CLIP, LLaVA) gets an image with the text in the file of the same name
+    (``cat.txt`` for ``cat.png``), or else with a question, through its own processor. The decoder of an
+    encoder–decoder (T5, BART) gets the same text as its encoder, shifted right after its start token.
 
     Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
     that is less; how many were cut is in ``notes``.
@@ -215,17 +215,17 @@ def inputs(
     """
     if preprocessing not in PREPROCESSING:
         raise UnknownName("preprocessing", str(preprocessing), PREPROCESSING)
-    _check_whole("seed", seed, 0)
+    _check_integer("seed", seed, 0)
     pool = open_pool(spec)
     check_modality(spec, pool, model)
     samples, skipped = _choose(pool, n, int(seed))
-    made = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
-    made.classes = pool.classes
+    chosen_inputs = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
+    chosen_inputs.classes = pool.classes
     if skipped:
-        made.skipped = skipped
-        made.notes.insert(0, skipped_note(skipped))
-        warnings.warn(f"{spec}: {made.notes[0]}", stacklevel=2)
-    return made
+        chosen_inputs.skipped = skipped
+        chosen_inputs.notes.insert(0, skipped_note(skipped))
+        warnings.warn(f"{spec}: {chosen_inputs.notes[0]}", stacklevel=2)
+    return chosen_inputs
 
 
 def _prepared(
@@ -236,8 +236,8 @@ def _prepared(
     preprocessing: str,
     max_length: int | None = None,
 ) -> Inputs:
-    """These samples as a batch for the model."""
-    made = Inputs(
+    """Prepare samples as a batch for the model."""
+    prepared = Inputs(
         spec=spec.strip(),
         n=len(samples),
         seed=seed,
@@ -248,28 +248,28 @@ def _prepared(
         digests=[sample.digest() for sample in samples],
     )
     targets = [sample.target for sample in samples if sample.target is not None]
-    made.targets = targets if len(targets) == len(samples) else None
+    prepared.targets = targets if len(targets) == len(samples) else None
     if model.modality == "image":
-        _add_images(made, model, [np.asarray(sample.content) for sample in samples])
+        _add_images(prepared, model, [np.asarray(sample.content) for sample in samples])
     elif model.modality == "image-text":
-        _add_pairs(made, model, samples)
+        _add_pairs(prepared, model, samples)
     else:
-        _add_texts(made, model, [str(sample.content) for sample in samples], max_length)
-    return made
+        _add_texts(prepared, model, [str(sample.content) for sample in samples], max_length)
+    return prepared
 
 
 def skipped_note(skipped: Sequence[Sequence[str]]) -> str:
-    """A sentence that counts and names (id, reason) of images that could not be read."""
+    """Count and name the images that could not be read, from pairs of id and reason."""
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
     return f"unreadable images skipped: {len(skipped)} ({named}{more})"
 
 
 class ListedInputs:
-    """Inputs by their places in a pool, read and prepared a batch at a time: any number of them in little memory.
+    """Inputs by their positions in a pool, read and prepared a batch at a time, in little memory for any number.
 
-    Batches are cut at multiples of ``batch`` from the first place on, and a text is padded to the longest of its
-    batch, so what is computed of an input depends on the list and its place there alone. Images that cannot be read
+    Batches are cut at multiples of ``batch`` from the first position on, and a text is padded to the longest of its
+    batch. So the result of an input depends only on the list and its position there. Images that cannot be read
     are left out of their batch, and named in ``skipped``; ``digests`` grow while batches are read.
 
     Raises `InputError` for images given to a text model and the reverse.
@@ -294,7 +294,7 @@ class ListedInputs:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What provenance records; the hash is that of what has been read."""
+        """Record of the inputs for provenance, with the hash of the inputs read so far."""
         digest = hashlib.sha256(b"".join(self.digests)).hexdigest()
         return {
             "spec": self.spec, "n": len(self.digests), "seed": self.seed, "preprocessing": self.preprocessing,
@@ -302,29 +302,29 @@ class ListedInputs:
         }  # fmt: skip
 
     def batches(self, size: int) -> Iterator[Inputs]:
-        """Batches in order; with ``size`` below that of a batch each is handed out in pieces, padded as the whole."""
+        """Yield batches in order; a smaller ``size`` cuts each into pieces that keep the padding of the batch."""
         for start in range(0, len(self.places), self.batch):
             samples = []
-            for place in self.places[start : start + self.batch]:
+            for position in self.places[start : start + self.batch]:
                 try:
-                    samples.append(self.pool.read(place))
+                    samples.append(self.pool.read(position))
                 except Unreadable as error:
-                    self.skipped.append((self.pool.ids[place], str(error)))
+                    self.skipped.append((self.pool.ids[position], str(error)))
             if not samples:
                 continue
-            made = _prepared(self.spec, self.model, samples, self.seed, self.preprocessing)
-            self.digests += made.digests
-            if made.cut is not None:
-                self.cut = made.cut[0] + (self.cut[0] if self.cut else 0), made.cut[1]
-            yield from made.batches(min(size, self.batch))
+            shard = _prepared(self.spec, self.model, samples, self.seed, self.preprocessing)
+            self.digests += shard.digests
+            if shard.cut is not None:
+                self.cut = shard.cut[0] + (self.cut[0] if self.cut else 0), shard.cut[1]
+            yield from shard.batches(min(size, self.batch))
 
 
 def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
-    """Raise `InputError` unless the model takes what the pool gives."""
+    """Raise `InputError` unless the model takes the modality of the pool."""
     if not hasattr(model, "modality"):
         raise InputError(
-            f"inputs are made for what workbench.load returned, not for a {type(model).__name__}; load the model, "
-            "or hand workbench.capture a batch of your own"
+            f"inputs are made for a model from workbench.load, not for a {type(model).__name__}; load the model, "
+            "or give workbench.capture your batch"
         )
     if model.modality not in ("image", "text", "image-text"):
         raise InputError(
@@ -335,14 +335,14 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
 
 
 def check_takes(model: str, modality: str, spec: str, pool: Pool) -> None:
-    """Raise `InputError` unless a model of this modality takes what the pool gives."""
+    """Raise `InputError` unless a model of this modality takes the inputs of the pool."""
     if pool.modality != modality.removesuffix("-text"):
         takes, gives = ("texts", "images") if modality == "text" else ("images", "texts")
         offer = "bundled:prose, text:FILE" if modality == "text" else "bundled:photos, images:FOLDER"
         raise InputError(f"{model} takes {takes}, and {spec} gives {gives}; try {offer}")
 
 
-def _check_whole(name: str, value: Any, least: int) -> None:
+def _check_integer(name: str, value: Any, least: int) -> None:
     if name == "n" and (value is None or value == ALL):
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
@@ -350,11 +350,11 @@ def _check_whole(name: str, value: Any, least: int) -> None:
 
 
 def chosen_count(n: int | str | None, there: int, where: str) -> int:
-    """How many of the inputs that are ``there`` ``n`` asks for: 25 unless given, or all where there are fewer.
+    """Return the number of inputs that ``n`` requests of ``there``: 25 by default, or all where there are fewer.
 
-    Raises `InputError` where there are fewer than were asked for.
+    Raises `InputError` where there are fewer than requested.
     """
-    _check_whole("n", n, 1)
+    _check_integer("n", n, 1)
     if n is None or n == ALL:
         return there if n else min(DEFAULT_N, there)
     if int(n) > there:
@@ -364,17 +364,17 @@ def chosen_count(n: int | str | None, there: int, where: str) -> int:
     return int(n)
 
 
-def drawn_places(count: int, seed: int) -> list[int]:
-    """The numbers of ``count`` inputs in the order that ``seed`` draws: the first n are those that n takes."""
+def drawn_positions(count: int, seed: int) -> list[int]:
+    """Return the positions of ``count`` inputs in the order that ``seed`` draws; n inputs are the first n."""
     return np.random.default_rng(seed).permutation(count).tolist()
 
 
 def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
-    """The first `n` readable samples in an order drawn with `seed`, and what was skipped on the way."""
+    """Read the first `n` readable samples in an order drawn with `seed`; also return the skipped ones."""
     wanted = chosen_count(n, len(pool), pool.where)
     samples: list[Sample] = []
     skipped: list[tuple[str, str]] = []
-    for position in drawn_places(len(pool), seed):
+    for position in drawn_positions(len(pool), seed):
         if len(samples) == wanted:
             break
         try:
@@ -390,7 +390,7 @@ def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], l
 # Images ---------------------------------------------------------------------------------------------------
 
 
-def _add_images(made: Inputs, model: LoadedModel, images: list[np.ndarray]) -> None:
+def _add_images(target: Inputs, model: LoadedModel, images: list[np.ndarray]) -> None:
     expected = model.image
     if expected is None:
         raise InputError(f"{model.spec} states no size of images; hand workbench.capture a batch of your own")
@@ -398,31 +398,31 @@ def _add_images(made: Inputs, model: LoadedModel, images: list[np.ndarray]) -> N
         raise InputError(
             f"{model.spec} takes {expected.channels} channels; images have 1 (grey) or 3 (colour)"
         )
-    if made.preprocessing == "model" and not expected.recorded:
+    if target.preprocessing == "model" and not expected.recorded:
         if expected.own is None:
             raise InputError(
                 f"{model.spec} states no preprocessing of its own; save its image processor beside the weights, or "
                 "take preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
             )
-        own = expected.own
-        prepared = torch.stack([own(_as_pillow(image, expected.channels)) for image in images])
+        transform = expected.own
+        prepared = torch.stack([transform(_as_pillow(image, expected.channels)) for image in images])
         mean, std = expected.mean, expected.std
     else:
         plain = torch.stack([_resize(image, expected) for image in images])
         imagenet = expected.channels == 3 and not expected.recorded
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (expected.mean, expected.std)
         prepared = (plain - _per_channel(mean)) / _per_channel(std)
-    made.images = _for_people(prepared, mean, std)
-    made.normalization = mean, std
+    target.images = _for_people(prepared, mean, std)
+    target.normalization = mean, std
     batch = prepared.to(device=model.device, dtype=model.dtype)
     # Models of transformers take their images by name.
     by_name = getattr(model.module, "main_input_name", None) == "pixel_values"
-    made.batch = {"pixel_values": batch} if by_name else batch
-    made.tokens = token_info(model, made.batch)
+    target.batch = {"pixel_values": batch} if by_name else batch
+    target.tokens = token_info(model, target.batch)
 
 
 def _resize(image: np.ndarray, expected: ImageFormat) -> Float[Tensor, "channel height width"]:
-    """Straight to the model's size, bilinear with antialiasing, values in [0, 1]."""
+    """Resize directly to the model's size, bilinear with antialiasing, values in [0, 1]."""
     from torchvision.transforms import functional as transforms
 
     height, width = expected.size
@@ -458,18 +458,18 @@ def _per_channel(values: tuple[float, ...]) -> Float[Tensor, "channel 1 1"]:
 # Images with texts ------------------------------------------------------------------------------------------
 
 
-def _add_pairs(made: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
-    """An image and a text each, through the model's own processor; without a caption the text is a question."""
-    if made.preprocessing != "model":
+def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
+    """Add images with texts, through the model's own processor; without a caption the text is a question."""
+    if target.preprocessing != "model":
         raise InputError(
             f"{model.spec} takes images with texts, which are prepared by its own processor alone"
         )
     processor, pictures = model.processor, [_as_pillow(np.asarray(sample.content), 3) for sample in samples]
-    made.texts = [sample.caption or QUESTION for sample in samples]
+    target.texts = [sample.caption or QUESTION for sample in samples]
     towers = not hasattr(processor, "image_token")
-    texts = made.texts if towers else [_with_place(processor, text) for text in made.texts]
+    texts = target.texts if towers else [_with_image_token(processor, text) for text in target.texts]
     limit = {"truncation": True, "max_length": _text_limit(model)} if towers and _text_limit(model) else {}
-    # an image a text, each in a list of its own: processors of joint models take several images for a text
+    # one list per image: processors of joint models take several images for a text
     images = pictures if towers else [[picture] for picture in pictures]
     try:
         encoded = processor(text=texts, images=images, padding=True, return_tensors="pt", **limit)
@@ -484,9 +484,9 @@ def _add_pairs(made: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
         if name in accepted and isinstance(tensor, Tensor)
     }
     if isinstance(sizes := batch.get("image_grid_thw"), Tensor):
-        made.rows = {"pixel_values": sizes.prod(-1).tolist(), "image_grid_thw": [1] * len(samples)}
-    made.batch = batch
-    made.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
+        target.rows = {"pixel_values": sizes.prod(-1).tolist(), "image_grid_thw": [1] * len(samples)}
+    target.batch = batch
+    target.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
     ids = batch["input_ids"]
     _check_vocabulary(model, ids)
     tokenizer = processor.tokenizer
@@ -494,12 +494,12 @@ def _add_pairs(made: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
     special = torch.isin(ids, torch.tensor(marks, device=ids.device))
     mask = batch.get("attention_mask", torch.ones_like(ids))
     words = _word_tokens(tokenizer, ids, mask, special)
-    made.tokens = with_images(words, model.module, batch)
-    made.tokens.streams = other_streams(model.module, batch, made.tokens)
+    target.tokens = with_images(words, model.module, batch)
+    target.tokens.streams = other_streams(model.module, batch, target.tokens)
 
 
-def _with_place(processor: Any, text: str) -> str:
-    """The text with a place for its image, by the model's own template where it has one."""
+def _with_image_token(processor: Any, text: str) -> str:
+    """Insert the image token into a text, by the model's template if it has one."""
     if getattr(processor, "chat_template", None):
         content = [{"type": "image"}, {"type": "text", "text": text}]
         return processor.apply_chat_template(
@@ -509,7 +509,7 @@ def _with_place(processor: Any, text: str) -> str:
 
 
 def _text_limit(model: LoadedModel) -> int | None:
-    """How many tokens of a text a model with a tower for texts takes."""
+    """Return the number of tokens that a model with a text tower takes."""
     config: Any = model.module.config
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
@@ -517,7 +517,7 @@ def _text_limit(model: LoadedModel) -> int | None:
 def _seen(
     pixels: Tensor, pictures: list[Image.Image], processor: Any
 ) -> list[UInt8[np.ndarray, "height width 3"]]:
-    """What the model sees of each image, for people; the image itself where it is cut into parts or packed."""
+    """Return each image as the model sees it; the image itself if it is cut into parts or packed."""
     if pixels.ndim != 4 or pixels.shape[1] != 3:
         return [np.asarray(picture) for picture in pictures]
     mean, std = (
@@ -530,19 +530,19 @@ def _seen(
 # Texts ------------------------------------------------------------------------------------------------------
 
 
-def _longer(whole: Sequence[int], length: int) -> int:
-    """How many texts have more tokens than this."""
-    return sum(size > length for size in whole)
+def _count_longer(lengths: Sequence[int], length: int) -> int:
+    """Count the texts with more tokens than ``length``."""
+    return sum(size > length for size in lengths)
 
 
 def _cut_notes(cut: tuple[int, int] | None, texts: int) -> list[str]:
-    """The note about texts that were cut, where any was."""
+    """Return the note about texts that were cut, if any were."""
     if cut is None or not cut[0]:
         return []
     return [f"{cut[0]} of {texts} texts were longer than {cut[1]} tokens and were cut"]
 
 
-def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
+def _add_texts(target: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
     tokenizer = model.tokenizer
     stated = getattr(tokenizer, "model_max_length", None)
     limits = [limit for limit in (model.max_length, stated) if limit is not None]
@@ -551,15 +551,15 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
         length = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
     else:
         special = tokenizer.num_special_tokens_to_add()
-        _check_whole("max_length", max_length, special + 1)
+        _check_integer("max_length", max_length, special + 1)
         if limit is not None and max_length > limit:
             raise InputError(
                 f"max_length {max_length} was asked for, and {model.spec} takes at most {limit} tokens"
             )
         length = int(max_length)
-    made.whole = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
-    made.cut = _longer(made.whole, length), length
-    made.notes += _cut_notes(made.cut, len(texts))
+    target.lengths = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+    target.cut = _count_longer(target.lengths, length), length
+    target.notes += _cut_notes(target.cut, len(texts))
     encoded = tokenizer(
         texts,
         padding=True,
@@ -571,23 +571,23 @@ def _add_texts(made: Inputs, model: LoadedModel, texts: list[str], max_length: i
     special_mask = encoded.pop("special_tokens_mask")
     _check_vocabulary(model, encoded["input_ids"])
     accepted = inspect.signature(model.module.forward).parameters
-    made.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
-    made.texts = texts
-    made.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
+    target.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
+    target.texts = texts
+    target.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
     if getattr(getattr(model.module, "config", None), "is_encoder_decoder", False):
         written = _shifted_right(model, encoded | {"special": special_mask})
-        made.batch["decoder_input_ids"] = written["input_ids"].to(model.device)
-        made.batch["decoder_attention_mask"] = written["attention_mask"].to(model.device)
-        made.tokens.streams["decoder"] = _word_tokens(tokenizer, *written.values())
+        target.batch["decoder_input_ids"] = written["input_ids"].to(model.device)
+        target.batch["decoder_attention_mask"] = written["attention_mask"].to(model.device)
+        target.tokens.streams["decoder"] = _word_tokens(tokenizer, *written.values())
 
 
 def _shifted_right(model: LoadedModel, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the decoder reads: its start token, then the text but for its last token."""
+    """Return the decoder's input: its start token, then the text without its last token."""
     config = model.module.config
-    known = (
+    candidates = (
         getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id")
     )
-    start = next((number for number in known if number is not None), 0)
+    start = next((number for number in candidates if number is not None), 0)
     return {
         name: torch.cat([torch.full_like(encoded[name][:, :1], first), encoded[name][:, :-1]], dim=1)
         for name, first in (("input_ids", start), ("attention_mask", 1), ("special", 1))
@@ -596,16 +596,16 @@ def _shifted_right(model: LoadedModel, encoded: Mapping[str, Tensor]) -> dict[st
 
 def _check_vocabulary(model: LoadedModel, ids: Tensor) -> None:
     """Raise `InputError` for tokens that the model has no embeddings for."""
-    known, highest = _vocabulary(model.module), int(ids.max())
-    if known is not None and highest >= known:
+    size, highest = _vocabulary(model.module), int(ids.max())
+    if size is not None and highest >= size:
         raise InputError(
-            f"{model.spec}: its tokenizer gives token {highest}, and the model knows {known} "
-            f"(0 to {known - 1}); the tokenizer belongs to another model"
+            f"{model.spec}: its tokenizer gives token {highest}, and the model knows {size} "
+            f"(0 to {size - 1}); the tokenizer belongs to another model"
         )
 
 
 def _vocabulary(module: Any) -> int | None:
-    """How many tokens the model has embeddings for; None where it does not say."""
+    """Return the number of token embeddings of the model, if it is known."""
     get = getattr(module, "get_input_embeddings", None)
     try:
         embeddings = get() if callable(get) else None
@@ -615,7 +615,7 @@ def _vocabulary(module: Any) -> int | None:
 
 
 def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor) -> TokenInfo:
-    """Labels as people read them; kinds: class (stands for the whole text), special, word, padding."""
+    """Label tokens as people read them; kinds: class (represents the whole text), special, word, padding."""
     labels, kinds = [], []
     for row, real, marked in zip(ids.tolist(), attention.tolist(), special.tolist(), strict=True):
         pieces = tokenizer.convert_ids_to_tokens(row)

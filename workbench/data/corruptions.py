@@ -26,7 +26,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def corrupt(image: ImageArray, name: str, severity: int, rng: np.random.Generator) -> ImageArray:
-    """`image` (values in [0, 1]) under the corruption `name` at `severity` 1 to 5, in [0, 1] again.
+    """Corrupt `image` (values in [0, 1]) by the corruption `name` at `severity` 1 to 5; values stay in [0, 1].
 
     Raises UnknownName for a type that does not exist, InputError for another severity, and for weather on an image
     whose shorter side is below `WEATHER_SIDE` pixels.
@@ -45,7 +45,7 @@ def corrupt(image: ImageArray, name: str, severity: int, rng: np.random.Generato
 
 
 def corruptions_of(height: int, width: int) -> tuple[str, ...]:
-    """The types that images of this size undergo: snow and frost from `WEATHER_SIDE` pixels on."""
+    """List the corruptions for images of this size: snow and frost need `WEATHER_SIDE` pixels or more."""
     return (*CORRUPTIONS, *(WEATHER if min(height, width) >= WEATHER_SIDE else ()))
 
 
@@ -65,7 +65,7 @@ def _impulse_noise(image: ImageArray, level: int, rng: np.random.Generator) -> I
 
 
 def _defocus_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """Mean over a disc whose edge falls off within one pixel."""
+    """Average over a disc whose edge falls off within one pixel."""
     radius = _side(image) * (0.06, 0.09, 0.12, 0.16, 0.2)[level]
     reach = int(radius) + 1
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -74,7 +74,7 @@ def _defocus_blur(image: ImageArray, level: int, rng: np.random.Generator) -> Im
 
 
 def _glass_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """Each pixel takes the value of a random one nearby, between two slight blurs."""
+    """Replace each pixel by a random neighbour, between two slight blurs."""
     reach = _side(image) * (0.03, 0.045, 0.06, 0.075, 0.09)[level]
     sigma = (reach / 4, reach / 4, 0)
     moved = _displaced(
@@ -84,7 +84,7 @@ def _glass_blur(image: ImageArray, level: int, rng: np.random.Generator) -> Imag
 
 
 def _motion_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """Mean along a line in a random direction."""
+    """Average along a line in a random direction."""
     length = _side(image) * (0.2, 0.3, 0.4, 0.5, 0.6)[level]
     angle = rng.uniform(0, np.pi)
     steps = np.linspace(-length / 2, length / 2, 2 * int(np.ceil(length)) + 1)
@@ -93,7 +93,7 @@ def _motion_blur(image: ImageArray, level: int, rng: np.random.Generator) -> Ima
 
 
 def _zoom_blur(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """Mean over enlargements about the centre."""
+    """Average over enlargements about the centre."""
     largest = (1.3, 1.6, 1.9, 2.2, 2.5)[level]
     centre = (np.array(image.shape[:2]) - 1) / 2
     views = [
@@ -110,7 +110,7 @@ def _zoom_blur(image: ImageArray, level: int, rng: np.random.Generator) -> Image
 
 
 def _fog(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """A cloud with a falling spectrum is added, and the sum brought back under the brightest pixel."""
+    """Add a cloud with a falling spectrum, and scale the sum to the brightest pixel."""
     strength, decay = ((0.5, 2.0), (0.75, 2.0), (1.0, 1.8), (1.5, 1.6), (2.0, 1.5))[level]
     height, width = image.shape[:2]
     cloud = _cloud(height, width, decay, rng)
@@ -119,7 +119,7 @@ def _fog(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
 
 
 def _snow(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """Flakes are the high values of blurred noise, drawn out where they fall; what lies behind them is whiter."""
+    """Add flakes (high values of blurred noise, stretched along their fall), and whiten the background."""
     mean, size, least, length, sigma, kept = (
         (0.1, 3.0, 0.5, 10, 4, 0.8),
         (0.2, 2.0, 0.5, 12, 4, 0.7),
@@ -145,14 +145,14 @@ def _snow(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray
 
 
 def _frost(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """The image, darker, and a sheet of ice over it, in the published shares."""
+    """Blend the darkened image with a sheet of ice, in the published proportions."""
     kept, share = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))[level]
     ice = _resized(_fern_frost(*_published_size(image), rng), image)[:, :, None] * _ICE
     return kept * image + share * (ice if image.shape[2] == 3 else ice.mean(axis=2, keepdims=True))
 
 
 def _fern_frost(height: int, width: int, rng: np.random.Generator) -> Float[np.ndarray, "height width"]:
-    """Ice from 0 (clear) to 1 (white): needles of three lengths that branch at 60°, thicker in some parts."""
+    """Draw ice from 0 (clear) to 1 (white): needles of three lengths that branch at 60°, thicker in some parts."""
     tall, wide = 2 * height, 2 * width
     ice = np.zeros((height, width))
     for share, count, orders, weight in ((0.8, 7, 2, 1.0), (0.4, 20, 2, 0.8), (0.15, 60, 1, 0.6)):
@@ -178,21 +178,21 @@ def _grow(
     orders: int,
     rng: np.random.Generator,
 ) -> None:
-    """A needle (x, y; pixels) with branches on both sides, shorter towards its tip."""
+    """Draw a needle (x, y; pixels) with branches on both sides, shorter towards its tip."""
     x, y = start
     right, down = np.cos(angle), np.sin(angle)
     pen.line([x, y, x + length * right, y + length * down], fill=int(rng.integers(170, 256)))
     gap = 0.06 * length if orders > 1 else 0.14 * length
     if not orders or gap < 2:
         return
-    for place in np.arange(gap, length, gap):
+    for offset in np.arange(gap, length, gap):
         for turn in (-np.pi / 3, np.pi / 3):
-            reach = 0.5 * (length - place) * rng.uniform(0.4, 1)
-            _grow(pen, (x + place * right, y + place * down), angle + turn, reach, orders - 1, rng)
+            reach = 0.5 * (length - offset) * rng.uniform(0.4, 1)
+            _grow(pen, (x + offset * right, y + offset * down), angle + turn, reach, orders - 1, rng)
 
 
 def _brightness(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """More of the brightest channel (the V of HSV), hue and saturation kept."""
+    """Raise the brightest channel (the V of HSV) and keep hue and saturation."""
     more = (0.1, 0.2, 0.3, 0.4, 0.5)[level]
     value = image.max(axis=2, keepdims=True)
     raised = np.clip(value + more, 0, 1)
@@ -205,7 +205,7 @@ def _contrast(image: ImageArray, level: int, rng: np.random.Generator) -> ImageA
 
 
 def _elastic_transform(image: ImageArray, level: int, rng: np.random.Generator) -> ImageArray:
-    """A smooth random displacement of the given root mean square."""
+    """Displace pixels by a smooth random field of the given root mean square."""
     length = _side(image) * (0.04, 0.06, 0.08, 0.1, 0.12)[level]
     field = rng.normal(size=(2, *image.shape[:2]))
     field = ndimage.gaussian_filter(field, (0, *[_side(image) * 0.1] * 2), mode="nearest")

@@ -1,4 +1,4 @@
-"""Pools of raw inputs: images and texts, bundled or the user's own, each with a stable id.
+"""Pools of raw inputs: images and texts, bundled or from the user, each with a stable id.
 
 The digits are split once, the same way for training, for inputs and for evaluation.
 """
@@ -69,10 +69,10 @@ class Sample:
     content: str | np.ndarray
     target: int | None = None
     caption: str | None = None
-    """The text that lies beside an image, in a file of its name."""
+    """Text from the file of the same name."""
 
     def digest(self) -> bytes:
-        """sha256 over id and content."""
+        """Return the sha256 over id and content."""
         if isinstance(self.content, str):
             raw = self.content.encode()
         else:
@@ -86,7 +86,7 @@ class Sample:
 
 @dataclass
 class Pool:
-    """Everything there is to choose from: ids in a fixed order, and how to read the one at a position."""
+    """All inputs of a source: ids in a fixed order, and a function that reads one by its position."""
 
     modality: str
     ids: Sequence[str]
@@ -101,14 +101,14 @@ class Pool:
 
 
 def open_pool(spec: str) -> Pool:
-    """The pool an input spec names.
+    """Open the pool that an input spec names.
 
     Raises UnknownName for an unknown spec, InputError for a folder or file without usable content, and
-    MissingResource for a data set that is neither cached nor to be had.
+    MissingResource for a data set that is neither cached nor available.
     """
     if not isinstance(spec, str) or not spec.strip():
-        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
-        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {given}")
+        value = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {value}")
     spec = spec.strip()
     if spec == "wikitext-103":
         return _wikitext()
@@ -117,7 +117,7 @@ def open_pool(spec: str) -> Pool:
         if name not in BUNDLED:
             raise UnknownName("bundled inputs", name, BUNDLED)
         return BUNDLED[name]()
-    if scheme not in _OWN:
+    if scheme not in _USER_POOLS:
         if Path(spec).expanduser().exists():
             raise InputError(
                 f"{spec} exists; say what it holds: images:{spec}, imagenet:{spec} or text:{spec}"
@@ -125,7 +125,7 @@ def open_pool(spec: str) -> Pool:
         raise UnknownName("inputs", spec, INPUT_SPECS)
     if not name:
         raise InputError(f"{spec!r} names nothing to read; write {scheme}:PATH")
-    return _OWN[scheme](Path(name).expanduser())
+    return _USER_POOLS[scheme](Path(name).expanduser())
 
 
 # Bundled ----------------------------------------------------------------------------------------------------
@@ -135,20 +135,20 @@ class Digits(NamedTuple):
     """One split of the digits."""
 
     images: Float[Tensor, "n 1 16 16"]
-    """What a model receives: scaled to [0, 1], resized, normalised."""
+    """The model's inputs: scaled to [0, 1], resized, normalised."""
     raw: UInt8[np.ndarray, "n 8 8"]
     """The images as scikit-learn holds them: grey levels 0 (paper) to 16 (ink)."""
     labels: Int[Tensor, " n"]
     """The digit drawn, 0 to 9."""
     ids: list[str]
-    """``digits/SPLIT/NUMBER``, the number being the image's place in scikit-learn's set."""
+    """``digits/SPLIT/NUMBER``, where the number is the image's position in scikit-learn's set."""
 
     def first(self, n: int | None) -> Digits:
-        """The first `n` images of the split; all of them for None."""
+        """Return the first `n` images of the split; all of them for None."""
         return Digits(self.images[:n], self.raw[:n], self.labels[:n], self.ids[:n])
 
     def sha256(self) -> str:
-        """Hash of the grey levels, labels and ids: the split's identity, whatever is done to it later."""
+        """Return the hash of the grey levels, labels and ids, which identifies the split."""
         digest = hashlib.sha256(np.ascontiguousarray(self.raw).tobytes())
         digest.update(self.labels.numpy().astype("<i8").tobytes())
         digest.update("\n".join(self.ids).encode())
@@ -156,7 +156,7 @@ class Digits(NamedTuple):
 
 
 def digits_split(split: str) -> Digits:
-    """Scikit-learn's digits, ``"train"`` (1352 images) or ``"test"`` (445).
+    """Return scikit-learn's digits, ``"train"`` (1352 images) or ``"test"`` (445).
 
     Of each class, in the order of the set, every fourth image is a test image: the split is stratified and
     depends on no seed. The set is ordered by writer, so both splits hold images of the same people; accuracy
@@ -168,7 +168,7 @@ def digits_split(split: str) -> Digits:
 
 
 def prepare_digits(raw: UInt8[np.ndarray, "n 8 8"]) -> Float[Tensor, "n 1 16 16"]:
-    """Grey levels 0 to 16 → what the digits models receive: [0, 1], bilinear 8 → 16, normalised."""
+    """Prepare grey levels 0 to 16 for the digits models: scale to [0, 1], resize 8 → 16 (bilinear), normalise."""
     import torch
     import torch.nn.functional as F
 
@@ -177,12 +177,12 @@ def prepare_digits(raw: UInt8[np.ndarray, "n 8 8"]) -> Float[Tensor, "n 1 16 16"
     return (images - DIGITS_MEAN) / DIGITS_STD
 
 
-def _of_package(package: str, names: Iterable[str]) -> list[Path]:
-    """Those of the files that an installed package has; importing it would take longer than all the rest."""
+def _package_files(package: str, names: Iterable[str]) -> list[Path]:
+    """Find the files that an installed package has, without importing it, which would be slow."""
     spec = importlib.util.find_spec(package)
     files = [
-        Path(place) / name
-        for place in (spec.submodule_search_locations or () if spec else ())
+        Path(folder) / name
+        for folder in (spec.submodule_search_locations or () if spec else ())
         for name in names
     ]
     return [file for file in files if file.is_file()]
@@ -192,7 +192,7 @@ def _of_package(package: str, names: Iterable[str]) -> list[Path]:
 def _splits() -> dict[str, Digits]:
     import torch
 
-    files = _of_package("sklearn", ["datasets/data/digits.csv.gz"])
+    files = _package_files("sklearn", ["datasets/data/digits.csv.gz"])
     if not files:
         raise MissingResource("scikit-learn's digits are not on this machine; install scikit-learn again")
     table = np.loadtxt(files[0], delimiter=",")
@@ -222,14 +222,14 @@ def _digits(split: str = "test") -> Pool:
 
 
 def photo_files() -> dict[str, Path]:
-    """Name → file of the photographs that are on this machine; nothing is downloaded."""
+    """Return name → file of the photographs on this machine; nothing is downloaded."""
     require("the set of photographs", "skimage")  # two of eighteen would be other inputs under the same name
-    found = {
+    files = {
         file.stem: file
         for package, (folder, names) in PHOTOS.items()
-        for file in _of_package(package, [f"{folder}/{name}" for name in names])
+        for file in _package_files(package, [f"{folder}/{name}" for name in names])
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def _photos() -> Pool:
@@ -259,7 +259,7 @@ def _prose() -> Pool:
     )
 
 
-# The user's own ---------------------------------------------------------------------------------------------
+# From the user ----------------------------------------------------------------------------------------------
 
 
 def _image_folder(path: Path) -> Pool:
@@ -325,17 +325,17 @@ def _wikitext() -> Pool:
     from huggingface_hub import hf_hub_download
 
     repo, name = WIKITEXT
-    found = hub.cached_file(repo, [name], "dataset", WIKITEXT_REVISION) or hub.cached_file(
+    path = hub.cached_file(repo, [name], "dataset", WIKITEXT_REVISION) or hub.cached_file(
         repo, [name], "dataset"
     )
-    if found is None:
+    if path is None:
         problem = hub.obstacle()
         if problem is not None:
             raise hub.missing(
                 "wikitext-103", f"{repo} ({name})", problem, kind="dataset", random_weights=False
             )
-        found = hf_hub_download(repo, name, repo_type="dataset", revision=WIKITEXT_REVISION)
-    lines = pd.read_parquet(found)["text"]
+        path = hf_hub_download(repo, name, repo_type="dataset", revision=WIKITEXT_REVISION)
+    lines = pd.read_parquet(path)["text"]
     # Headings are kept where they are long enough, as in the published protocol.
     samples = [
         Sample(f"wikitext-103/test/{i}", line.strip())
@@ -354,12 +354,12 @@ BUNDLED: dict[str, Callable[[], Pool]] = {
 
 
 def uploads_folder() -> Path:
-    """Where inputs lie that were handed to the explorer, each in a folder named by its content."""
+    """Return the folder of inputs given to the explorer, each in a subfolder named by the hash of its content."""
     return paths.cache_dir() / "explorer"
 
 
 def _upload(name: Path) -> Pool:
-    """An input that was handed to the explorer: its name holds no path of this machine."""
+    """Open an input that was given to the explorer; its name holds no path of this machine."""
     key = str(name)
     if not re.fullmatch(r"[0-9a-f]{16}", key):
         raise InputError(
@@ -369,13 +369,13 @@ def _upload(name: Path) -> Pool:
     files = sorted(file for file in folder.glob("[!.]*")) if folder.is_dir() else []
     if not files:
         raise MissingResource(
-            f"the input upload:{key} is not on this machine; hand the same file, or the same text, to the explorer "
+            f"the input upload:{key} is not on this machine; give the same file, or the same text, to the explorer "
             "here: its content gives it the same name"
         )
     return (_text_file if files[0].suffix == ".txt" else _image_folder)(files[0])
 
 
-_OWN: dict[str, Callable[[Path], Pool]] = {
+_USER_POOLS: dict[str, Callable[[Path], Pool]] = {
     "images": _image_folder,
     "imagenet": _imagenet,
     "text": _text_file,
@@ -395,7 +395,7 @@ INPUT_SPECS = (
 
 
 def read_image(path: Path) -> np.ndarray:
-    """An image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
+    """Read an image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
 
     Raises Unreadable if it is damaged, cut short, or of no known format.
     """
@@ -414,16 +414,16 @@ def read_image(path: Path) -> np.ndarray:
 
 
 def _caption(image: Path) -> str | None:
-    """The text beside an image, in a file of its name."""
-    beside = image.with_suffix(".txt")
+    """Read the text of an image from the file of the same name."""
+    path = image.with_suffix(".txt")
     try:
-        return beside.read_text(encoding="utf-8").strip() or None if beside.is_file() else None
+        return path.read_text(encoding="utf-8").strip() or None if path.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
-        raise Unreadable(f"the text beside it, {beside.name}, cannot be read: {error}") from error
+        raise Unreadable(f"the text beside it, {path.name}, cannot be read: {error}") from error
 
 
 def _image_files(folder: Path) -> list[str]:
-    """Names of the files that end as images do; listing tells files from folders without asking about each."""
+    """List the files with an image's suffix; the listing separates files from folders without a call for each."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if _is_image(entry))
 
@@ -439,7 +439,7 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _read_lines(path: Path, prefix: str) -> list[Sample]:
-    """One sample per line that is long enough and no heading (``= Title =``), named by its line number."""
+    """Return a sample per line that is long enough and no heading (``= Title =``), named by its line number."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

@@ -1,1 +1,1 @@
-"""The tidy frame: its columns, how measurements become one, where it comes from, its files and tables."""
+"""Tidy result frames: columns, measurements, provenance, files and tables."""

@@ -1,4 +1,4 @@
-"""What was measured: one metric of one layer, and those of all layers and batches until they become one frame."""
+"""Measurements: one metric of one layer, and their accumulation over layers and batches into a frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.frames.moments import Moments
 from workbench.frames.results import STEP, conform
 
 LABELS = ("axis", "statistic", "convention", "standardize", "candidate", "unit", "null")
-"""Columns that tell one quantity from another, beside its layer and metric."""
+"""Columns that distinguish quantities, with layer and metric."""
 _NULL = ("null_mean", "null_low", "null_high", "z")
 _OBSERVED = ""
 
@@ -28,10 +28,10 @@ _OBSERVED = ""
 class Measurement:
     """One metric of one layer: ``values`` with an axis per name in ``axes`` (input, head, rank), or none.
 
-    ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` holds the same number in samples of each
-    null distribution, by its name, with a last axis for the samples. ``form`` says what becomes of it: "rows" is one
-    row per value, or aggregated rows where the run asks for those; "across" is the same of what belongs to no single
-    layer; "intermediate" makes no row: what an analysis says of all layers together is computed from it.
+    ``metric`` is a `Metric`, or the name of one in the table. ``null_samples`` maps the name of each
+    null distribution to its samples, along a last axis. ``form`` decides the rows: "rows" gives one row per value, or
+    aggregated rows if the run requests them; "across" gives the same for values of no single layer; "intermediate"
+    gives none, and the analysis computes its results across layers from it.
     """
 
     metric: Metric | str
@@ -44,18 +44,18 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """Name of the metric."""
+        """Return the metric's name."""
         return self.metric if isinstance(self.metric, str) else self.metric.name
 
     @property
     def unit(self) -> str | None:
-        """Unit of the metric; None where it has none."""
+        """Return the metric's unit, or None."""
         metric = METRICS[self.metric] if isinstance(self.metric, str) else self.metric
         return metric.unit or None
 
 
 class MeasuredLayer(Protocol):
-    """What the rows of a measurement take from the layer that was measured."""
+    """Protocol of a measured layer, as the rows of a measurement use it."""
 
     ids: Sequence[str]
     """Names of the inputs."""
@@ -67,59 +67,59 @@ class MeasuredLayer(Protocol):
 
     @property
     def index(self) -> int:
-        """Number of the layer."""
+        """Return the number of the layer."""
         ...
 
 
 class Counts:
-    """Counts of heads in which something a reader should know happened."""
+    """Counts of notable events over heads, by message."""
 
     def __init__(self, counts: Mapping[str, Sequence[int]] | None = None) -> None:
         self.counts: dict[str, list[int]] = {message: list(pair) for message, pair in (counts or {}).items()}
-        """[how many, of how many] by message."""
+        """[count, total] by message."""
 
     def add(self, message: str, where: Tensor) -> None:
         """Count the true entries of ``where`` under a message that goes on from "3 of 40 "."""
         self.count(message, int(where.sum()), where.numel())
 
     def count(self, message: str, count: int, total: int) -> None:
-        """Count what was counted elsewhere."""
+        """Add a count from elsewhere."""
         counted = self.counts.setdefault(message, [0, 0])
         counted[0] += count
         counted[1] += total
 
     def merge(self, other: Counts) -> None:
-        """Take the counts of another."""
+        """Add the counts of another."""
         for message, pair in other.counts.items():
             self.count(message, *pair)
 
     def notes(self) -> list[str]:
-        """A note, "3 of 40 …", for each message that was true anywhere."""
+        """Return a note, "3 of 40 …", for each message with a positive count."""
         return [f"{count} of {total} {message}" for message, (count, total) in self.counts.items() if count]
 
 
 class Accumulator:
-    """What one analysis has measured so far, and its counts and notes.
+    """Accumulate the measurements of one analysis, with its counts and notes.
 
-    Every quantity (a metric with its labels) is held in one of three ways. As `Values`, one row per number. With
-    ``aggregate`` as `Means` over inputs and heads, over layers and heads, and over everything; with ``single`` as
-    `Values` besides. Else without ``per_input`` as `Moments`: mean, deviation, interval and quantiles over inputs, in
-    memory that does not grow with them; means have then no rows of single inputs either. Parts of the inputs can be
-    measured apart and merged, also by way of a file (`state`, `from_state`).
+    Every quantity (a metric with its labels) is stored in one of three forms. `Values` hold one row per number. With
+    ``aggregate``, `Means` hold means over inputs and heads, over layers and heads, and over everything; ``single`` adds
+    `Values`. Without ``per_input``, `Moments` hold mean, deviation, interval and quantiles over inputs, in memory that
+    does not grow with the inputs; means then have no rows of single inputs. Parts of the inputs can be measured
+    separately and merged, also through a file (`state`, `from_state`).
     """
 
     def __init__(self, aggregate: bool = False, per_input: bool = True, single: bool = False) -> None:
         self.rows: list[pd.DataFrame] = []
-        """Rows finer than any metric, as an analysis yields them layer by layer."""
+        """Rows of tokens or pairs, as an analysis yields them layer by layer."""
         self.counts = Counts()
         self.left_out: dict[str, list[int]] = {}
-        """Layers that were not measured, by the reason."""
+        """Layers that were not measured, by reason."""
         self.heads: set[int] = set()
         """Numbers of the heads that were measured in any layer."""
         self.most_heads = 0
-        """Heads of the layer that has most of them."""
+        """Number of heads of the layer with the most heads."""
         self.sources: dict[int, str] = {}
-        """Of every layer "self" or "cross": whether its keys are of the tokens that its queries are of."""
+        """Kind of attention by layer: "self" or "cross"."""
         self._aggregate, self._per_input, self._single = aggregate, per_input, single
         self._quantities: dict[tuple[Any, ...], Values | Means | Moments] = {}
 
@@ -127,7 +127,7 @@ class Accumulator:
         return bool(self._quantities or self.rows)
 
     def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
-        """Take one measurement of one batch of inputs."""
+        """Add one measurement of one batch of inputs."""
         self._check(measurement, layer)
         labels = {"metric": measurement.name, "unit": measurement.unit, **measurement.columns}
         if layer.step is not None:
@@ -141,10 +141,10 @@ class Accumulator:
         labels |= {"layer": None if measurement.form == "across" else layer.index}
         nulls: Mapping[str | None, Any] = {**measurement.null_samples} or {None: None}
         for name, draws in nulls.items():
-            own = labels if name is None else labels | {"null": name}
+            null_labels = labels if name is None else labels | {"null": name}
             if self._per_input:
                 null = measurement.null if draws is None else null_of_draws(measurement.values, draws)
-                quantity = self._quantity(own, lambda own=own: Values(own))
+                quantity = self._quantity(null_labels, lambda null_labels=null_labels: Values(null_labels))
                 cast("Values", quantity).add(measurement, layer, null)
                 continue
             if "input" not in measurement.axes:
@@ -153,11 +153,13 @@ class Accumulator:
                 )
             expected = measurement.null.mean if measurement.null is not None else None
             heads = layer.heads if "head" in measurement.axes else ()
-            quantity = self._quantity(own, lambda own=own, heads=heads: Moments(own, heads, ranked))
+            quantity = self._quantity(
+                null_labels, lambda null_labels=null_labels, heads=heads: Moments(null_labels, heads, ranked)
+            )
             cast("Moments", quantity).add(measurement.values, expected if draws is None else draws.mean(-1))
 
     def _quantity(self, labels: Mapping[str, Any], make: Any) -> Values | Means | Moments:
-        """The quantity of these labels, made where it is new: so rows come by layer and metric whatever the batches."""
+        """Return the quantity of these labels, created on first use, so that the order of rows ignores the batches."""
         key = _key(labels)
         if key not in self._quantities:
             self._quantities[key] = make()
@@ -176,36 +178,36 @@ class Accumulator:
             indices.append(layer)
 
     def layers_left_out(self) -> list[str]:
-        """A sentence for each reason."""
+        """Return a sentence for each reason."""
         return [
             f"layer{'s' if len(indices) > 1 else ''} {ranges(indices)} left out: {reason}"
             for reason, indices in self.left_out.items()
         ]
 
     def notes(self) -> list[str]:
-        """Which layers were left out, what was counted, and which values are undefined and left out of means."""
+        """Return the notes: layers left out, counts, and undefined values that means leave out."""
         return [*self.layers_left_out(), *self.counts.notes(), *_undefined(self._quantities.values())]
 
     def frame(self, **constant: Any) -> pd.DataFrame:
-        """All rows in the columns every result shares: by layer, metric, input, head and rank."""
-        whole = _table([part for quantity in self._quantities.values() for part in quantity.rows()])
-        whole = whole.assign(**constant)
+        """Return all rows in the shared columns, by layer, metric, input, head and rank."""
+        frame = _table([part for quantity in self._quantities.values() for part in quantity.rows()])
+        frame = frame.assign(**constant)
         if "cross" in self.sources.values():
-            whole["source"] = whole["layer"].map(self.sources)
-        return conform(whole)
+            frame["source"] = frame["layer"].map(self.sources)
+        return conform(frame)
 
     def finer_rows(self, model: str) -> pd.DataFrame:
-        """All rows that are finer than any metric: by layer and input, whatever the batches were."""
-        whole = pd.concat(self.rows, ignore_index=True)
-        places = [name for name in ("layer", "input") if name in whole]
-        whole = whole.sort_values(
+        """Return all rows of tokens or pairs, by layer and input, independent of the batches."""
+        frame = pd.concat(self.rows, ignore_index=True)
+        places = [name for name in ("layer", "input") if name in frame]
+        frame = frame.sort_values(
             places, key=lambda column: pd.factorize(column)[0], kind="stable", ignore_index=True
         )
-        whole.insert(0, "model", model)
-        return whole
+        frame.insert(0, "model", model)
+        return frame
 
     def merge(self, other: Accumulator) -> None:
-        """Take what another has measured of other inputs; rows come in the order of merging."""
+        """Add the measurements of other inputs; rows come in the order of merging."""
         for key, quantity in other._quantities.items():
             if key in self._quantities:
                 cast("Any", self._quantities[key]).merge(quantity)
@@ -220,7 +222,7 @@ class Accumulator:
         self.most_heads = max(self.most_heads, other.most_heads)
 
     def state(self) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """Everything as one table, each row by its ``form``, and the rest as JSON has it: what `from_state` takes."""
+        """Return the state for `from_state`: one table whose rows have a ``form``, and the rest as JSON values."""
         tables = [columns for quantity in self._quantities.values() for columns in quantity.state()]
         empty = pd.DataFrame(columns=list(STATE))  # of a shard whose images cannot be read
         parts = [pd.DataFrame(_listed(columns)) for columns in tables] or [empty]
@@ -232,33 +234,33 @@ class Accumulator:
 
     @classmethod
     def from_state(cls, table: pd.DataFrame, rest: Mapping[str, Any]) -> Accumulator:
-        """What `state` gave; to be merged with its like, and not to be added to."""
-        made = cls()
-        made.counts = Counts(rest["counts"])
-        made.left_out = {reason: list(indices) for reason, indices in rest["left_out"].items()}
-        made.heads, made.most_heads = set(rest["heads"]), rest["most"]
-        made.sources = {layer: source for source in ("self", "cross") for layer in rest[source]}
+        """Restore an accumulator from `state`; it can be merged with others, but takes no measurements."""
+        accumulator = cls()
+        accumulator.counts = Counts(rest["counts"])
+        accumulator.left_out = {reason: list(indices) for reason, indices in rest["left_out"].items()}
+        accumulator.heads, accumulator.most_heads = set(rest["heads"]), rest["most"]
+        accumulator.sources = {layer: source for source in ("self", "cross") for layer in rest[source]}
         sketches = {key: rows for key, _, rows in _by_label(table[table["form"] == "sketch"])}
         for form, rows in table.groupby("form", sort=False):
             if form == "row":
                 for key, labels, part in _by_label(rows):
-                    made._quantities[key] = Values(labels, [_columns(part)])
+                    accumulator._quantities[key] = Values(labels, [_columns(part)])
             elif form == "moments":
                 for key, labels, part in _by_label(rows):
-                    made._quantities[key] = Moments.from_state(labels, part, sketches[key])
+                    accumulator._quantities[key] = Moments.from_state(labels, part, sketches[key])
             elif form == "sums":
                 for key, labels, part in _by_label(rows, without=("layer", "null")):
-                    made._quantities[key] = Means.from_state(labels, part)
+                    accumulator._quantities[key] = Means.from_state(labels, part)
             elif form == "input":
                 for key, _, part in _by_label(rows, without=("layer", "null")):
-                    finished = cast("Means", made._quantities[key]).finished
-                    for kind, own in part.groupby(part["null"].fillna(_OBSERVED), sort=False):
-                        finished[str(kind)] = [_columns(own)]
-        return made
+                    finished = cast("Means", accumulator._quantities[key]).finished
+                    for kind, input_rows in part.groupby(part["null"].fillna(_OBSERVED), sort=False):
+                        finished[str(kind)] = [_columns(input_rows)]
+        return accumulator
 
 
 def _undefined(quantities: Any) -> list[str]:
-    """Which quantities are undefined somewhere and were left out there, as often as one another in one line."""
+    """List the quantities with undefined values, one line per count."""
     alike: dict[tuple[int, int], list[str]] = {}
     left_out: dict[str, int] = {}
     for quantity in quantities:
@@ -284,7 +286,7 @@ class Values:
         """Columns of each batch's rows."""
 
     def add(self, measurement: Measurement, layer: MeasuredLayer, null: Any) -> None:
-        """Take one batch, with its null distribution or None."""
+        """Add one batch, with its null distribution or None."""
         names, shape = measurement.axes, tuple(measurement.values.shape)
         labels = {
             "input": list(layer.ids),
@@ -295,8 +297,8 @@ class Values:
         kept = ~np.isnan(value) if "rank" in names else np.ones(value.shape, dtype=bool)
         places = np.indices(shape).reshape(len(shape), value.size)[:, kept]
         columns: dict[str, Any] = {
-            name: np.asarray(labels[name], dtype=object if name == "input" else np.int64)[place]
-            for name, place in zip(names, places, strict=True)
+            name: np.asarray(labels[name], dtype=object if name == "input" else np.int64)[axis_indices]
+            for name, axis_indices in zip(names, places, strict=True)
         }
         if null is not None:
             for name, part in zip(_NULL, null, strict=True):
@@ -304,34 +306,34 @@ class Values:
         self.parts.append(columns | self.columns | {"value": value[kept]})
 
     def merge(self, other: Values) -> None:
-        """Take those of other inputs."""
+        """Add the values of other inputs."""
         self.parts += other.parts
 
     def rows(self) -> list[dict[str, Any]]:
-        """Columns of the rows."""
+        """Return the columns of the rows."""
         return self.parts
 
     def state(self) -> Iterator[dict[str, Any]]:
-        """Columns of the rows of `Accumulator.state`."""
+        """Yield the columns of the rows of `Accumulator.state`."""
         for columns in self.parts:
             yield columns | {"form": "row"}
 
 
 def _table(parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of columns under one another; a column that a part lacks is empty there.
+    """Concatenate columns into a table; a column that a part lacks is empty there.
 
-    Column by column: a frame for each part would take pandas longer than small models take to be measured.
+    Works column by column, since a data frame per part would take longer than measuring a small model.
     """
     lengths = [max((len(column) for column in part.values() if np.ndim(column)), default=1) for part in parts]
     columns = {}
     for name in dict.fromkeys(name for part in parts for name in part):
-        given = [np.asarray(part[name]) if name in part else None for part in parts]
-        numeric = all(column is None or column.dtype.kind in "iuf" for column in given)
+        arrays = [np.asarray(part[name]) if name in part else None for part in parts]
+        numeric = all(column is None or column.dtype.kind in "iuf" for column in arrays)
         kind, empty = (None, np.nan) if numeric else (object, None)
         columns[name] = np.concatenate(
             [
                 np.broadcast_to(np.asarray(empty if column is None else column, dtype=kind), length)
-                for column, length in zip(given, lengths, strict=True)
+                for column, length in zip(arrays, lengths, strict=True)
             ]
         )
     return pd.DataFrame(columns)
@@ -351,18 +353,18 @@ class Means:
         self.layers: dict[int, dict[str, _Sums]] = {}
         self.inputs: dict[str, dict[str, _Sums]] = {}
         self.finished: dict[str, list[dict[str, Any]]] = {}
-        """Columns of rows of inputs that another run measured, by null distribution."""
+        """Columns of the input rows of other runs, by null distribution."""
         self.undefined = self.taken = 0
 
     @property
     def name(self) -> str:
-        """The metric and the labels that tell it from others."""
+        """Return the metric with its distinguishing labels."""
         return " ".join(
             str(label) for name, label in self.columns.items() if name not in ("unit", "standardize")
         )
 
     def add(self, measurement: Measurement, layer: MeasuredLayer) -> None:
-        """Take one batch, input by input, so that no sum depends on the batches."""
+        """Add one batch, input by input, so that no sum depends on the batches."""
         observed = measurement.values.double().cpu().numpy()
         draws = {name: drawn.double().cpu().numpy() for name, drawn in measurement.null_samples.items()}
         if "head" not in measurement.axes:  # a measure of the whole layer counts as one head
@@ -388,7 +390,7 @@ class Means:
                     sums.setdefault(kind, _Sums()).add(values[number])
 
     def merge(self, other: Means) -> None:
-        """Take what another has of other inputs, whose rows are finished."""
+        """Add the means of other inputs, whose rows are finished."""
         self.undefined += other.undefined
         self.taken += other.taken
         for kind, rows in other.finished.items():
@@ -398,16 +400,16 @@ class Means:
                 self.layers.setdefault(index, {}).setdefault(kind, _Sums()).merge(sums)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Columns of the rows: of the layers in order, of the inputs, and of everything together."""
+        """Yield the columns of the rows: layers in order, inputs, and the overall mean."""
         indices = sorted(self.layers)
-        whole: dict[str, _Sums] = {}
+        totals: dict[str, _Sums] = {}
         for index in indices:
             for kind, sums in self.layers[index].items():
-                whole.setdefault(kind, _Sums()).merge(sums)
+                totals.setdefault(kind, _Sums()).merge(sums)
         yield from self._rows({"layer": indices}, [self.layers[index] for index in indices])
         yield from self._input_rows()
         yield from (rows for of_kind in self.finished.values() for rows in of_kind)
-        yield from self._rows({}, [whole])
+        yield from self._rows({}, [totals])
 
     def _input_rows(self) -> Iterator[dict[str, Any]]:
         if self.inputs:
@@ -418,9 +420,9 @@ class Means:
     ) -> Iterator[dict[str, Any]]:
         observed = _stack(places, _OBSERVED)[..., 0]
         kept = ~observed.isnan() if self.ranked else torch.ones_like(observed, dtype=torch.bool)
-        place, rank = (axis.numpy() for axis in kept.nonzero(as_tuple=True))
+        position, rank = (axis.numpy() for axis in kept.nonzero(as_tuple=True))
         columns = self.columns | {"value": observed[kept].numpy()}
-        columns |= {name: np.asarray(values, dtype=object)[place] for name, values in labels.items()}
+        columns |= {name: np.asarray(values, dtype=object)[position] for name, values in labels.items()}
         if self.ranked:
             columns["rank"] = rank + 1
         names = [name for name in places[0] if name != _OBSERVED]
@@ -432,11 +434,11 @@ class Means:
             yield columns | {"null": name} | {key: part[kept].numpy() for key, part in parts}
 
     def state(self) -> Iterator[dict[str, Any]]:
-        """Columns of the rows that `from_state` takes: sums by layer, rank and kind, and rows of the inputs."""
+        """Yield the columns of the rows for `from_state`: sums by layer, rank and kind, and rows of the inputs."""
         counted = {"left_out": self.undefined, "taken": self.taken}
         for index, kinds in self.layers.items():
             for kind, sums in kinds.items():
-                own = {
+                sums_columns = {
                     "form": "sums",
                     "layer": index,
                     "null": kind or None,
@@ -445,22 +447,22 @@ class Means:
                     "sums": [*sums.total],
                     "sum_counts": [*sums.count],
                 }
-                yield self.columns | counted | own
+                yield self.columns | counted | sums_columns
                 counted = {}
         yield from (rows | {"form": "input"} for rows in self._input_rows())
 
     @classmethod
     def from_state(cls, columns: Mapping[str, Any], table: pd.DataFrame) -> Means:
-        """Sums as `state` gave them."""
-        made = cls(columns, bool(table["ranked"].iloc[0]))
-        made.undefined, made.taken = (int(table[name].max()) for name in ("left_out", "taken"))
+        """Restore the sums from `state`."""
+        means = cls(columns, bool(table["ranked"].iloc[0]))
+        means.undefined, means.taken = (int(table[name].max()) for name in ("left_out", "taken"))
         for layer, of_layer in table.groupby("layer", sort=False):
-            kinds = made.layers[int(str(layer))] = {}
+            kinds = means.layers[int(str(layer))] = {}
             for kind, rows in of_layer.groupby(of_layer["null"].fillna(_OBSERVED), sort=False):
                 of_kind = kinds[str(kind)] = _Sums()
                 of_kind.total = np.stack([*rows["sums"]])
                 of_kind.count = np.stack([*rows["sum_counts"]])
-        return made
+        return means
 
 
 class _Sums:
@@ -471,12 +473,12 @@ class _Sums:
         self.count = np.zeros((0, 0), dtype=np.int64)
 
     def add(self, values: np.ndarray) -> None:
-        """Take an array (many, rank, draw), adding up its first axis."""
+        """Add an array (many, rank, draw), summed over its first axis."""
         present = ~np.isnan(values)
         self._add(np.where(present, values, 0.0).sum(0), present.sum(0))
 
     def merge(self, other: _Sums) -> None:
-        """Take the sums of another."""
+        """Add the sums of another."""
         self._add(other.total, other.count)
 
     def _add(self, total: np.ndarray, count: np.ndarray) -> None:
@@ -485,7 +487,7 @@ class _Sums:
         self.count = _padded(self.count, ranks, total.shape[1]) + _padded(count, ranks, total.shape[1])
 
     def mean(self) -> np.ndarray:
-        """(rank, draw); NaN where nothing was counted."""
+        """Return the means (rank, draw); NaN where nothing was counted."""
         with np.errstate(invalid="ignore"):
             return np.where(self.count > 0, self.total / np.maximum(self.count, 1), np.nan)
 
@@ -499,7 +501,7 @@ def _padded(array: np.ndarray, ranks: int, null_samples: int) -> np.ndarray:
 
 
 def _stack(places: Sequence[Mapping[str, _Sums]], kind: str) -> Tensor:
-    """Means of several places as (place, rank, draw); ranks that a place has not got are NaN."""
+    """Stack the means of several places as (place, rank, draw); missing ranks are NaN."""
     means = [sums[kind].mean() for sums in places]
     stacked = np.full((len(means), max(map(len, means)), means[0].shape[1]), np.nan)
     for row, mean in zip(stacked, means, strict=True):
@@ -529,22 +531,22 @@ def _key(labels: Mapping[str, Any]) -> tuple[Any, ...]:
 def _by_label(
     table: pd.DataFrame, without: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], pd.DataFrame]]:
-    """(key, labels, rows) of everything that the labels tell apart, in order of appearance."""
+    """Yield (key, labels, rows) of every combination of labels, in order of appearance."""
     names = [name for name in ("layer", "metric", *LABELS) if name not in without]
     for values, rows in table.groupby(names, dropna=False, sort=False):
-        found = zip(names, cast("tuple[Any, ...]", values), strict=True)
-        labels = {name: label for name, label in found if pd.notna(label)}
+        pairs = zip(names, cast("tuple[Any, ...]", values), strict=True)
+        labels = {name: label for name, label in pairs if pd.notna(label)}
         yield _key(labels), labels, rows
 
 
 def _columns(rows: pd.DataFrame) -> dict[str, Any]:
-    """Rows of a table as columns, without those that are empty."""
+    """Return the non-empty columns of a table as arrays."""
     kept = rows.drop(columns="form").dropna(axis=1, how="all")
     return {str(name): kept[name].to_numpy() for name in kept}
 
 
 def _listed(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that pandas can make rows from: at least one of them has a length."""
+    """Wrap scalar columns in lists where no column has a length, as pandas needs."""
     if any(isinstance(part, (list, np.ndarray)) for part in columns.values()):
         return dict(columns)
     return {name: [part] for name, part in columns.items()}

@@ -1,4 +1,4 @@
-"""Where a figure comes from: collected once, written beside it, embedded in it, and read back."""
+"""Provenance of a figure: collected once, written to a file, embedded in the figure, and read back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from workbench.core.options import conforming, parsed
 
 SCHEMA_VERSION = 3
 PARAMETERS = "WORKBENCH_PARAMETERS"
-"""The variable by which a render tells a kernel the parameters that its notebook runs with."""
+"""The environment variable that passes a notebook's parameters from a render to the kernel."""
 FIGURE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
-"""What a figure may be called, which its files are named after."""
+"""Pattern of a figure's name, which its files share."""
 _INJECTED = "# Parameters\n"  # begins the cell that papermill injects
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
@@ -90,7 +90,7 @@ class _Run(TypedDict):
 
 
 class _Provenance(TypedDict):
-    """What is relied on of a provenance."""
+    """The fields of a provenance that readers rely on."""
 
     schema: int
     name: str
@@ -110,18 +110,18 @@ class _Provenance(TypedDict):
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Versions of Python, the workbench and the libraries whose numbers or drawings a figure holds."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "workbench": __version__}
+    """Return the versions of Python, the workbench and the libraries that compute or draw a figure."""
+    installed: dict[str, str | None] = {"python": platform.python_version(), "workbench": __version__}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            installed[name] = None
+    return installed
 
 
 def git_commit() -> dict[str, Any] | None:
-    """`{"commit": …, "dirty": …}` of the checkout that the package runs from; None for an installed wheel."""
+    """Return `{"commit": …, "dirty": …}` of the package's checkout; None for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -145,10 +145,10 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def notebook_run() -> dict[str, Any] | None:
-    """Return what is known of the notebook that this kernel runs: as `workbench render` says, or as its cells show.
+    """Identify the notebook that this kernel runs, from `workbench render` or from its cells.
 
-    papermill tells a kernel no file. A bundled notebook whose cells ran in their order, unchanged, is known by them;
-    its parameters are those that papermill injected. None for everything else.
+    papermill gives a kernel no file name. A bundled notebook whose cells ran in order and unchanged is recognised by
+    them; its parameters are those that papermill injected. None for everything else.
     """
     value = os.environ.get("WORKBENCH_NOTEBOOK")
     if value:
@@ -162,7 +162,7 @@ def notebook_run() -> dict[str, Any] | None:
 
 
 def _cells_run() -> tuple[list[str], str]:
-    """Return the cells that this kernel has run, and apart from them the one that papermill injected."""
+    """Return the cells that this kernel has run, and separately the one that papermill injected."""
     ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
     shell = ipython.get_ipython() if ipython else None
     history = getattr(shell, "history_manager", None)
@@ -183,26 +183,26 @@ def _code_cells(path: Path) -> list[tuple[str, Sequence[str]]]:
 
 def _literals(source: str) -> dict[str, Any]:
     """Return the values that a cell of papermill's assigns, except the output folder."""
-    held: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             try:
-                held[name] = ast.literal_eval(node.value)
+                values[name] = ast.literal_eval(node.value)
             except ValueError:  # float('nan'), float('inf')
-                held[name] = (
+                values[name] = (
                     float(ast.literal_eval(node.value.args[0])) if isinstance(node.value, ast.Call) else None
                 )
-    return {name: value for name, value in held.items() if name != "out"}
+    return {name: value for name, value in values.items() if name != "out"}
 
 
 def notebook_parameters() -> tuple[dict[str, Any], str | None]:
-    """The parameters of the notebook that runs here, and what they were read from.
+    """Return the parameters of the running notebook, and their source.
 
     "render": the values with which `workbench render` runs it. "variables": in JupyterLab and VS Code, which tell a
     kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now; also of
     a bundled notebook that papermill runs (`notebook_run`), and of every other the variables that papermill injected.
-    A script has none, nor has a notebook whose file is not known; that is None.
+    The source is None for a script and for a notebook whose file is unknown.
     """
     if value := os.environ.get(PARAMETERS):
         return json.loads(value), "render"
@@ -217,12 +217,12 @@ def notebook_parameters() -> tuple[dict[str, Any], str | None]:
         run = notebook_run() or {}
         bundled = paths.bundled_notebooks().get(run.get("name", ""))
         names = [*([] if bundled is None else _tagged_names(bundled)), *_literals(_cells_run()[1])]
-    found = {name: variables[name] for name in names if name in variables}
-    return (found, "variables") if found else ({}, None)
+    parameters = {name: variables[name] for name in names if name in variables}
+    return (parameters, "variables") if parameters else ({}, None)
 
 
 def _tagged_names(path: Path) -> list[str]:
-    """Names that the cell tagged "parameters" assigns, less that of the output folder; none where none can be read."""
+    """Return the names that the cell tagged "parameters" assigns, without the output folder; none if unreadable."""
     try:
         cells = parsed(path.read_text(encoding="utf-8"))["cells"]
         tagged = [
@@ -241,7 +241,7 @@ def _tagged_names(path: Path) -> list[str]:
         RecursionError,
         MemoryError,
     ):
-        return []  # to save a figure is what was asked for, whatever the session's file holds
+        return []  # saving the figure must not fail because of the session's file
     names.sort(key=lambda name: (name.lineno, name.col_offset))
     return [name.id for name in names if isinstance(name.ctx, ast.Store) and name.id != "out"]
 
@@ -255,12 +255,12 @@ def build_provenance(
     data: Mapping[str, Any],
     records: Iterable[str | os.PathLike[str]] = (),
 ) -> dict[str, Any]:
-    """Everything needed to know, and to draw again, one figure.
+    """Collect everything needed to identify and redraw one figure.
 
     Args:
         name: the figure's name.
         runs: provenance of the frames it shows (`frame.attrs["provenance"]`): analysis, model, inputs, seed.
-        parameters: what was asked for, where the caller names it; None for `notebook_parameters`.
+        parameters: the caller's parameters; None for `notebook_parameters`.
         figure: caption, alt text, size, theme and hash of the drawing.
         data: rows, columns and hash of the CSV.
         records: committed files that the figure draws; each is named with its hash, and without the folders of this
@@ -270,8 +270,8 @@ def build_provenance(
         InputError: a record that is no file.
     """
     runs = [jsonable(run) for run in runs]
-    asked, source = notebook_parameters() if parameters is None else (parameters, "call")
-    named = jsonable(asked)
+    settings, source = notebook_parameters() if parameters is None else (parameters, "call")
+    named = jsonable(settings)
     seeds = [run.get("seed") for run in runs if run.get("seed") is not None]
     return {
         "schema": SCHEMA_VERSION,
@@ -310,7 +310,7 @@ def _record(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _named(path: Path) -> str:
-    """A record without the folders of this machine: below the bundled data, or below this folder; else by its name."""
+    """Name a record relative to the bundled data or to the current folder, else by its file name only."""
     path = path.resolve()
     for folder in (paths.data_dir(), Path.cwd()):
         if path.is_relative_to(folder.resolve()):
@@ -319,12 +319,12 @@ def _named(path: Path) -> str:
 
 
 def dump(provenance: Mapping[str, Any], indent: int | None = None) -> str:
-    """Provenance as JSON text; ASCII only, so that every format's metadata can hold it."""
+    """Format provenance as ASCII JSON, which every format's metadata can hold."""
     return json.dumps(jsonable(provenance), indent=indent)
 
 
 def embed(content: bytes, format: str, provenance: Mapping[str, Any], dpi: float = 96) -> bytes:
-    """The same image with its provenance inside.
+    """Embed provenance in an image.
 
     PNG: an iTXt chunk, with title, description and resolution. SVG: `<title>`, `<desc>`, `<metadata>`. PDF: an
     entry of the document information, with title and subject.
@@ -338,7 +338,7 @@ def embed(content: bytes, format: str, provenance: Mapping[str, Any], dpi: float
 def _embed_png(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
     from PIL import PngImagePlugin
 
-    head = 33  # the signature and the IHDR chunk, behind which the others may stand
+    head = 33  # the signature and the IHDR chunk; the others follow
     if content[12:16] != b"IHDR":
         raise InputError("the image is no PNG")
     info = PngImagePlugin.PngInfo()
@@ -375,7 +375,7 @@ def _embed_svg(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
 def _embed_pdf(content: bytes, provenance: Mapping[str, Any], dpi: float) -> bytes:
     from pypdf import PdfWriter
 
-    # An appended update: what Chrome wrote, and what was checked, stays byte for byte.
+    # An appended update keeps Chrome's bytes, which were checked, as they are.
     writer = PdfWriter(io.BytesIO(content), incremental=True)
     figure = provenance.get("figure", {})
     writer.add_metadata(
@@ -392,12 +392,12 @@ def _embed_pdf(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
 
 
 def html_element(provenance: Mapping[str, Any]) -> str:
-    """A data block for an HTML page. "<" is escaped, so that no text can end the element early."""
+    """Return a data block for an HTML page. "<" is escaped, so that no text can end the element early."""
     return f'<script type="application/json" id="{HTML_ID}">{dump(provenance).replace("<", chr(92) + "u003c")}</script>'
 
 
 def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The provenance of a figure, from any of its files (a CSV or LaTeX table: from the JSON beside it).
+    """Read the provenance of a figure from any of its files (for a CSV or LaTeX table, from its JSON file).
 
     Raises:
         InputError: no such file, another kind of file, or a file without provenance.
@@ -449,10 +449,10 @@ def _read_png(path: Path) -> str | None:
 
 
 def _read_svg(path: Path) -> str | None:
-    found = re.search(
+    match = re.search(
         r'<workbench xmlns="[^"]*">(.*?)</workbench>', path.read_text(encoding="utf-8"), re.DOTALL
     )
-    return html.unescape(found.group(1)) if found else None
+    return html.unescape(match.group(1)) if match else None
 
 
 def _read_pdf(path: Path) -> str | None:
@@ -467,5 +467,5 @@ def _read_pdf(path: Path) -> str | None:
 
 
 def _read_html(path: Path) -> str | None:
-    found = re.search(rf'id="{HTML_ID}">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
-    return found.group(1) if found else None
+    match = re.search(rf'id="{HTML_ID}">(.*?)</script>', path.read_text(encoding="utf-8"), re.DOTALL)
+    return match.group(1) if match else None

@@ -1,4 +1,4 @@
-"""Arrays to tidy frames that name their run, and frames to files and back."""
+"""Tidy frames from arrays, with the provenance of their run, and their files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ COLUMNS = (
     "version",
 )  # fmt: skip
 STEP = "step"
-"""The column of results over the tokens that a model generated, or over steps of a loop; others have none."""
+"""Column of results over generated tokens or steps of a loop; other results do not have it."""
 RANDOM_WEIGHTS = "random"
-"""Checkpoint name of random weights (``pretrained=False``), "random-3" of those from seed 3."""
+"""Checkpoint name of random weights (``pretrained=False``); "random-3" names those from seed 3."""
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
@@ -38,7 +38,7 @@ SUFFIXES = (".parquet", ".csv", ".json", ".tex")
 
 
 def random_seed(checkpoint: object) -> int | None:
-    """Return the seed of random weights by the name of their checkpoint; None for trained weights."""
+    """Return the seed of random weights from their checkpoint name; None for trained weights."""
     name = re.fullmatch(rf"{RANDOM_WEIGHTS}(?:-(\d+))?", str(checkpoint))
     return None if name is None else int(name[1] or 0)
 
@@ -49,7 +49,7 @@ def is_random(checkpoint: object) -> bool:
 
 
 def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: Any) -> pd.DataFrame:
-    """One row per entry of an array, in the columns every result shares.
+    """Convert an array to a frame in the shared columns, one row per entry.
 
     ``index`` maps an axis of ``values``, in order, to its labels, e.g.
     ``{"input": ids, "layer": [0, 3], "head": range(3), "rank": range(1, 65)}``; ``constant`` holds columns
@@ -75,7 +75,7 @@ def make_frame(values: Any, metric: str, index: Mapping[str, Any], **constant: A
 
 
 def conform(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with exactly the shared columns, in order and with fixed types; absent ones are null.
+    """Bring rows into exactly the shared columns, in order and with fixed types; absent ones are null.
 
     Where a row has a step, there is a column of steps too.
     """
@@ -88,16 +88,16 @@ def conform(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """Frames under one another, their provenance joined into one list (empty where no frame carries any).
+    """Concatenate frames, with their provenance in one list (empty if no frame has any).
 
-    So are their notes and the committed records that they are from, each once, and what `workbench.analyze_many` lists
-    as absent. Models of one name whose weights differ are numbered, and a note lists them.
+    Notes, committed records and the absent entries of `workbench.analyze_many` are joined too, each once. Models of one
+    name whose weights differ are numbered, and a note lists them.
     """
     frames, numbered = with_distinct_models(frames)
     joined = pd.concat(frames, ignore_index=True)
     joined.attrs["provenance"] = shared([run for frame in frames for run in provenance_of(frame)])
     for name in ("notes", "records"):
-        each = dict.fromkeys(one for frame in frames for one in frame.attrs.get(name, ()))
+        each = dict.fromkeys(entry for frame in frames for entry in frame.attrs.get(name, ()))
         joined.attrs[name] = shared([*each, *(numbered if name == "notes" else ())])
     joined.attrs["absent"] = {
         name: why for frame in frames for name, why in frame.attrs.get("absent", {}).items()
@@ -106,42 +106,42 @@ def join_frames(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def name_of_model(model: Mapping[str, Any]) -> Any:
-    """Return what frames call a model of a provenance: its name, else its spec."""
+    """Return a model's name in frames, from its provenance: its name, else its spec."""
     return model.get("name") or model.get("spec")
 
 
 def with_distinct_models(frames: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], list[str]]:
-    """Number the models of several frames that have one name and other weights: "ViT 1", "ViT 2", in their order.
+    """Number the models of several frames that share a name but not the weights: "ViT 1", "ViT 2", in order.
 
-    Return the frames, renamed where needed, and a note for each name. Weights are the same where their sha256 in the
-    provenance is, or that of the file they were captured into. Rows per token or pair, which have no column
-    ``checkpoint``, get the checkpoint into the name. A name that has several weights in one frame, as a record of
-    training seeds has, stays: a column of its rows names the seed.
+    Return the frames, renamed where needed, and a note for each name. Weights are compared by their sha256 in
+    the provenance, or by that of their capture file. Rows per token or pair, which have no column ``checkpoint``, get
+    the checkpoint in the name. A name with several weights in one frame (a record of training seeds) stays: a column
+    holds the seed.
     """
     weights: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
     several = set()
     for frame in frames:
         each = [_name_and_weights(run) for run in provenance_of(frame)] if "model" in frame else []
-        each = [*dict.fromkeys((key, held) for key, held in each if held[1] is not None)]
+        each = [*dict.fromkeys((key, identity) for key, identity in each if identity[1] is not None)]
         names = Counter(key for key, _ in each)
         several |= {key for key, count in names.items() if count > 1}
-        for key, held in each:
-            if held not in weights.setdefault(key, []):
-                weights[key].append(held)
-    shared_names = {key: held for key, held in weights.items() if len(held) > 1 and key not in several}
+        for key, identity in each:
+            if identity not in weights.setdefault(key, []):
+                weights[key].append(identity)
+    shared_names = {key: models for key, models in weights.items() if len(models) > 1 and key not in several}
     if not shared_names:
         return [*frames], []
     renamed = [_renamed(frame, shared_names) for frame in frames]
     notes = [
-        f"{len(held)} models of different weights are called {key[0]}: they are numbered in the order of the frames; "
+        f"{len(models)} models of different weights are called {key[0]}: they are numbered in the order of the frames; "
         "name=… of analyze or load gives a model a name"
-        for key, held in shared_names.items()
+        for key, models in shared_names.items()
     ]
     return renamed, notes
 
 
 def _name_and_weights(run: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, Any]]:
-    """Return what names the rows of a run, and the checkpoint and hash of the weights that they are of."""
+    """Return the key of a run's rows, with the checkpoint and hash of its weights."""
     model = run.get("model") or {}
     checkpoint = model.get("checkpoint")
     file = (run.get("inputs") or {}).get("qkv") or {}
@@ -153,15 +153,15 @@ def _name_and_weights(run: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[An
 def _renamed(
     frame: pd.DataFrame, numbers: Mapping[tuple[Any, ...], Sequence[tuple[Any, Any]]]
 ) -> pd.DataFrame:
-    """The frame with its models numbered, in the rows and in the provenance."""
+    """Number the models of a frame, in the rows and in the provenance."""
     attrs, runs = frame.attrs, []
     if "model" not in frame:
         return frame
     for run in provenance_of(frame):
-        key, held = _name_and_weights(run)
-        if key in numbers and held in numbers[key]:
+        key, identity = _name_and_weights(run)
+        if key in numbers and identity in numbers[key]:
             several = len({checkpoint for checkpoint, _ in numbers[key]}) == len(numbers[key])
-            name = f"{key[0]}, {held[0]}" if several else f"{key[0]} {numbers[key].index(held) + 1}"
+            name = f"{key[0]}, {identity[0]}" if several else f"{key[0]} {numbers[key].index(identity) + 1}"
             rows = frame["model"] == key[0]
             if len(key) > 1 and "checkpoint" in frame:
                 rows &= frame["checkpoint"].isna() if key[1] is None else frame["checkpoint"] == key[1]
@@ -173,10 +173,10 @@ def _renamed(
 
 
 def shared(facts: Any) -> Any:
-    """A list or dict for a frame's ``attrs`` that the frames derived from it share; nothing changes it.
+    """Wrap a list or dict for a frame's ``attrs`` so that derived frames share it; it must not be changed.
 
-    pandas copies ``attrs`` deeply with every selection and every column taken, which for the runs of a record takes
-    longer than the work itself.
+    pandas copies ``attrs`` deeply with every selection and column access, which for the runs of a record takes longer
+    than the work itself.
     """
     return _SharedDict(facts) if isinstance(facts, dict) else _SharedList(facts)
 
@@ -192,7 +192,7 @@ class _SharedDict(dict[str, Any]):
 
 
 def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Where a frame's numbers come from: one dict per run that was joined into it."""
+    """Return the provenance of a frame's numbers: one dict per run that was joined into it."""
     runs = frame.attrs.get("provenance") or []
     return [runs] if isinstance(runs, dict) else list(runs)
 
@@ -201,7 +201,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
     """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
 
     Parquet keeps the schema version and the run's provenance in its metadata. Raises `InputError` for another
-    suffix and `MissingResource` where the place cannot be written.
+    suffix and `MissingResource` where the file cannot be written.
     """
     path = Path(path)
     writers: dict[str, Callable[[IO[bytes]], object]] = {
@@ -215,7 +215,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` unless the name ends in a format that results are written in."""
+    """Raise `InputError` unless the name has the suffix of a result format."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise InputError(
@@ -245,19 +245,19 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
     import pyarrow.parquet
 
     table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    own = {
+    metadata = {
         b"workbench_schema": str(SCHEMA_VERSION).encode(),
         b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
     }
     pyarrow.parquet.write_table(
-        table.replace_schema_metadata({**(table.schema.metadata or {}), **own}),
+        table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}),
         handle,
         write_page_checksum=True,
     )
 
 
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read what `write_frame` wrote as Parquet, CSV or JSON; from Parquet the provenance comes back too.
+    """Read a frame of `write_frame` from Parquet (with its provenance), CSV or JSON.
 
     Rows of single tokens or pairs are read from Parquet.
 

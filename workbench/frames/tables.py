@@ -15,11 +15,11 @@ from workbench.frames.tex import tex_symbols, tex_text
 
 # The columns of a result frame that a table reads.
 _READ = ("model", "checkpoint", "layer", "metric", "rank", "value")
-# What tells the quantities of a result of means apart, and what its table reads beside them.
+# Columns that distinguish the quantities of a result of means, followed by the other columns of its table.
 _KEYS = (
     "model", "checkpoint", "metric", "axis", "statistic", "convention", "standardize", "candidate", "rank"
 )  # fmt: skip
-# What is part of a quantity's name where a table has a column for each.
+# Parts of a quantity's name in a table with a column for each quantity.
 _PARTS = ("axis", "statistic", "convention", "candidate")
 _CLAIM = ("place", "claim", "interpretation", "model", "published", "measured", "low", "high", "verdict")
 _STUDY = (*_KEYS, "input", "layer", "head", "value", "null", "null_mean", "null_low", "null_high", "z")
@@ -30,44 +30,44 @@ _COORDINATES = {
 }  # fmt: skip
 MAX_ROWS = 40  # a printed table longer than a page is not read
 LAYOUTS: dict[tuple[str, ...], Callable[[pd.DataFrame], pd.DataFrame]] = {}
-"""Tables of frames that other rooms make: the columns such a frame has, and what its printed table is."""
+"""Table layouts of other rooms: the columns of a frame → the function that builds its printed table."""
 _FORMULA = re.compile(
     r"'*[=+\-@\t\r]"
-)  # what a spreadsheet would run, also behind apostrophes that prevent it
+)  # text that a spreadsheet would run, also after apostrophes that prevent it
 _PREVENTED = re.compile(r"'+[=+\-@\t\r]")
 
 
 def csv_bytes(frame: pd.DataFrame) -> bytes:
-    """A frame as CSV that a spreadsheet shows and does not run: an apostrophe stands before what begins as a formula.
+    """Format a frame as CSV that no spreadsheet runs: an apostrophe precedes text that begins like a formula.
 
-    Names of models, inputs and tokens may be a stranger's. `without_apostrophes` takes it back.
+    Names of models, inputs and tokens may come from strangers. `without_apostrophes` reverses it.
     """
     frame = _of_texts(frame, _FORMULA, lambda text: f"'{text}")
     # a carriage return ends a row unless it is quoted, which it is not of itself
-    torn = any("\r" in text for place in range(frame.shape[1]) for text in _texts(frame.iloc[:, place]))
+    torn = any("\r" in text for position in range(frame.shape[1]) for text in _texts(frame.iloc[:, position]))
     return frame.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if torn else csv.QUOTE_MINIMAL).encode()
 
 
 def without_apostrophes(frame: pd.DataFrame) -> pd.DataFrame:
-    """The texts as they were before `csv_bytes` wrote them."""
+    """Remove the apostrophes that `csv_bytes` added."""
     return _of_texts(frame, _PREVENTED, lambda text: text[1:])
 
 
 def _of_texts(frame: pd.DataFrame, wanted: re.Pattern[str], change: Callable[[str], str]) -> pd.DataFrame:
-    """A frame with another text in the place of each that begins as is wanted; numbers stay."""
+    """Change the texts of a frame that match a pattern; numbers stay."""
     frame = frame.copy(deep=False)
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
+    for position in range(frame.shape[1]):
+        column = frame.iloc[:, position]
         texts = {text: change(text) for text in _texts(column) if wanted.match(text)}
         if texts:
             frame.isetitem(
-                place, [texts.get(cell, cell) if isinstance(cell, str) else cell for cell in column]
+                position, [texts.get(cell, cell) if isinstance(cell, str) else cell for cell in column]
             )
     return frame
 
 
 def _texts(column: pd.Series) -> Iterator[str]:
-    """The texts of a column; of one that holds nothing else each once, since a result says the same in every row."""
+    """Return the texts of a column; for a text column each value once."""
     if pd.api.types.is_numeric_dtype(column):
         return iter(())
     cells = column.unique() if isinstance(column.dtype, pd.StringDtype) else column
@@ -75,14 +75,14 @@ def _texts(column: pd.Series) -> Iterator[str]:
 
 
 def summary_table(data: pd.DataFrame) -> pd.DataFrame:
-    """What a printed table says about a frame.
+    """Build the printed table of a frame.
 
     A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
     deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
     becomes one row per quantity: "mean ± standard deviation" over inputs, and each null distribution. Claims are
-    printed with what was measured and their verdict; a frame with the columns of one of `LAYOUTS` as that says. Any
-    other frame is printed as it is up to 40 rows, and beyond as count, mean, spread and quartiles of its quantities,
-    model by model. Coordinates (layers, heads, tokens, rows) are not averaged.
+    printed with their measured values and verdicts; a frame with the columns of one of `LAYOUTS` by that layout. Any
+    other frame is printed as it is up to 40 rows, and above that as count, mean, spread and quartiles of its
+    quantities, model by model. Coordinates (layers, heads, tokens, rows) are not averaged.
     """
     if set(_CLAIM) <= set(data.columns):
         return _claims_table(data)
@@ -128,7 +128,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _described(data: pd.DataFrame) -> pd.DataFrame:
-    """Statistics of the quantities of a frame, for each model, checkpoint and metric that it names."""
+    """Describe the quantities of a frame by statistics, for each model, checkpoint and metric."""
     quantities = [name for name in data.select_dtypes("number") if _is_quantity(data[name])]
     if not quantities:
         return data.astype("string").describe().reset_index(names="statistic")
@@ -143,41 +143,41 @@ def _described(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_quantity(column: pd.Series) -> bool:
-    """Whether a mean of the column means anything: whole numbers count or number something, as layers and rows do."""
+    """Return whether the mean of a column is meaningful: integers are counts or indices."""
     return column.name == "value" or (
         str(column.name) not in _COORDINATES and pd.api.types.is_float_dtype(column)
     )
 
 
 def _claims_table(data: pd.DataFrame) -> pd.DataFrame:
-    shown = data[["place", "claim", "interpretation", "model", "published"]].copy()
+    table = data[["place", "claim", "interpretation", "model", "published"]].copy()
     against = data.reindex(columns=["comparison", "threshold"]).astype(object).fillna("").astype(str)
-    shown["holds where"] = (
+    table["holds where"] = (
         against["comparison"] + " " + against["threshold"].str.replace("..", " and ")
     ).str.strip()
     bounds = [
         re.findall(r"[-\d.e]+", text) if text[-1:] != "%" else []
         for text in against["threshold"].str.replace("..", " ")
     ]
-    shown["measured [95 % CI]"] = [
+    table["measured [95 % CI]"] = [
         None if pd.isna(value) else interval_words(value, low, high, [float(bound) for bound in levels])
         for (value, low, high), levels in zip(
             data[["measured", "low", "high"]].itertuples(index=False), bounds, strict=True
         )
     ]
     if {"n", "units"} <= set(data):
-        shown["over"] = [
+        table["over"] = [
             f"{n} {units}" if n else None for n, units in data[["n", "units"]].itertuples(index=False)
         ]
-    shown["verdict"] = data["verdict"]
-    return shown.astype(object).where(shown.notna(), None).reset_index(drop=True)
+    table["verdict"] = data["verdict"]
+    return table.astype(object).where(table.notna(), None).reset_index(drop=True)
 
 
-def pivoted(shown: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The column ``text`` with a column for each ``quantity``, both ways in order of appearance."""
-    quantities = list(dict.fromkeys(shown["quantity"]))
+def pivoted(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Pivot the column ``text`` to a column for each ``quantity``, in order of appearance."""
+    quantities = list(dict.fromkeys(rows["quantity"]))
     table = (
-        shown.set_index([*keys, "quantity"])["text"].unstack("quantity", sort=False)[quantities].reset_index()
+        rows.set_index([*keys, "quantity"])["text"].unstack("quantity", sort=False)[quantities].reset_index()
     )
     table.columns = [str(column) for column in table.columns]
     return table.astype(object).where(table.notna(), None)
@@ -189,7 +189,7 @@ def with_interval(value: float, low: float, high: float) -> str:
 
 
 def is_overall(data: pd.DataFrame) -> pd.Series:
-    """The rows that are means over all inputs, layers and heads."""
+    """Return a mask of the rows that are means over all inputs, layers and heads."""
     return data[["input", "layer", "head"]].isna().all(axis=1)
 
 
@@ -199,17 +199,17 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     inputs = data[data["input"].notna() & data["layer"].isna() & data["head"].isna()]
     inputs = inputs.drop_duplicates([*keys, "input"])
     deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()
-    whole = data[is_overall(data)].merge(deviation, "left", keys)
-    places = whole.drop_duplicates(keys)["rank"]
+    overall = data[is_overall(data)].merge(deviation, "left", keys)
+    places = overall.drop_duplicates(keys)["rank"]
     ranks = sorted(places.dropna().unique())
     if ranks:
         kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
         if places.isna().sum() + places.isin(kept).sum() > MAX_ROWS:
             kept = {ranks[0]}
-        whole = whole[whole["rank"].isna() | whole["rank"].isin(kept)]
+        overall = overall[overall["rank"].isna() | overall["rank"].isin(kept)]
     rows: dict[int, dict[str, Any]] = {}
-    numbers = whole.groupby(keys, dropna=False, sort=False).ngroup()
-    for number, part in zip(numbers, whole.to_dict("records"), strict=True):
+    numbers = overall.groupby(keys, dropna=False, sort=False).ngroup()
+    for number, part in zip(numbers, overall.to_dict("records"), strict=True):
         row = rows.setdefault(number, {key: part[key] for key in keys})
         row |= {"metric": quantity_label(part["metric"])}
         row.setdefault("mean ± sd", _spread(part["value"], part["sd"]))
@@ -223,11 +223,11 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def quantity_label(metric: Any) -> str:
-    """Name a metric as a table does: its label and unit."""
-    known = METRICS.get(metric)
-    if known is None:
+    """Return the column heading of a metric: its label and unit."""
+    entry = METRICS.get(metric)
+    if entry is None:
         return str(metric)
-    return f"{known.label} ({known.unit})" if known.unit else known.label
+    return f"{entry.label} ({entry.unit})" if entry.unit else entry.label
 
 
 def _spread(mean: float, std: float) -> str:
@@ -235,7 +235,7 @@ def _spread(mean: float, std: float) -> str:
 
 
 def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
-    """`summary_table` as a booktabs table with caption and label, for ``\\input``."""
+    """Format `summary_table` as a booktabs table with caption and label, for ``\\input``."""
     table = summary_table(data)
     style = table.style.hide(axis="index")
     style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")

@@ -45,19 +45,19 @@ _INDEXED = re.compile(rf"\b(\w){re.escape(_SPECIAL['_'])}(\w){re.escape(_SPECIAL
 
 
 def tex_text(text: str) -> str:
-    """A sentence for LaTeX's text mode: what is special in LaTeX is escaped, symbols are set in mathematics."""
+    """Convert a sentence to LaTeX's text mode: escape special characters, set symbols in math mode."""
     escaped = "".join(_SPECIAL.get(letter, letter) for letter in text)
     return tex_symbols(
-        _INDEXED.sub(lambda found: _maths(rf"{found[1]}_{{{found[2]}}}^{{\mathrm{{{found[3]}}}}}"), escaped)
+        _INDEXED.sub(lambda match: _maths(rf"{match[1]}_{{{match[2]}}}^{{\mathrm{{{match[3]}}}}}"), escaped)
     )
 
 
 def tex_symbols(text: str) -> str:
-    """LaTeX whose symbols are still the letters of Unicode, with commands in their place."""
-    text = _RAISED_RUN.sub(lambda found: _maths(f"^{{{found[0].translate(_RAISED)}}}"), text)
-    text = _LOWERED_RUN.sub(lambda found: _maths(f"_{{{found[0].translate(_LOWERED)}}}"), text)
+    """Replace the Unicode symbols of a LaTeX text by commands."""
+    text = _RAISED_RUN.sub(lambda match: _maths(f"^{{{match[0].translate(_RAISED)}}}"), text)
+    text = _LOWERED_RUN.sub(lambda match: _maths(f"_{{{match[0].translate(_LOWERED)}}}"), text)
     text = _ACCENTED.sub(
-        lambda found: _maths(f"{_ACCENTS[found[2]]} {_MATHEMATICS.get(found[1], found[1])}"), text
+        lambda match: _maths(f"{_ACCENTS[match[2]]} {_MATHEMATICS.get(match[1], match[1])}"), text
     )
     return "".join(
         _maths(_MATHEMATICS[letter]) if letter in _MATHEMATICS else _WORDS.get(letter, letter)

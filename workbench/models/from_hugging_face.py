@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
+from workbench.core.complete_module import complete_module
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
-from workbench.core.whole_module import whole_module
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import (
@@ -59,7 +59,7 @@ def load(
 def _load(
     name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None, placing: Mapping[str, Any]
 ) -> Source:
-    AutoConfig = whole_module("transformers").AutoConfig
+    AutoConfig = complete_module("transformers").AutoConfig
 
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
 from workbench.core.extras import require
-from workbench.core.showing import card
+from workbench.core.notebook_html import card
 from workbench.models import catalog, hub
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.complete_module import complete_module
 from workbench.core.errors import InputError
-from workbench.core.whole_module import whole_module
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -82,7 +82,7 @@ def _tokenizer(
     if decoder is not None:
         tokenizer.decoder = decoder
     limit = {} if max_length is None else {"model_max_length": max_length}
-    return whole_module("transformers").PreTrainedTokenizerFast(
+    return complete_module("transformers").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PADDING,
         unk_token=UNKNOWN,

@@ -146,8 +146,11 @@ def claims(
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
-            own = claim["paper"] in PREPROCESSING and resolve(model)[0] not in ("bundled", "file")
-            if own and _of_images(inputs):  # of texts it would be the same run again
+            paper_preprocessing = claim["paper"] in PREPROCESSING and resolve(model)[0] not in (
+                "bundled",
+                "file",
+            )
+            if paper_preprocessing and _of_images(inputs):  # of texts it would be the same run again
                 runs = [run._replace(preprocessing=claim["paper"]) for run in runs]
             measured = _measured(runs, frames, model, inputs, settings)
             measured, scaled = _at_equal_tokens(claim, measured, tokens)
@@ -169,22 +172,24 @@ def claims(
     controls.measure()
     for number, claim in enumerate(claims):
         if "estimate" in rows[number]:
-            rows[number] = _beside_untrained(claim, rows[number]["estimate"], controls, number)
-        elif controls.asked.get(number):
+            rows[number] = _against_untrained(claim, rows[number]["estimate"], controls, number)
+        elif controls.requests.get(number):
             rows[number] |= controls.columns(number, expected[number])
             rows[number]["why"] += controls.words(number, rows[number])
-    whole = [_whole(*parts, model, inputs) for parts in zip(claims, rows, expected, strict=True)]
-    table = pd.DataFrame(whole, columns=[*COLUMNS, verdicts.WIDENED]).astype({"untrained_n": "Int64"})
+    table_rows = [_table_row(*parts, model, inputs) for parts in zip(claims, rows, expected, strict=True)]
+    table = pd.DataFrame(table_rows, columns=[*COLUMNS, verdicts.WIDENED]).astype({"untrained_n": "Int64"})
     frame = verdicts.controlled(verdicts.adjusted(table))
-    made = list(frames.values())
-    sources = [source for part in made for source in provenance_of(part)]
+    results = list(frames.values())
+    sources = [source for part in results for source in provenance_of(part)]
     frame.attrs["provenance"] = shared([*sources, *controls.provenance])
-    frame.attrs["notes"] = list(dict.fromkeys(note for part in made for note in part.attrs.get("notes", ())))
+    frame.attrs["notes"] = list(
+        dict.fromkeys(note for part in results for note in part.attrs.get("notes", ()))
+    )
     return frame
 
 
-def _whole(
-    claim: Mapping[str, Any], found: dict[str, Any], published: float, model: str, inputs: str
+def _table_row(
+    claim: Mapping[str, Any], row: dict[str, Any], published: float, model: str, inputs: str
 ) -> dict[str, Any]:
     """A row of the table: what is claimed, what was found, and of what that speaks."""
     units = {"tokens": "sizes", "layers": "layers", "nothing": None}.get(claim["over"], "inputs")
@@ -192,7 +197,7 @@ def _whole(
     scope = "this pair of weights" if claim["over"] == "model / baseline" else scope
     scope = "random logits" if claim["over"] == "tokens" else scope
     here = {"published": published, "model": model, "inputs": inputs, "units": units, "scope": scope}
-    return {**claim, **found, **here}
+    return {**claim, **row, **here}
 
 
 def _of_mathematics(claim: Mapping[str, str]) -> dict[str, Any]:
@@ -254,7 +259,7 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
     checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"
-    known = ANALYSES[name].options if name in ANALYSES else {}
+    options_of_analysis = ANALYSES[name].options if name in ANALYSES else {}
     runs = []
     for text in claim["options"].split(" | "):
         chosen: dict[str, Any] = dict(claim_options(text))
@@ -265,14 +270,14 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
         if pair and (entry is None or entry.alias != pair[0]):
             raise _NotTested(f"it is about {' versus '.join(pair)}")
         layers = chosen.pop("layers", None)
-        if "null_samples" in known:
+        if "null_samples" in options_of_analysis:
             chosen["null_samples"] = (
                 int(chosen.get("null_samples", null_samples)) if checkpoints == "last" else 0
             )
         chosen = {key: {"true": True, "false": False}.get(value, value) for key, value in chosen.items()}
         options = tuple(sorted(check_request(name, chosen).items()))
         models = [f"bundled:{name}" for name in pair] or [None]
-        runs += [_Run(name, options, checkpoints, own, layers) for own in models]
+        runs += [_Run(name, options, checkpoints, run_model, layers) for run_model in models]
     return runs
 
 
@@ -297,8 +302,8 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
     if run.analysis == SAMPLING:
         spread = float(dict(run.options)["spread"])
         return sampled_sensitivity(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
-    own = {} if run.preprocessing is None else {"preprocessing": run.preprocessing}
-    arguments: dict[str, Any] = {**own, **settings, **dict(run.options)}
+    preprocessing = {} if run.preprocessing is None else {"preprocessing": run.preprocessing}
+    arguments: dict[str, Any] = {**preprocessing, **settings, **dict(run.options)}
     if run.layers:
         arguments["layers"] = run.layers
     model = run.model or model
@@ -356,8 +361,8 @@ def _estimate(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> _Estimate
             finding, how = verdicts.least_favourable(values, comparison), verdicts.EACH
         findings = [finding]
     elif claim["over"] in _OF_TWO_RUNS:
-        one, other = (verdicts.per_input(part, terms) for part in parts)
-        findings, how = [mean_interval((one / other).dropna(), ratio=True)], verdicts.LOG_T
+        first, second = (verdicts.per_input(part, terms) for part in parts)
+        findings, how = [mean_interval((first / second).dropna(), ratio=True)], verdicts.LOG_T
     else:
         how = verdicts.LOG_T if len(terms) > 1 or claim["over"].startswith("last /") else how
         epochs = frames[0].attrs["epochs"]
@@ -380,13 +385,13 @@ def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> 
     p_of = None if signs is None else partial(sign_p, signs)
     bound = METRICS[terms[0].metric].high if len(terms) == 1 and terms[0].less is None else 1.0
     if comparison.endswith("null"):
-        found = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, p_of, ratio=logs)
-        allowed = verdicts.region(comparison, "", expected, found.null, margin, bound)
-        why = _sentence(claim, findings[0], allowed, found.null)
-        words = ": ".join(filter(None, (why, found.words)))
-        row = _row(findings[0], found.null, found.verdict, words, how, found.p)
+        judgement = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, p_of, ratio=logs)
+        allowed = verdicts.region(comparison, "", expected, judgement.null, margin, bound)
+        why = _sentence(claim, findings[0], allowed, judgement.null)
+        words = ": ".join(filter(None, (why, judgement.words)))
+        row = _row(findings[0], judgement.null, judgement.verdict, words, how, judgement.p)
         widen = _widened(claim, findings[0], how, signs)
-        return row | {verdicts.WIDENED: lambda level: widen(1 - (1 - level) / found.tests)}
+        return row | {verdicts.WIDENED: lambda level: widen(1 - (1 - level) / judgement.tests)}
     allowed = verdicts.region(comparison, claim["threshold"], expected, None, margin)
     same = verdicts.sameness(comparison, allowed, None, margin, threshold=claim["threshold"])
     finding, verdict = verdicts.weakest(findings, allowed)
@@ -411,7 +416,7 @@ class _Untrained:
         n = settings["n"]
         self.share = max(2, math.ceil(n / count)) if count and isinstance(n, int) else n
         self.settings = dict(settings)
-        self.asked: dict[int, tuple[Mapping[str, str], list[_Run]]] = {}
+        self.requests: dict[int, tuple[Mapping[str, str], list[_Run]]] = {}
         self.estimates: dict[int, list[_Estimate]] = {}
         self.reasons: dict[int, str] = {}
         self.unmet: set[int] = set()
@@ -420,7 +425,7 @@ class _Untrained:
     def ask(self, number: int, claim: Mapping[str, str], runs: list[_Run]) -> None:
         """Have a claim measured; its number is that of its row."""
         if self.checkpoints:
-            self.asked[number] = claim, runs
+            self.requests[number] = claim, runs
             self.estimates[number] = []
 
     def measure(self) -> None:
@@ -429,7 +434,7 @@ class _Untrained:
         for seed, checkpoint in enumerate(self.checkpoints, start=start):
             frames: dict[_Run, pd.DataFrame] = {}
             settings = self.settings | {"checkpoint": checkpoint, "n": self.share, "seed": seed}
-            for number, (claim, runs) in self.asked.items():
+            for number, (claim, runs) in self.requests.items():
                 if number in self.reasons:
                     continue
                 try:
@@ -447,7 +452,7 @@ class _Untrained:
 
     def pooled(self, number: int) -> _Estimate | None:
         """The estimate over the untrained weights: the unit is one initialisation. None where there is no value."""
-        claim, _ = self.asked[number]
+        claim, _ = self.requests[number]
         return pooled(claim, self.estimates[number]) if self.estimates[number] else None
 
     def columns(self, number: int, expected: float) -> dict[str, Any]:
@@ -455,7 +460,7 @@ class _Untrained:
         estimate = self.pooled(number)
         if estimate is None:
             return {"untrained_verdict": verdicts.PREMISE if number in self.unmet else None}
-        row = _decided(self.asked[number][0], estimate, expected)
+        row = _decided(self.requests[number][0], estimate, expected)
         return {
             "untrained": row["measured"],
             "untrained_low": row["low"],
@@ -506,25 +511,26 @@ def pooled(claim: Mapping[str, str], estimates: list[_Estimate]) -> _Estimate:
     return _Estimate([finding], how, values if how == verdicts.MEDIAN else None, nulls)
 
 
-def _beside_untrained(
+def _against_untrained(
     claim: Mapping[str, str], trained: _Estimate, controls: _Untrained, number: int
 ) -> dict[str, Any]:
     """The row of a claim about training: trained less untrained, Newcombe's interval of both intervals."""
-    estimate = controls.pooled(number) if number in controls.asked else None
+    estimate = controls.pooled(number) if number in controls.requests else None
     if estimate is None:
         reason = controls.reasons.get(number, "none were asked for (untrained=0)")
         return _unjudged(_NotTested(f"it is about training, and there are no untrained weights: {reason}"))
     ratio = claim["over"] == "trained / untrained"
-    (one,), (other,) = trained.findings, estimate.findings
-    finding = newcombe_interval(one, other, ratio=ratio)
+    (final,), (initial,) = trained.findings, estimate.findings
+    finding = newcombe_interval(final, initial, ratio=ratio)
     allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
     p = verdicts.probability(finding, allowed, ratio=ratio)
     why = _sentence(claim, finding, allowed, None)
-    why += f"; trained {one.words('.3g')}, untrained {other.words('.3g')} of {other.n} initialisations"
+    why += f"; trained {final.words('.3g')}, untrained {initial.words('.3g')} of {initial.n} initialisations"
     how = "Newcombe, on logarithms" if ratio else "Newcombe"
     row = _row(finding, None, verdicts.decide(finding, allowed), why, how, p)
     return row | {
-        "untrained": other.value, "untrained_low": other.low, "untrained_high": other.high, "untrained_n": other.n,
+        "untrained": initial.value, "untrained_low": initial.low, "untrained_high": initial.high,
+        "untrained_n": initial.n,
     }  # fmt: skip
 
 
@@ -602,9 +608,9 @@ def _sentence(
     if allowed is None:
         return "the run holds no null distribution to compare with (null_samples=0, or none that can differ)"
     if math.isnan(finding.low):
-        one = claim["over"].removesuffix("s")
+        unit = claim["over"].removesuffix("s")
         reason = (
-            f"one {one} has no interval"
+            f"one {unit} has no interval"
             if finding.n == 1
             else f"{finding.n} {claim['over']} are too few for an interval, or one has no finite value"
         )
@@ -615,12 +621,12 @@ def _sentence(
     if comparison in ("near", "equals"):
         comparison, against = "", f"{allowed[0]:.3g} to {allowed[1]:.3g}"
     ends = "" if finding.low == finding.high else f" [{finding.low:.3g}, {finding.high:.3g}]"
-    found = f"{finding.value:.3g}{ends} against {comparison} {against}"
+    comparison_text = f"{finding.value:.3g}{ends} against {comparison} {against}"
     notes = {
         "every checkpoint": ", at the least favourable epoch",
         "every input": f", of {finding.n} inputs the least favourable",
     }
-    return " ".join(found.split()) + notes.get(claim["over"], "")
+    return " ".join(comparison_text.split()) + notes.get(claim["over"], "")
 
 
 def _number(text: str) -> float:

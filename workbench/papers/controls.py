@@ -47,9 +47,9 @@ def controls() -> pd.DataFrame:
     cases: dict[str, pd.DataFrame] = {}
     for case in ("noise", "planted"):
         rows = [
-            {"control": name, "case": case, **claim, **found}
+            {"control": name, "case": case, **claim, **verdict}
             for name, control in CONTROLS.items()
-            for claim, found in control(case == "planted")
+            for claim, verdict in control(case == "planted")
         ]
         cases[case] = pd.DataFrame(rows).reindex(columns=["control", "case", *COLUMNS])
     keys = ["control", "paper", "claim", "interpretation"]
@@ -69,12 +69,12 @@ def _predicted() -> tuple[Heads, Heads, Heads, Tensor]:
     """Queries and keys of noise, the values V̇ that kernel PCA predicts for the keys, and its eigenvalues."""
     q, k = gaussian(2, INPUTS, 1, TOKENS, WIDTH, seed=0)
     axes = [principal_axes(keys[0], SCALE, WIDTH) for keys in k]
-    values = [kpca_values(one) for one in axes]
+    values = [kpca_values(axis) for axis in axes]
     return (
         q,
         k,
-        torch.stack([one.values * one.log_factor.exp() for one in values])[:, None],
-        torch.stack([one.eigenvalues * one.log_factor.exp() for one in axes])[:, None, None],
+        torch.stack([projected.values * projected.log_factor.exp() for projected in values])[:, None],
+        torch.stack([axis.eigenvalues * axis.log_factor.exp() for axis in axes])[:, None, None],
     )
 
 
@@ -90,11 +90,11 @@ def _of_heads(v: Heads, *analyses: str) -> Iterator[tuple[dict[str, Any], dict[s
     for claim in stated.to_dict("records"):
         key = (claim["analysis"], claim["options"])
         if key not in frames:
-            frames[key] = analyze(claim["analysis"], qkv=capture, **_asked(claim, null_samples=8))
+            frames[key] = analyze(claim["analysis"], qkv=capture, **_options(claim, null_samples=8))
         yield claim, judged(claim, [frames[key]])
 
 
-def _asked(claim: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
+def _options(claim: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
     """The options of a claim's analysis."""
     words = {"true": True, "0": 0}
     options = {key: words.get(word, word) for key, word in claim_options(claim["options"]).items()}
@@ -104,18 +104,18 @@ def _asked(claim: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
 def _values(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Values V̇ themselves."""
     values = _predicted()[2] if planted else gaussian(INPUTS, 1, TOKENS, WIDTH, seed=1)
-    for claim, found in _of_heads(values, "value-similarity", "eigenvector-test", "projection-error"):
+    for claim, verdict in _of_heads(values, "value-similarity", "eigenvector-test", "projection-error"):
         if not _of_outputs(claim):
-            yield claim, found
+            yield claim, verdict
 
 
 def _outputs(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Outputs h = P/μ, the coordinates of the best there is, come of values V̇ divided by the eigenvalues."""
     _, _, values, eigenvalues = _predicted()
     best = values / eigenvalues if planted else gaussian(INPUTS, 1, TOKENS, WIDTH, seed=1)
-    for claim, found in _of_heads(best, "projection-error"):
+    for claim, verdict in _of_heads(best, "projection-error"):
         if _of_outputs(claim):
-            yield claim, found
+            yield claim, verdict
 
 
 def _of_outputs(claim: dict[str, Any]) -> bool:
@@ -190,22 +190,22 @@ def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]
             "n": INPUTS,
             "cache": False,
         }
-        frame = analyze("membership", **where, **_asked(claim))
+        frame = analyze("membership", **where, **_options(claim))
     yield claim, judged(claim, [frame])
 
 
 def _smoothing(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Through four layers what tells tokens apart is halved each time, or drawn anew."""
     shape, places = (INPUTS, TOKENS, 64), range(4)
-    common, own = gaussian(INPUTS, 1, 64, seed=1), gaussian(*shape, seed=2)
+    common, details = gaussian(INPUTS, 1, 64, seed=1), gaussian(*shape, seed=2)
     records = [
         LayerRecord(
-            depth, "", resid_post=common + own / 2**depth if planted else gaussian(*shape, seed=3 + depth)
+            depth, "", resid_post=common + details / 2**depth if planted else gaussian(*shape, seed=3 + depth)
         )
         for depth in places
     ]
     (claim,) = stated_claims("abdullaev2025").query("analysis == 'token-similarity'").to_dict("records")
-    frame = analyze("token-similarity", qkv=Capture(records, ("resid_post",)), **_asked(claim))
+    frame = analyze("token-similarity", qkv=Capture(records, ("resid_post",)), **_options(claim))
     yield claim, judged(claim, [frame])
 
 

@@ -117,9 +117,9 @@ def published_pairs(paper: str | None = None) -> pd.DataFrame:
     counterparts = pairs[["model", "baseline_model"]]
     pairs[["model", "baseline_model"]] = counterparts.mask(counterparts == "")
     numbers = _numbers().drop(columns=["model", "spec"])
-    place = ["paper", "table", "data", "condition", "metric", "statistic"]
-    base = numbers[[*place, "row", "value"]].rename(columns={"row": "baseline", "value": "baseline_value"})
-    joined = numbers.merge(pairs, on=["paper", "table", "row"]).merge(base, on=[*place, "baseline"])
+    keys = ["paper", "table", "data", "condition", "metric", "statistic"]
+    base = numbers[[*keys, "row", "value"]].rename(columns={"row": "baseline", "value": "baseline_value"})
+    joined = numbers.merge(pairs, on=["paper", "table", "row"]).merge(base, on=[*keys, "baseline"])
     return joined.assign(
         difference=joined["value"] - joined["baseline_value"],
         ratio=joined["value"] / joined["baseline_value"],
@@ -153,7 +153,7 @@ def _read(name: str, columns: Iterable[str]) -> pd.DataFrame:
     return frame
 
 
-def _expect(what: str, names: pd.Series, known: Iterable[str]) -> None:
-    strange = sorted(set(names) - set(known))
+def _expect(what: str, names: pd.Series, accepted: Iterable[str]) -> None:
+    strange = sorted(set(names) - set(accepted))
     if strange:
-        raise UnknownName(f"{what} in data/published", strange[0], known)
+        raise UnknownName(f"{what} in data/published", strange[0], accepted)

@@ -112,17 +112,17 @@ def parse_measure(text: str) -> tuple[Term, ...]:
     terms = []
     for sign, part in zip(["*", *parts[1::2]], parts[::2], strict=True):
         difference = re.fullmatch(r"\((.+) - (.+)\)", part)
-        first, *rest = (_parse_term(one, text) for one in (difference.groups() if difference else [part]))
+        first, *rest = (_parse_term(name, text) for name in (difference.groups() if difference else [part]))
         terms.append(first._replace(power=1 if sign == "*" else -1, less=rest[0] if rest else None))
     return tuple(terms)
 
 
 def _parse_term(part: str, text: str) -> Term:
-    found = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", part)
-    pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair] if found else []
-    if found is None or not all(word for _, _, word in pairs):
+    match = re.fullmatch(r"(\w+)(?:\[([^\]]+)\])?", part)
+    pairs = [pair.partition("=") for pair in (match[2] or "").split(",") if pair] if match else []
+    if match is None or not all(word for _, _, word in pairs):
         raise InputError(f"cannot read {part!r} in {text!r}; write name[column=word,…]")
-    return Term(found[1], {name: word for name, _, word in pairs})
+    return Term(match[1], {name: word for name, _, word in pairs})
 
 
 def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
@@ -154,7 +154,7 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 
 def measured_by(terms: tuple[Term, ...]) -> set[str]:
     """The metrics that an expression is about."""
-    return {one.metric for term in terms for one in (term, term.less) if one is not None}
+    return {operand.metric for term in terms for operand in (term, term.less) if operand is not None}
 
 
 def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
@@ -240,7 +240,7 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
     left out: shuffled tokens match as well as before. Gaussian noise that gives it says that noise does. Gaussian
     values, whose spectrum is flat, are left out where rotated values, which keep that of V, stand beside them.
     """
-    parts = [one for term in terms for one in (term, term.less) if one is not None]
+    parts = [operand for term in terms for operand in (term, term.less) if operand is not None]
     rows = pd.concat([rows_of(frame, term) for term in parts])
     names = sorted(rows.loc[rows["null_mean"].notna(), "null"].unique())
     if "rotation" in names:
@@ -249,26 +249,26 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
         return [_band_of(frame, terms, name) for name in names] if all(term.less for term in terms) else []
     bands = []
     for name in names:
-        own = rows[rows["null"] == name]
+        null_rows = rows[rows["null"] == name]
         if over != "layers":
-            own = own[own[["input", "layer", "head"]].isna().all(axis=1)]
-            if len(own) != 1:
+            null_rows = null_rows[null_rows[["input", "layer", "head"]].isna().all(axis=1)]
+            if len(null_rows) != 1:
                 continue
-        ends = own[["null_mean", "null_low", "null_high"]].astype(float)
+        ends = null_rows[["null_mean", "null_low", "null_high"]].astype(float)
         if ends.isna().any(axis=None):
             continue
-        gap = (ends.sub(own["value"], axis=0)).abs().max(axis=None)
-        if name == "gaussian" or gap > 1e-9 * own["value"].abs().max() or not own["value"].any():
+        gap = (ends.sub(null_rows["value"], axis=0)).abs().max(axis=None)
+        if name == "gaussian" or gap > 1e-9 * null_rows["value"].abs().max() or not null_rows["value"].any():
             bands.append(NullBand(name, *map(float, ends.mean())))
     return bands
 
 
 def _band_of(frame: pd.DataFrame, terms: tuple[Term, ...], null: str) -> NullBand:
     """The level and band of an expression, with the ends of its metrics' bands in the place of their values."""
-    own = frame[frame["null"].isna() | (frame["null"] == null)]
+    null_rows = frame[frame["null"].isna() | (frame["null"] == null)]
     ends = []
     for name in ("null_mean", "null_low", "null_high"):
-        of_null = own.assign(value=own[name].where(own[name].notna(), own["value"]))
+        of_null = null_rows.assign(value=null_rows[name].where(null_rows[name].notna(), null_rows["value"]))
         ends.append(float(per_input(of_null, terms).mean()))
     return NullBand(null, ends[0], min(ends), max(ends))
 
@@ -282,8 +282,8 @@ def room_of(margin: str, level: float, bound: float = math.nan) -> float:
         return 0.0
     if not margin.endswith("%"):
         return float(margin)
-    whole = bound - level if math.isfinite(bound) else level
-    return abs(whole) * float(margin.removesuffix("%")) / 100
+    scale = bound - level if math.isfinite(bound) else level
+    return abs(scale) * float(margin.removesuffix("%")) / 100
 
 
 def region(
@@ -440,12 +440,12 @@ def against_nulls(
         )
     if not judged:
         return Judgement(UNDECIDED, None, math.nan, "")
-    worst = min(judged, key=lambda one: _WORST[comparison].index(one.verdict))
-    ps = [one.p for one in judged if one.verdict == worst.verdict]
+    worst = min(judged, key=lambda judgement: _WORST[comparison].index(judgement.verdict))
+    ps = [judgement.p for judgement in judged if judgement.verdict == worst.verdict]
     # to hold against all is the least sure of them; one of several that it fails against, Bonferroni's
     tests = 1 if len(ps) == len(judged) else len(judged)
     least = max(ps) if tests == 1 else min(1.0, min(ps) * tests)
-    return worst._replace(p=least, words="; ".join(one.words for one in judged), tests=tests)
+    return worst._replace(p=least, words="; ".join(judgement.words for judgement in judged), tests=tests)
 
 
 def probability(
@@ -606,7 +606,9 @@ def weakest(findings: list[Finding], allowed: tuple[float, float] | None) -> tup
     Of several with the same verdict it is the one whose interval leaves least room inside the allowed range.
     """
     judged = [(decide(finding, allowed), finding) for finding in findings]
-    worst = next(verdict for verdict in (FAILS, UNDECIDED, HOLDS) if verdict in {one for one, _ in judged})
+    worst = next(
+        verdict for verdict in (FAILS, UNDECIDED, HOLDS) if verdict in {result for result, _ in judged}
+    )
     low, high = allowed or (-math.inf, math.inf)
     worst_findings = [finding for verdict, finding in judged if verdict == worst]
     return min(worst_findings, key=lambda finding: min(finding.low - low, high - finding.high)), worst

@@ -109,7 +109,7 @@ def test_another_model_and_inputs_of_ones_own_are_opened(live):
         ({"text": "short"}, [], "more than 30 characters"),
         ({"inputs": "images:/nowhere"}, [], "there is no folder"),
         ({"model": 3}, [], "model of an address is a name"),
-        ({"inputs": "upload:0123456789abcdef"}, [], "is not on this machine; hand the same file"),
+        ({"inputs": "upload:0123456789abcdef"}, [], "is not on this machine; give the same file"),
         ({"inputs": "upload:../../etc"}, [], "16 digits"),
         ({"address": "{"}, [], "no saved address"),
     ):

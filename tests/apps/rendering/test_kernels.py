@@ -27,7 +27,7 @@ from jupyter_client.manager import start_new_kernel
 from workbench.apps.rendering import kernels
 
 kernels._IMPORTS = ("ipykernel.kernelapp",)
-with kernels.own_kernels() as environment:
+with kernels.kernel_environment() as environment:
     os.environ.update(environment)
     kernels.import_early(sys.argv[2:])
     print("importing", flush=True)
@@ -41,7 +41,7 @@ with kernels.own_kernels() as environment:
 @pytest.fixture(scope="module")
 def forked():
     """This process starts forked kernels, which find few modules imported, and `colorsys`."""
-    with pytest.MonkeyPatch.context() as patch, kernels.own_kernels() as environment:
+    with pytest.MonkeyPatch.context() as patch, kernels.kernel_environment() as environment:
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(kernels, "_IMPORTS", ("ipykernel.kernelapp",))
@@ -184,7 +184,7 @@ def test_nobody_waits_for_imports_when_all_is_to_end(tmp_path):
 @pytest.mark.parametrize("forking", [False, True])
 def test_the_kernel_is_this_python_and_named_with_its_provisioner(monkeypatch, forking):
     monkeypatch.setattr(kernels, "POSSIBLE", forking)
-    with kernels.own_kernels() as environment:
+    with kernels.kernel_environment() as environment:
         monkeypatch.setenv("JUPYTER_PATH", environment["JUPYTER_PATH"])
         spec = KernelSpecManager().get_kernel_spec("python3")
         assert spec.argv[:2] == [sys.executable, "-P"]

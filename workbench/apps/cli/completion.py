@@ -43,8 +43,8 @@ class Bash(BashComplete):
         """What bash puts in the place of what stands behind the last : or = before the cursor; files it finds."""
         words, typed = self.get_completion_args()
         start = max(typed.rfind(":"), typed.rfind("=")) + 1
-        found = self.get_completions(words, typed)
-        return "\n".join(item.value[start:] for item in found if item.type == "plain")
+        items = self.get_completions(words, typed)
+        return "\n".join(item.value[start:] for item in items if item.type == "plain")
 
     def source(self) -> str:
         """The script; click's own looks for the version of bash, which is no matter here."""
@@ -75,12 +75,12 @@ def completion(shell: str | None, install: bool) -> None:
         raise InputError(
             f"SHELL names no shell that can be completed ({shell or 'nothing'}); say bash, zsh or fish"
         )
-    kind, place, then = _SHELLS[shell]
+    kind, target, then = _SHELLS[shell]
     script = kind(click.get_current_context().find_root().command, {}, NAME, VARIABLE).source()
     if not install:
         click.echo(script)
         return
-    path = Path(place).expanduser()
+    path = Path(target).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script, encoding="utf-8")

@@ -63,8 +63,10 @@ def notebooks(as_json: bool) -> None:
     for path in bundled_notebooks().values():
         notebook = read_notebook(path)
         defaults = notebook.filled({})
-        shown = defaults if as_json else " ".join(f"{name}={value!r}" for name, value in defaults.items())
-        rows.append({"notebook": notebook.name, "title": notebook.title, "parameters": shown})
+        parameters = (
+            defaults if as_json else " ".join(f"{name}={value!r}" for name, value in defaults.items())
+        )
+        rows.append({"notebook": notebook.name, "title": notebook.title, "parameters": parameters})
     print_table(rows, "Figure notebooks (`workbench render NOTEBOOK -p KEY VALUE` sets a parameter)", as_json)
 
 
@@ -212,7 +214,7 @@ def explore(
     analyses: tuple[str, ...],
     generate: int | None,
     device: str | None,
-    **place: Any,
+    **address: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
 
@@ -223,11 +225,11 @@ def explore(
     workbench explore figures/gram_spectra.png --app --theme talk
     workbench explore --save attention.html -m bundled:digits-vit -i bundled:digits --index 3
     """
-    given = {name: value for name, value in place.items() if value is not None}
+    location = {name: value for name, value in address.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, given, max_size, analyses, generate or 0, device)
+        _save_explorer(save, figure, location, max_size, analyses, generate or 0, device)
         return
-    if given or analyses or device or max_size is not None or generate is not None:
+    if location or analyses or device or max_size is not None or generate is not None:
         raise click.UsageError(
             "--model, --inputs, --index, --checkpoint, --device, --analysis, --generate and --max-size need --save: "
             "add --save FILE.html"
@@ -240,7 +242,7 @@ def explore(
 def _save_explorer(
     path: str,
     figure: str | None,
-    given: dict[str, Any],
+    location: dict[str, Any],
     megabytes: float | None,
     analyses: Sequence[str],
     generate: int,
@@ -252,10 +254,10 @@ def _save_explorer(
     from workbench.apps.explorer.explorer import with_weights
     from workbench.apps.explorer.page import LIMIT_MB
 
-    if "index" in given:
-        given["n"] = given["index"] + 1
-    shown = {} if figure is None else address_of_figure(figure)
-    explorer = Explorer.at({**shown, **with_weights(given)}, device=device)
+    if "index" in location:
+        location["n"] = location["index"] + 1
+    figure_address = {} if figure is None else address_of_figure(figure)
+    explorer = Explorer.at({**figure_address, **with_weights(location)}, device=device)
     limit = LIMIT_MB if megabytes is None else megabytes
     written = explorer.save_html(path, limit_mb=limit, analyses=analyses, generate=generate)
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

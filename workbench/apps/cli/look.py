@@ -125,16 +125,20 @@ def doctor(as_json: bool) -> None:
         sys.exit(3)
 
 
-def _options_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _options_of(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     from workbench.analyses.registry import ANALYSES
 
-    return ANALYSES[given["name"]].rows_per(given.get("per")).options if given.get("name") in ANALYSES else {}
+    return (
+        ANALYSES[parameters["name"]].rows_per(parameters.get("per")).options
+        if parameters.get("name") in ANALYSES
+        else {}
+    )
 
 
 def _analysis_tables() -> Tables:
     from workbench.analyses.registry import ANALYSES
 
-    entries = [one for entry in ANALYSES.values() for one in (entry, *entry.finer)]
+    entries = [variant for entry in ANALYSES.values() for variant in (entry, *entry.finer)]
     rows = [
         row
         for entry in entries
@@ -174,7 +178,7 @@ def analyze(
     workbench analyze attention-map --qkv qkv.safetensors -o maps.csv
     workbench analyze class-attention --per token -m bundled:digits-vit -i bundled:digits -n 1 -o tokens.csv
     """
-    from workbench.core.files import check_place
+    from workbench.core.files import check_writable
     from workbench.frames.results import check_suffix, write_frame
     from workbench.runs.analyze import ANALYSES, analyze, check_request
 
@@ -182,7 +186,7 @@ def analyze(
     analysis = ANALYSES[name].rows_per(per)
     options = read_settings(name, typed, analysis.options)
     check_request(name, options, per)
-    check_place(out)
+    check_writable(out)
     frame = analyze(name, per=per, qkv=qkv, cache=cache, progress=sys.stderr.isatty(), **settings, **options)
     write_frame(frame, out)
     click.echo(f"{analysis.title}: {len(frame)} rows written to {out}")
@@ -216,8 +220,8 @@ def capture(settings: dict[str, Any], sites: list[str], generate: int | None, ou
             click.echo(f"{partial.notes[-1]}; these were written to {out}", err=True)
         raise
     captured.save(out)
-    own = dict.fromkeys(site for record in captured for site in record.extra)
-    written = [*(site for site in captured.sites if _layers_with(captured, site)), *own]
+    extra_sites = dict.fromkeys(site for record in captured for site in record.extra)
+    written = [*(site for site in captured.sites if _layers_with(captured, site)), *extra_sites]
     click.echo(f"{len(captured)} layers, sites {', '.join(written)} written to {out}")
     for site in captured.sites:
         layers = _layers_with(captured, site)
@@ -308,7 +312,7 @@ def claims(
     why: bool,
     out: str | None,
     as_json: bool,
-    **given: Any,
+    **settings: Any,
 ) -> None:
     """Measure what the papers claim, and say which claims hold.
 
@@ -320,10 +324,10 @@ def claims(
 
     check_out(out, "claims are")
     model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
-    given = {name: value for name, value in given.items() if value is not None}
-    given |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
-    measured = workbench.claims(progress=sys.stderr.isatty(), **given)
-    weights = " ".join(filter(None, (model, given.get("checkpoint"))))
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
+    measured = workbench.claims(progress=sys.stderr.isatty(), **settings)
+    weights = " ".join(filter(None, (model, settings.get("checkpoint"))))
     print_claims(measured, f"Claims on {weights} with {inputs}", primary, why, out, as_json)
 
 
@@ -333,9 +337,13 @@ def print_claims(
     """Print claims with their verdicts, or those that count alone, and write them where a place is given."""
     from workbench.papers.verdicts import counted
 
-    shown = counted(frame) if primary else frame
-    write_csv(shown, out)
-    rows = records_of(shown) if as_json else [_claim_row(claim, why) for claim in shown.to_dict("records")]
+    selection = counted(frame) if primary else frame
+    write_csv(selection, out)
+    rows = (
+        records_of(selection)
+        if as_json
+        else [_claim_row(claim, why) for claim in selection.to_dict("records")]
+    )
     print_table(rows, title, as_json)
     print_notes(frame.attrs.get("notes", ()))
 

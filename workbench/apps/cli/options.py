@@ -56,10 +56,10 @@ class Known(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name, or the list of names; raises `UnknownName`."""
         words = [word.strip() for word in value.split(",") if word.strip()] if self.several else [value]
-        known = [] if self.more else self.names()
+        names = [] if self.more else self.names()
         for word in words:
-            if not self.more and word not in known:
-                raise UnknownName(self.name, word, known)
+            if not self.more and word not in names:
+                raise UnknownName(self.name, word, names)
         return words if self.several else value
 
     def shell_complete(
@@ -133,11 +133,13 @@ class _Setting(click.ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The keys of the analysis, variant or protocol that was named before."""
-        given = dict(ctx.params)
+        parameters = dict(ctx.params)
         arguments = [item.name for item in ctx.command.params if isinstance(item, click.Argument)]
         # a line that ends in -s is no whole command yet: click leaves its arguments unread
-        given |= {name: word for name, word in zip(arguments, ctx.args, strict=False) if not given.get(name)}
-        keys = (f"{key}=" for key in self.owner(given))
+        parameters |= {
+            name: word for name, word in zip(arguments, ctx.args, strict=False) if not parameters.get(name)
+        }
+        keys = (f"{key}=" for key in self.owner(parameters))
         return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
 
 
@@ -210,18 +212,22 @@ def setting_option(
     """
     setting = SETTINGS[name]
     kind, *marks = get_args(setting.kind)
-    given: dict[str, Any] = {"help": text or setting.help, "type": _TYPES.get(name), "required": required}
-    given["metavar"] = next((mark.metavar for mark in marks if isinstance(mark, Typed)), None)
+    attributes: dict[str, Any] = {
+        "help": text or setting.help,
+        "type": _TYPES.get(name),
+        "required": required,
+    }
+    attributes["metavar"] = next((mark.metavar for mark in marks if isinstance(mark, Typed)), None)
     if name in _SHORT:
-        given |= _repeatable(given["help"], several)
+        attributes |= _repeatable(attributes["help"], several)
     elif setting.default is not None:
-        given |= {"default": setting.default, "show_default": True}
+        attributes |= {"default": setting.default, "show_default": True}
     if get_origin(kind) is Literal:
-        given["type"] = click.Choice(get_args(kind))
+        attributes["type"] = click.Choice(get_args(kind))
     elif kind is int:
-        given["type"] = click.IntRange(min=next(mark.ge for mark in marks if isinstance(mark, Ge)))
+        attributes["type"] = click.IntRange(min=next(mark.ge for mark in marks if isinstance(mark, Ge)))
     flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-    return click.option(*_SHORT.get(name, ()), flag, **given)
+    return click.option(*_SHORT.get(name, ()), flag, **attributes)
 
 
 model_option, inputs_option = partial(setting_option, "model"), partial(setting_option, "inputs")
@@ -251,12 +257,12 @@ def out_folder(text: str, **more: Any) -> Decorator:
 
 def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> Decorator:
     """An option that is a whole number."""
-    shown: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "show_default": "default" in more,
         "type": click.IntRange(min=least),
         "metavar": "NUMBER",
     }
-    return click.option(*short, name, help=text, **shown, **more)
+    return click.option(*short, name, help=text, **attributes, **more)
 
 
 count_option, seed_option, layers_option = map(setting_option, ("n", "seed", "layers"))
@@ -284,9 +290,9 @@ def run_settings(*, several: bool = False, required: bool = False, without: Sequ
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def call(**given: Any) -> Any:
-            settings = {name: given.pop(name) for name in names}
-            return command(settings=settings, **given)
+        def call(**parameters: Any) -> Any:
+            settings = {name: parameters.pop(name) for name in names}
+            return command(settings=settings, **parameters)
 
         options = (setting_option(name, **repeated if name in _SHORT else {}) for name in reversed(names))
         return functools.reduce(lambda wrapped, option: option(wrapped), options, call)

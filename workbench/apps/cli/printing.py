@@ -19,8 +19,8 @@ Tables = list[tuple[str, list[tuple[str, str]]]]
 class WithTables(click.Command):
     """A command whose help ends with tables that the package holds, read when the help is asked for."""
 
-    def __init__(self, *given: Any, tables: Callable[[], Tables], **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, tables: Callable[[], Tables], **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self.tables = tables
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -64,13 +64,13 @@ def records_of(frame: Any) -> list[dict[str, Any]]:
 
 def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
     """Raise where a result could not be written after all the work: another ending, or a place that takes no file."""
-    from workbench.core.files import check_place
+    from workbench.core.files import check_writable
 
     if out is None:
         return
     if not out.endswith(suffix):
         raise InputError(f"{what} written as {suffix}; {Path(out).name!r} ends otherwise")
-    check_place(out)
+    check_writable(out)
 
 
 def write_csv(frame: Any, out: str | Path | None) -> None:

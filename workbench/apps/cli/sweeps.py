@@ -35,15 +35,17 @@ def sweep() -> None:
     """Run analyses of many models over many inputs in shards; look how far a sweep is; read its results."""
 
 
-def _options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """KEY of every analysis that is named, and ANALYSIS.KEY of one."""
     from workbench.analyses.registry import ANALYSES
 
-    found: dict[str, Any] = {}
-    for name in given.get("analyses") or ():
+    options: dict[str, Any] = {}
+    for name in parameters.get("analyses") or ():
         for key, option in ANALYSES[name].options.items():
-            found |= {f"{name.replace('-', '_')}.{key}": option} | ({key: option} if key not in found else {})
-    return found
+            options |= {f"{name.replace('-', '_')}.{key}": option} | (
+                {key: option} if key not in options else {}
+            )
+    return options
 
 
 @sweep.command()
@@ -62,7 +64,11 @@ def _options_of(given: Mapping[str, Any]) -> dict[str, Any]:
 @out_folder("The folder of the sweep.", required=True)
 @restart_option
 def run(
-    settings: dict[str, Any], analyses: tuple[str, ...], typed: Settings, max_time: str | None, **given: Any
+    settings: dict[str, Any],
+    analyses: tuple[str, ...],
+    typed: Settings,
+    max_time: str | None,
+    **parameters: Any,
 ) -> None:
     """Run analyses of models over inputs, on all cores or a cluster; give one inputs for all models, or one for each.
 
@@ -73,17 +79,17 @@ def run(
     from workbench.runs.sweep import parse_duration, sweep
 
     models, inputs = [*settings.pop("model")], [*settings.pop("inputs")]
-    asked, per_input = asked_analyses(analyses, typed)
+    requests, per_input = requested_analyses(analyses, typed)
     limit = None if max_time is None else parse_duration(max_time)
     status = sweep(
         models,
         inputs,
-        asked,
+        requests,
         per_input=per_input,
         max_time=limit,
         progress=sys.stderr.isatty(),
         **settings,
-        **given,
+        **parameters,
     )
     click.echo(str(status))
     _print_failures(status.failures)
@@ -91,27 +97,34 @@ def run(
         sys.exit(1)
 
 
-def asked_analyses(names: Sequence[str], typed: Settings) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
+def requested_analyses(
+    names: Sequence[str], typed: Settings
+) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
     """Every analysis with every combination of the values of its options; and whether rows per input are kept.
 
     Raises InputError for a key that no analysis has.
     """
     from workbench.analyses.registry import ANALYSES
 
-    known = _options_of({"analyses": names})
+    options = _options_of({"analyses": names})
     read = read_settings(
-        f"none of {', '.join(names)}" if len(names) > 1 else names[0], typed, known, repeated=True
+        f"none of {', '.join(names)}" if len(names) > 1 else names[0], typed, options, repeated=True
     )
     kept = read.pop(PER_INPUT, [False])
     if len(kept) > 1:
         raise InputError(f"{PER_INPUT} holds for the whole sweep; set it once")
-    asked = []
+    requests = []
     for name in dict.fromkeys(names):
-        own = {key: values for key, values in read.items() if key in ANALYSES[name].options}
+        option_values = {key: values for key, values in read.items() if key in ANALYSES[name].options}
         prefix = name.replace("-", "_") + "."
-        own |= {key.removeprefix(prefix): values for key, values in read.items() if key.startswith(prefix)}
-        asked += [(name, dict(zip(own, values, strict=True))) for values in itertools.product(*own.values())]
-    return asked, kept[0]
+        option_values |= {
+            key.removeprefix(prefix): values for key, values in read.items() if key.startswith(prefix)
+        }
+        requests += [
+            (name, dict(zip(option_values, values, strict=True)))
+            for values in itertools.product(*option_values.values())
+        ]
+    return requests, kept[0]
 
 
 @sweep.command()
@@ -125,9 +138,9 @@ def status(folder: str, as_json: bool) -> None:
     """
     from workbench.runs.sweep import sweep_status
 
-    found = sweep_status(folder)
-    print_table(found.rows, str(found), as_json)
-    _print_failures(found.failures)
+    progress = sweep_status(folder)
+    print_table(progress.rows, str(progress), as_json)
+    _print_failures(progress.failures)
 
 
 def _print_failures(failures: Mapping[str, str]) -> None:
@@ -153,12 +166,12 @@ def read(
     \b
     workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet
     """
-    from workbench.core.files import check_place
+    from workbench.core.files import check_writable
     from workbench.frames.results import check_suffix, provenance_of, write_frame
     from workbench.runs.sweep import read_sweep
 
     check_suffix(out)
-    check_place(out)
+    check_writable(out)
     frame = read_sweep(folder, analyses or None, model or None, allow_partial=allow_partial)
     write_frame(frame, out)
     click.echo(f"{len(frame)} rows of {len(provenance_of(frame))} results written to {out}")

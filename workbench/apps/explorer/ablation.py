@@ -19,7 +19,7 @@ from workbench.analyses.layer import visible_keys
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.tiles import Mask, reduce_tiles
 from workbench.core.errors import InputError
-from workbench.data.classes import class_places
+from workbench.data.classes import class_indices
 
 if TYPE_CHECKING:
     from workbench.captures import Capture, LayerRecord
@@ -120,7 +120,7 @@ def _target(one: Inputs, model: LoadedModel, outputs: int) -> int:
     if one.classes is None:
         return one.targets[0]
     try:
-        places = class_places(one.classes, outputs, (model.meta or {}).get("classes") or ())
+        places = class_indices(one.classes, outputs, (model.meta or {}).get("classes") or ())
     except InputError:
         return -1
     return places[one.targets[0]]

@@ -193,7 +193,7 @@ def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
     What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
     that imports what the explorer needs while the server and the browser start.
     """
-    from workbench.apps.rendering.kernels import own_kernels
+    from workbench.apps.rendering.kernels import kernel_environment
     from workbench.figures.theme import find_theme
 
     said = {
@@ -201,7 +201,7 @@ def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
         **os.environ,
         "WORKBENCH_THEME": find_theme(theme).name,
     }
-    with own_kernels() as kernels:
+    with kernel_environment() as kernels:
         yield {**said, **kernels}
 
 

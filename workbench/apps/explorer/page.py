@@ -28,7 +28,7 @@ from workbench.apps.explorer.bundle import (
     why_without,
 )
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.files import atomic_write, check_place
+from workbench.core.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
@@ -131,7 +131,7 @@ def save_page(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a page is saved as .html; got {target.name!r}")
-    check_place(target)
+    check_writable(target)
     places = [place] if indices is None else [place.moved(index=index) for index in indices]
     if not places:
         raise InputError("indices are those of the inputs to save, [0, 3]; got none")

@@ -99,10 +99,10 @@ def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
     from workbench.papers.published import PAPERS
 
     about = {name: _paper(path, PAPERS) for name, path in bundled_notebooks().items()}
-    found: dict[str, list[Entry]] = {name: [] for name in (*PAPERS, OTHER)}
+    groups: dict[str, list[Entry]] = {name: [] for name in (*PAPERS, OTHER)}
     for entry in sorted(entries, key=lambda entry: (entry.notebook or "", entry.name)):
-        found[about.get(entry.notebook or "", OTHER)].append(entry)
-    return {name: members for name, members in found.items() if members}
+        groups[about.get(entry.notebook or "", OTHER)].append(entry)
+    return {name: members for name, members in groups.items() if members}
 
 
 def _paper(notebook: Path, papers: Sequence[str]) -> str:

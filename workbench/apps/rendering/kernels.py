@@ -79,7 +79,7 @@ def short_folder() -> str | None:
 
 
 @contextlib.contextmanager
-def own_kernels() -> Generator[dict[str, str]]:
+def kernel_environment() -> Generator[dict[str, str]]:
     """The environment of a Jupyter server whose kernels are ours."""
     with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
         write_kernel(Path(scratch), forked=POSSIBLE)

@@ -64,8 +64,8 @@ def render_needs(
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     passes = {item.name: passes_of(item, item.filled(values[item.name])) for item in notebooks}
     try:
-        found = str(find_device(device))
-        needs = [Need("device", found, HERE, None, _hardware(found))]
+        hardware = str(find_device(device))
+        needs = [Need("device", hardware, HERE, None, _hardware(hardware))]
     except MissingResource as reason:
         needs = [Need("device", str(device), MISSING, None, str(reason))]
     weights: dict[tuple[str, str | None], set[str]] = {}
@@ -101,16 +101,20 @@ def passes_of(notebook: Notebook, values: Mapping[str, Any]) -> list[Pass]:
     that are nobody's own. ``checkpoint`` is that of ``model``.
     """
     models, inputs = roles(notebook, values)
-    own = {name: _beside(name, "inputs") for name in models if name != "model"}
-    common = [name for name in inputs if name not in own.values()]
+    own_inputs = {name: _prefixed_name(name, "inputs") for name in models if name != "model"}
+    common = [name for name in inputs if name not in own_inputs.values()]
     passes = []
     for name, specs in models.items():
-        given = [own[name]] if own.get(name) in inputs else common
-        n = int(values.get(_beside(name, "n")) or values.get("n") or _N)
+        input_names = [own_inputs[name]] if own_inputs.get(name) in inputs else common
+        n = int(values.get(_prefixed_name(name, "n")) or values.get("n") or _N)
         for number, spec in enumerate(specs):
             checkpoint = values.get("checkpoint") if name == "model" else None
-            over = [one for key in given for one in _matching(inputs[key], number, len(specs))]
-            passes += [Pass(spec, checkpoint, one, n) for one in over] or [Pass(spec, checkpoint, None, 0)]
+            over = [
+                input_spec for key in input_names for input_spec in _matching(inputs[key], number, len(specs))
+            ]
+            passes += [Pass(spec, checkpoint, input_spec, n) for input_spec in over] or [
+                Pass(spec, checkpoint, None, 0)
+            ]
     return passes
 
 
@@ -119,10 +123,10 @@ def roles(notebook: Notebook, values: Mapping[str, Any]) -> tuple[dict[str, list
     models, inputs = {}, {}
     for name, parameter in notebook.parameters.items():
         presets = (preset.get(name) for preset in notebook.presets.values())
-        known = {text for value in (parameter.default, values.get(name), *presets) for text in _texts(value)}
-        if known & _model_names():
+        specs = {text for value in (parameter.default, values.get(name), *presets) for text in _texts(value)}
+        if specs & _model_names():
             models[name] = _texts(values.get(name))
-        elif any(map(_names_inputs, known)):
+        elif any(map(_names_inputs, specs)):
             inputs[name] = _texts(values.get(name))
     return models, inputs
 
@@ -132,7 +136,7 @@ def _texts(value: Any) -> list[str]:
     several = (
         value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
     )
-    return [one for one in several if isinstance(one, str)]
+    return [item for item in several if isinstance(item, str)]
 
 
 @cache
@@ -153,7 +157,7 @@ def _names_inputs(text: str) -> bool:
     return text in INPUT_SPECS or (bool(colon) and (scheme in open_ended or text.startswith(_SWEEP)))
 
 
-def _beside(model: str, what: str) -> str:
+def _prefixed_name(model: str, what: str) -> str:
     """``text_inputs`` for ``text_model``, ``masked_inputs`` for ``masked``."""
     prefix = model.removesuffix("model").rstrip("_")
     return f"{prefix}_{what}" if prefix else what
@@ -172,11 +176,11 @@ def _weights(model: str, checkpoint: str | None, notebooks: int) -> Need:
 
     label = model if checkpoint is None else f"{model} ({checkpoint})"
     try:
-        found = find_weights(model, checkpoint)
+        location = find_weights(model, checkpoint)
     except InputError as reason:
         return Need("weights", label, MISSING, None, str(reason))
-    size = None if found.bytes is None else found.bytes / _GIGABYTE
-    return Need("weights", label, found.where, size, f"{found.why}; {_for(notebooks)}")
+    size = None if location.bytes is None else location.bytes / _GIGABYTE
+    return Need("weights", label, location.where, size, f"{location.why}; {_for(notebooks)}")
 
 
 def _data(spec: str, n: int, notebooks: int) -> Need:
@@ -190,11 +194,13 @@ def _data(spec: str, n: int, notebooks: int) -> Need:
         return Need("data", spec, HERE if there else MISSING, None, "a sweep's folder")
     if spec == _WIKITEXT:
         repository, name = WIKITEXT
-        found = [hub.cached_file(repository, [name], "dataset", one) for one in (WIKITEXT_REVISION, None)]
-        problem = None if any(found) else hub.obstacle()
+        cached = [
+            hub.cached_file(repository, [name], "dataset", revision) for revision in (WIKITEXT_REVISION, None)
+        ]
+        problem = None if any(cached) else hub.obstacle()
         if problem is not None:
             return Need("data", spec, MISSING, None, f"{what}; {repository} is not cached")
-        return Need("data", spec, HERE if any(found) else HUB, None, what)
+        return Need("data", spec, HERE if any(cached) else HUB, None, what)
     try:
         pool = open_pool(spec)
     except WorkbenchError as reason:

@@ -124,11 +124,11 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
     except (ValueError, OSError) as error:
         raise InputError(f"{path} is not a Jupyter notebook: {error}") from error
     cells: list[Any] = content["cells"]
-    own: dict[str, Any] = {**(content["metadata"].get("workbench") or {})}
+    metadata: dict[str, Any] = {**(content["metadata"].get("workbench") or {})}
     tagged = [cell for cell in cells if "parameters" in (cell.get("metadata") or {}).get("tags", ())]
     if len(tagged) > 1:
         raise InputError(f"{path} has {len(tagged)} cells tagged 'parameters'; keep one")
-    presets = own.get("presets") or {}
+    presets = metadata.get("presets") or {}
     unknown = sorted(set(presets) - set(PRESETS))
     if unknown:
         raise UnknownName(f"preset in the metadata of {path.name}", unknown[0], PRESETS)
@@ -138,7 +138,7 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
         parameters=_parameters(_source(tagged[0]), path) if tagged else {},
         presets=presets,
         title=_title(cells) or path.stem,
-        rendered=own.get("render", True) is not False,
+        rendered=metadata.get("render", True) is not False,
         cells=len(cells),
         sha256=sha256_file(path),
     )
@@ -154,13 +154,13 @@ def _source(cell: Mapping[str, Any]) -> str:
 
 def _title(cells: Iterable[Mapping[str, Any]]) -> str:
     for cell in cells:
-        found = (
+        match = (
             re.search(r"^#\s+(.+)$", _source(cell), re.MULTILINE)
             if cell.get("cell_type") == "markdown"
             else None
         )
-        if found:
-            return found.group(1).strip()
+        if match:
+            return match.group(1).strip()
     return ""
 
 
@@ -178,7 +178,7 @@ def _parameters(source: str, path: Path) -> dict[str, Parameter]:
         MemoryError,
     ) as error:  # also null bytes, and a thousand brackets
         raise InputError(f"the parameters cell of {path.name} is not plain Python: {error}") from error
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for statement in statements:
         if (
             isinstance(statement, ast.AnnAssign)
@@ -186,20 +186,20 @@ def _parameters(source: str, path: Path) -> dict[str, Parameter]:
             and statement.value
         ):
             default = _literal(statement.value, path)
-            found[statement.target.id] = Parameter(
+            parameters[statement.target.id] = Parameter(
                 statement.target.id, default, _annotated(statement.annotation)
             )
         elif isinstance(statement, ast.Assign):
             value = _literal(statement.value, path)
             for target in statement.targets:
                 for name, default in _pairs(target, value, path):
-                    found[name] = Parameter(name, default, _kinds(default))
+                    parameters[name] = Parameter(name, default, _kinds(default))
         elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
             raise InputError(
                 f"line {statement.lineno} of the parameters cell of {path.name} is no assignment; "
                 "move imports and code to the next cell"
             )
-    return found
+    return parameters
 
 
 def _pairs(target: ast.expr, value: Any, path: Path) -> list[tuple[str, Any]]:
@@ -264,7 +264,7 @@ def find_notebooks(
         if not bundled:
             raise InputError(f"there are no notebooks in {paths.notebooks_dir()}; name one by its path")
         return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
-    found: dict[str, Notebook] = {}
+    notebooks: dict[str, Notebook] = {}
     for name in [names] if isinstance(names, str | os.PathLike) else names:
         text = os.fspath(name)
         if text in bundled:
@@ -276,18 +276,18 @@ def find_notebooks(
         else:
             raise UnknownName("notebook", text, bundled, "or give a path ending in .ipynb")
         notebook = read_notebook(path)
-        if notebook.name in found and found[notebook.name].path != notebook.path:
+        if notebook.name in notebooks and notebooks[notebook.name].path != notebook.path:
             raise InputError(
                 f"two notebooks are called {notebook.name!r}; their results would overwrite each other"
             )
-        found[notebook.name] = notebook
-    if not found:
+        notebooks[notebook.name] = notebook
+    if not notebooks:
         raise InputError("no notebook was named")
-    return list(found.values())
+    return list(notebooks.values())
 
 
 def resolve_parameters(
-    notebooks: Iterable[Notebook], given: Mapping[str, Any], preset: str, named: bool
+    notebooks: Iterable[Notebook], parameters: Mapping[str, Any], preset: str, named: bool
 ) -> dict[str, dict[str, Any]]:
     """Values that each notebook is to run with: its preset, then what was given.
 
@@ -300,20 +300,20 @@ def resolve_parameters(
     """
     if preset not in PRESETS:
         raise UnknownName("preset", preset, PRESETS)
-    if "out" in given:
+    if "out" in parameters:
         raise InputError(
             "the output folder is one for all notebooks; give it as --out FOLDER, not as a parameter"
         )
     notebooks = list(notebooks)
-    known = {name for notebook in notebooks for name in notebook.parameters}
-    for name in given:
-        if name not in known:
+    names = {name for notebook in notebooks for name in notebook.parameters}
+    for name in parameters:
+        if name not in names:
             raise UnknownName(
-                "parameter", name, known - {"out"}, "of " + ", ".join(item.name for item in notebooks)
+                "parameter", name, names - {"out"}, "of " + ", ".join(item.name for item in notebooks)
             )
     resolved = {}
     for notebook in notebooks:
-        taken = {name: value for name, value in given.items() if named or name in notebook.parameters}
+        taken = {name: value for name, value in parameters.items() if named or name in notebook.parameters}
         notebook.check(taken, "-p")
         resolved[notebook.name] = {**notebook.presets.get(preset, {}), **taken}
     return resolved

@@ -26,10 +26,10 @@ def add_images(executed: Path, names: Iterable[str], out: Path) -> None:
     added = False
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
-            shown = output.get("data", {}).get(PLOTLY)
-            if shown is None or SVG in output["data"]:
+            drawing = output.get("data", {}).get(PLOTLY)
+            if drawing is None or SVG in output["data"]:
                 continue
-            same = (name for name, figure in figures.items() if _alike(figure, shown))
+            same = (name for name, figure in figures.items() if _same_drawing(figure, drawing))
             if (name := next(same, None)) is None:
                 continue
             output["data"][SVG] = (out / f"{name}.svg").read_text(encoding="utf-8")
@@ -43,5 +43,5 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _alike(figure: Any, shown: Any) -> bool:
-    return figure["data"] == shown["data"] and figure["layout"] == shown["layout"]
+def _same_drawing(figure: Any, drawing: Any) -> bool:
+    return figure["data"] == drawing["data"] and figure["layout"] == drawing["layout"]

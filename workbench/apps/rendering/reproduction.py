@@ -122,14 +122,14 @@ def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:
     that name in its folder or in this one will do.
     """
     name, stored, bundled = run["name"], run.get("path"), bundled_notebooks()
-    own = bundled.get(name)
-    if own is not None and (not stored or run.get("sha256") == sha256_file(own)):
-        return own
+    bundled_path = bundled.get(name)
+    if bundled_path is not None and (not stored or run.get("sha256") == sha256_file(bundled_path)):
+        return bundled_path
     if not stored:
         raise UnknownName("notebook", name, bundled)
     path = Path(os.path.realpath(folder / stored))
-    beside = [Path(os.path.realpath(place / path.name)) for place in (folder, Path.cwd())]
-    path = next((one for one in (path, *beside) if one.is_file()), path)
+    neighbours = [Path(os.path.realpath(directory / path.name)) for directory in (folder, Path.cwd())]
+    path = next((candidate for candidate in (path, *neighbours) if candidate.is_file()), path)
     if not path.is_file():
         raise InputError(
             f"the notebook that drew it is gone: no file at {path}; put {path.name} beside the figure"
@@ -155,15 +155,15 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
     before = first.with_suffix(".csv")
     if not before.is_file():
         return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
-    one, other = pd.read_csv(before), pd.read_csv(second.with_suffix(".csv"))
-    if one.shape != other.shape or list(one.columns) != list(other.columns):
+    old, new = pd.read_csv(before), pd.read_csv(second.with_suffix(".csv"))
+    if old.shape != new.shape or list(old.columns) != list(new.columns):
         return (
             None,
-            f"{one.shape[0]} rows × {one.shape[1]} columns became {other.shape[0]} × {other.shape[1]}",
+            f"{old.shape[0]} rows × {old.shape[1]} columns became {new.shape[0]} × {new.shape[1]}",
         )
     largest = 0.0
-    for column in one.columns:
-        a, b = one[column], other[column]
+    for column in old.columns:
+        a, b = old[column], new[column]
         if pd.api.types.is_numeric_dtype(a) and pd.api.types.is_numeric_dtype(b):
             if (a.isna() != b.isna()).any():
                 return None, f"column {column!r} is empty in other rows"
@@ -177,26 +177,26 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
 
 def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """What has changed between two runs, as far as their provenance tells."""
-    found = []
+    causes = []
     for package, before in first["versions"].items():
         now = second["versions"].get(package)
         if now != before:
-            found.append(f"{package} {before} became {now}")
+            causes.append(f"{package} {before} became {now}")
     git, now_git = first.get("git") or {}, second.get("git") or {}
     if git.get("commit") != now_git.get("commit"):
-        found.append(f"commit {git.get('commit')} became {now_git.get('commit')}")
+        causes.append(f"commit {git.get('commit')} became {now_git.get('commit')}")
     if git.get("dirty") or now_git.get("dirty"):
-        found.append("the checkout has changes that are not committed")
+        causes.append("the checkout has changes that are not committed")
     for kind, label in (("models", "weights"), ("inputs", "inputs")):
         for before, now in zip(first[kind], second[kind], strict=False):
             if before.get("sha256") != now.get("sha256"):
-                found.append(f"{label} of {before.get('spec')} have another hash")
-    devices = [(held.get("notebook") or {}).get("device") or "cpu" for held in (first, second)]
+                causes.append(f"{label} of {before.get('spec')} have another hash")
+    devices = [(run.get("notebook") or {}).get("device") or "cpu" for run in (first, second)]
     if devices[0] != devices[1]:
-        found.append(f"device {devices[0]} became {devices[1]}")
+        causes.append(f"device {devices[0]} became {devices[1]}")
     if (first.get("notebook") or {}).get("sha256") != (second.get("notebook") or {}).get("sha256"):
-        found.append("the notebook has changed")
+        causes.append("the notebook has changed")
     for before, now in zip(first["records"], second["records"], strict=False):
         if before["sha256"] != now["sha256"]:
-            found.append(f"the record {before['path']} has changed")
-    return found
+            causes.append(f"the record {before['path']} has changed")
+    return causes

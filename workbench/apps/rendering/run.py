@@ -71,15 +71,15 @@ class RenderReport:
     @property
     def flaws(self) -> str:
         """What the printed pages show to be wrong, a line each, under their number; empty where nothing was found."""
-        found = [
+        lines = [
             f"  {name}: {flaw}"
             for outcome in self.outcomes for name, flaws in outcome.flaws.items() for flaw in flaws
         ]  # fmt: skip
         figures = sum(bool(flaws) for outcome in self.outcomes for flaws in outcome.flaws.values())
-        said = (
-            f"{len(found)} flaw{'s' * (len(found) != 1)} in {figures} printed figure{'s' * (figures != 1)}:"
+        heading = (
+            f"{len(lines)} flaw{'s' * (len(lines) != 1)} in {figures} printed figure{'s' * (figures != 1)}:"
         )
-        return "\n".join([said, *found]) if found else ""
+        return "\n".join([heading, *lines]) if lines else ""
 
     def __str__(self) -> str:
         lines = [*map(str, self.outcomes), self.note, self.flaws, f"gallery: {self.index}"]
@@ -233,8 +233,8 @@ class _Render:
             if self.browser is not None:
                 self.browser.close()
         report = self._close(list(outcomes.values()))
-        for said in filter(None, (report.note, report.flaws)):
-            self.show.say(said)
+        for message in filter(None, (report.note, report.flaws)):
+            self.show.say(message)
         self.show.say(f"{len(report.outcomes) - len(report.failed)} of {len(report.outcomes)} notebooks done")
         self.show.say(str(report.index))
         return report
@@ -324,12 +324,12 @@ class _Render:
         from workbench.apps.rendering.kernels import HELPERS, MODULES, write_kernel
 
         write_kernel(scratch / "jupyter", forked=self.started.forked)
-        own = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
+        unbundled = notebook.path not in {path.resolve() for path in paths.bundled_notebooks().values()}
         facts = {
             "name": notebook.name,
             "sha256": notebook.sha256,
             "parameters": jsonable(values),
-            **({"path": os.path.relpath(notebook.path, self.out)} if own else {}),
+            **({"path": os.path.relpath(notebook.path, self.out)} if unbundled else {}),
             **({"device": self.device} if self.device else {}),
         }
         return {

@@ -14,7 +14,7 @@ from annotated_types import Ge
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers
-from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_places
+from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_positions
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
 from workbench.runs.settings import RunSettings
@@ -201,4 +201,4 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
             f"{inputs} no longer holds what it held when the sweep was planned: files have come, gone or been renamed; "
             "put them back, or sweep into another folder"
         )
-    return pool, drawn_places(len(pool), seed)
+    return pool, drawn_positions(len(pool), seed)

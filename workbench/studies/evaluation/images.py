@@ -99,11 +99,11 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
 
     A model with preprocessing of its own is fed by it, any other by that of saritas2025 (see ``workbench.inputs``).
     Where the class folders of ``imagenet:FOLDER`` are fewer than the model's classes, the classifier chooses among them
-    alone (see `class_places`).
+    alone (see `class_indices`).
     Raises InputError where ``inputs`` does, for images without classes, for a class the model has no
     logit for, and for class folders that are none of its classes.
     """
-    from workbench.data.classes import class_places
+    from workbench.data.classes import class_indices
 
     if spec == PHOTO_CUTS or spec.startswith(SCENES):
         return _open_test_set(model, spec, n, seed)
@@ -117,7 +117,7 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
         outputs = classifier.logits(images.pixels[:1]).shape[1]
         known = (model.meta or {}).get("classes") or ()
         try:
-            places = class_places(chosen.classes, outputs, known)
+            places = class_indices(chosen.classes, outputs, known)
         except InputError as error:
             raise InputError(f"{spec} does not fit {model.spec}: {error}") from None
         if len(places) < outputs:

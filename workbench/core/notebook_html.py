@@ -1,7 +1,7 @@
-"""How an object shows itself in a notebook: a heading, facts, and tables that fold.
+"""HTML of an object in a notebook: a heading, facts, and tables that fold.
 
-All text is escaped. Colours are the notebook's own, light or dark; styles stand in the elements, since some notebooks
-drop style sheets.
+All text is escaped. Colours are the notebook's, light or dark; styles are inline, since some notebooks drop
+style sheets.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _CELL = "padding: .1em .8em .1em 0; text-align: left; background: none; border: 
 
 
 def card(heading: str, facts: Mapping[str, object], *parts: str) -> str:
-    """An object as HTML: what it is, what is known of it (entries without a value are left out), and its parts."""
+    """Format an object as HTML: its heading, its facts (those without a value are left out), and its parts."""
     rows = [(name, value) for name, value in facts.items() if value not in (None, "", (), [], {})]
     style = f"border: {_LINE}; border-radius: 4px; padding: .5em .8em; max-width: 60em; font-size: 90%"
     return f'<div style="{style}"><b>{_text(heading)}</b>{table((), rows)}{"".join(parts)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows of texts as an HTML table; the first cell of a row names it."""
+    """Format rows of texts as an HTML table; the first cell of a row is its heading."""
     lines = [_cells("th", head)] if head else []
     lines += [_cells("th", row[:1]) + _cells("td", row[1:]) for row in rows]
     inside = "".join(f'<tr style="background: none">{line}</tr>' for line in lines)
@@ -33,18 +33,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def fold(summary: str, content: str) -> str:
-    """Content that opens below one line."""
+    """Return HTML that opens below a one-line summary."""
     return f'<details><summary style="cursor: pointer">{_text(summary)}</summary>{content}</details>'
 
 
 def shape(value: Any) -> str:
-    """The sizes of a tensor's axes, or the number that stands in its place."""
+    """Format the sizes of a tensor's axes, or a number itself."""
     sizes = getattr(value, "shape", None)
     return f"{value:.4g}" if sizes is None else " × ".join(map(str, sizes)) or "()"
 
 
 def thumbnail(pixels: Any, label: str, side: int = 56) -> str:
-    """An image (height, width, 3) of bytes as a thumbnail, its label shown by the pointer."""
+    """Format an image of bytes (height, width, 3) as an HTML thumbnail with its label as a tooltip."""
     from PIL import Image
 
     image = Image.fromarray(pixels)
@@ -53,12 +53,12 @@ def thumbnail(pixels: Any, label: str, side: int = 56) -> str:
     image.save(content, "PNG")
     source = base64.b64encode(content.getvalue()).decode()
     style = f"display: inline-block; width: {side}px; margin: 2px; image-rendering: pixelated"
-    named = html.escape(label)
-    return f'<img src="data:image/png;base64,{source}" alt="{named}" title="{named}" style="{style}">'
+    title = html.escape(label)
+    return f'<img src="data:image/png;base64,{source}" alt="{title}" title="{title}" style="{style}">'
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """A text in one line of at most so many characters."""
+    """Shorten a text to one line of at most ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 

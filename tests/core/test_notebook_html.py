@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench.core import showing
+from workbench.core import notebook_html
 
 HOSTILE = '<script>alert("1")</script>'
 
@@ -89,13 +89,13 @@ def test_a_capture_read_from_a_file_still_names_its_model(shown, tmp_path):
 
 
 def test_what_people_wrote_is_escaped(shown):
-    parts = showing.fold(HOSTILE, showing.table([HOSTILE], [(HOSTILE, HOSTILE)]))
-    parts += showing.thumbnail(np.zeros((4, 5, 3), dtype=np.uint8), HOSTILE)
-    document = Tags(showing.card(HOSTILE, {HOSTILE: HOSTILE}, parts))
+    parts = notebook_html.fold(HOSTILE, notebook_html.table([HOSTILE], [(HOSTILE, HOSTILE)]))
+    parts += notebook_html.thumbnail(np.zeros((4, 5, 3), dtype=np.uint8), HOSTILE)
+    document = Tags(notebook_html.card(HOSTILE, {HOSTILE: HOSTILE}, parts))
     assert "script" not in document.met
     assert "".join(document.text).count(HOSTILE) == 7
 
 
 def test_empty_facts_are_left_out_and_long_texts_cut():
-    assert showing.card("Heading", {"a": None, "b": "", "c": ()}).count("<td") == 0
-    assert showing.shortened("one\n two " * 20, 20) == "one two one two one…"
+    assert notebook_html.card("Heading", {"a": None, "b": "", "c": ()}).count("<td") == 0
+    assert notebook_html.shortened("one\n two " * 20, 20) == "one two one two one…"

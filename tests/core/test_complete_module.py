@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from workbench.core.whole_module import whole_module
+from workbench.core.complete_module import complete_module
 
 # As transformers does it: the names are in another module, which takes the place of this one at the end.
 REPLACES_ITSELF = """
@@ -38,7 +38,7 @@ def half_imported(tmp_path, monkeypatch):
 
 def test_a_module_that_another_thread_is_importing_comes_whole(half_imported):
     threads, go_on = half_imported
-    second = threads.submit(lambda: whole_module("replaced").answer)
+    second = threads.submit(lambda: complete_module("replaced").answer)
     time.sleep(0.1)  # it waits by then
     assert not second.done()
     go_on.set()
