@@ -1,1 +1,1 @@
-"""What the papers print and claim, and from numbers to a verdict."""
+"""The papers' numbers and claims, and the verdicts on them."""

@@ -1,4 +1,4 @@
-"""``claims``: what the papers claim, measured on one model, with a computed verdict."""
+"""``claims``: the papers' claims, measured on one model, with a computed verdict."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ _OF_ONE_MODEL = ("inputs", "every input", "layers")
 _OF_TWO_RUNS = ("model / baseline", "last layer / first layer")
 _OF_UNTRAINED = ("trained - untrained", "trained / untrained")
 _CONTROLLED = (*_OF_ONE_MODEL, "last layer / first layer")
-"""What a claim about one model is over: the same is measured on untrained weights of that model."""
+"""Values of ``over`` for claims about one model, which are also measured on its untrained weights."""
 _PAPERS_TOKENS = 197  # of images in teo2024 and saritas2025
 _TOKENS, _SAMPLES = (2, 4, 10, 30, 100, 300, 1000, 3000), 200
 UNTRAINED = 6
-"""How many untrained weights stand beside a model: six have an interval of their median, fewer have none."""
+"""Number of untrained weights per model: six have an interval of their median, fewer have none."""
 _NOTHING = Finding(math.nan, math.nan, math.nan, 0)
 
 
 class _Run(NamedTuple):
-    """What has to be computed, once, for the claims that share it."""
+    """A run that several claims share."""
 
     analysis: str
     options: tuple[tuple[str, Any], ...]
     checkpoints: str = "last"
-    """Of the training: "last", "ends" (first and last) or "all"."""
+    """Checkpoints of the training: "last", "ends" (first and last) or "all"."""
     model: str | None = None
-    """Another model than the one at hand."""
+    """Another model than the measured one."""
     layers: str | None = None
     preprocessing: str | None = None
-    """Of images, where the paper has one of its own and the model is not fed as it was trained here."""
+    """The paper's preprocessing of images, where the model was not trained here."""
 
 
 @keeping_the_model()
@@ -85,26 +85,25 @@ def claims(
     progress: bool = False,
     cache: bool | None = None,
 ) -> pd.DataFrame:
-    """Every claim of the papers (or of one ``paper``) about a model at hand, measured on ``n`` inputs of one model.
+    """Test every claim of the papers (or of one ``paper``) about single models on ``n`` inputs of one model.
 
     Claims that one mechanism is better than another need trained models: `workbench.studies.claims_from_records`.
 
     One row per claim and interpretation, in the columns `COLUMNS`. ``measured`` is the mean over inputs (of weights:
-    over layers) with a 95 % confidence interval from ``low`` to ``high``, and ``interval`` says how it was found. The
-    null columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
+    over layers) with a 95 % confidence interval from ``low`` to ``high``, whose method is in ``interval``. The null
+    columns hold the null distribution that decided. ``verdict`` follows from the interval: "holds" where all of it
     meets ``comparison`` and ``threshold``, "fails" where none of it does, "equivalent within the margin" where all of
-    it lies within ``margin`` of what the claim names, otherwise "undecided", with what would have been ``detectable``.
+    it is within ``margin`` of the claim's value, otherwise "undecided", with the ``detectable`` difference.
     A claim that holds by a threshold that noise meets too is "not diagnostic (noise passes)". One that the same rule
     supports on untrained weights of the same model is "also of random weights". The columns of ``untrained`` hold the
-    mean over that many untrained weights, its interval over them, and the verdict of the rule on them: epoch 0 of a
-    bundled model, then fresh draws (``checkpoint="random-1"``, …), each on its share of n inputs of its own (two at
-    least). 0 leaves this control out. ``why`` gives the reason where untrained weights cannot be built.
-    "premise not met" and "not tested at this scale" (the paper speaks of something else: its own table's models,
-    training on ImageNet, checkpoints that this model has not got) are none of these, and ``why`` says what is not
-    so. ``p_adjusted`` is Holm's p over a paper's counted claims of one date. Thresholds that the paper does not give
-    are ours, and ``interpretation`` says so; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the
-    rules. Settings are those of `analyze`. With a ``checkpoint``, claims about training and about two models are not
-    tested.
+    mean over ``untrained`` initialisations, its interval over them, and the verdict of the rule on them: epoch 0 of a
+    bundled model, then fresh draws (``checkpoint="random-1"``, …), each on a separate share of n inputs (at least two).
+    0 leaves this control out. ``why`` gives the reason where untrained weights cannot be built.
+    "premise not met" and "not tested at this scale" (the claim is about other models, training on ImageNet, or
+    checkpoints that this model does not have) are none of these; ``why`` gives the reason. ``p_adjusted`` is Holm's p
+    over a paper's counted claims of one date. Thresholds that the paper does not give are ours, as ``interpretation``
+    notes; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the rules. Settings are those of
+    `analyze`. With a ``checkpoint``, claims about training and about two models are not tested.
 
     Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
     ``preprocessing`` is given. Claims about training are measured on a bundled model's checkpoints, on the images it
@@ -191,7 +190,7 @@ def claims(
 def _table_row(
     claim: Mapping[str, Any], row: dict[str, Any], published: float, model: str, inputs: str
 ) -> dict[str, Any]:
-    """A row of the table: what is claimed, what was found, and of what that speaks."""
+    """Build a row of the table: the claim, its verdict, and their scope."""
     units = {"tokens": "sizes", "layers": "layers", "nothing": None}.get(claim["over"], "inputs")
     scope = {"identity": "mathematics", "question": "question"}.get(claim["kind"], "these weights")
     scope = "this pair of weights" if claim["over"] == "model / baseline" else scope
@@ -201,7 +200,7 @@ def _table_row(
 
 
 def _of_mathematics(claim: Mapping[str, str]) -> dict[str, Any]:
-    """A claim that no measurement decides: the least that a bound can be where its premise is met."""
+    """Judge a claim that no measurement decides: the least that a bound can be where its premise is met."""
     value = least_bound()
     finding = Finding(value, value, value, 1)
     allowed = verdicts.region(claim["comparison"], claim["threshold"], math.nan, None)
@@ -211,7 +210,7 @@ def _of_mathematics(claim: Mapping[str, str]) -> dict[str, Any]:
 def _at_equal_tokens(
     claim: Mapping[str, str], frames: list[pd.DataFrame], tokens: Callable[[], int]
 ) -> tuple[list[pd.DataFrame], str]:
-    """Eigenvalues as of the papers' number of tokens: they fall as N⁻², since every g(k_j) is a sum of N terms."""
+    """Scale eigenvalues to the papers' number of tokens: they fall as N⁻², since every g(k_j) is a sum of N terms."""
     printed = claim["comparison"] == "near" or not claim["measure"].startswith("eigenvalue_profile[")
     if printed or "/" in claim["measure"]:  # the factor cancels
         return frames, ""
@@ -222,7 +221,7 @@ def _at_equal_tokens(
 
 
 def _tokens(model: str, inputs: str, settings: Mapping[str, Any]) -> int:
-    """Of one input: it has as many eigenvalues."""
+    """Return the number of tokens of one input, by its number of eigenvalues."""
     arguments: dict[str, Any] = {**settings, "n": 1, "progress": False, "max_rank": "all", "null_samples": 0}
     return int(analyze("gram-spectrum", model=model, inputs=inputs, **arguments)["rank"].max())
 
@@ -233,15 +232,15 @@ def _of_images(spec: str) -> bool:
 
 
 class _NotTested(Exception):
-    """A claim that this model cannot speak to; the message says why."""
+    """A claim that this model cannot test; the message is the reason."""
 
 
 class _PremiseNotMet(Exception):
-    """A claim that supposes what is not so of this model; the message says what."""
+    """A claim whose premise this model does not meet; the message names it."""
 
 
 def _unjudged(reason: Exception) -> dict[str, Any]:
-    """The row of a claim that cannot be judged, by the reason."""
+    """Build the row of a claim that cannot be judged, from the reason."""
     verdict = verdicts.PREMISE if isinstance(reason, _PremiseNotMet) else verdicts.NOT_TESTED
     return _row(_NOTHING, None, verdict, str(reason))
 
@@ -255,7 +254,7 @@ def _of_several_weights(claim: Mapping[str, str]) -> bool:
 
 
 def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
-    """The runs that a claim is about: one, one per alternative of its options, or those of a model and its baseline."""
+    """List a claim's runs: one, one per alternative of its options, or those of a model and its baseline."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
     checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"
@@ -324,9 +323,9 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
 def judged(
     claim: Mapping[str, str], frames: list[pd.DataFrame], expected: float = math.nan
 ) -> dict[str, Any]:
-    """The verdict on one claim from the results of its runs, with the number that a paper prints.
+    """Judge one claim from the results of its runs and the number that a paper prints.
 
-    As columns of `COLUMNS`. Raises where it cannot be tested, or its premise is not met.
+    Returns columns of `COLUMNS`. Raises if it cannot be tested or its premise is not met.
     """
     if claim["over"] == "tokens":
         return _of_sampling(claim, frames[0])
@@ -334,7 +333,7 @@ def judged(
 
 
 class _Estimate(NamedTuple):
-    """What a claim's quantity is: with its interval (of several checkpoints each), how, and its null distributions."""
+    """A claim's quantity with its interval (per checkpoint), the method, and its null distributions."""
 
     findings: list[Finding]
     how: str
@@ -349,7 +348,7 @@ def _estimate(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> _Estimate
     if claim["premise"]:
         _check_premise(claim, frame)
     terms = verdicts.parse_measure(claim["measure"])
-    # what follows looks through the rows many times, and most of them are of other metrics
+    # the rows are searched many times below, and most are of other metrics
     metrics = verdicts.measured_by(terms)
     frame, *parts = (part[part["metric"].isin(metrics)] for part in (frame, *frames))
     comparison = claim["comparison"]
@@ -377,7 +376,7 @@ def _estimate(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> _Estimate
 
 
 def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> dict[str, Any]:
-    """The verdict on a claim from an estimate of its quantity, as columns of `COLUMNS`."""
+    """Judge a claim from an estimate of its quantity, as columns of `COLUMNS`."""
     findings, how, signs, nulls = estimate
     terms = verdicts.parse_measure(claim["measure"])
     comparison, margin = claim["comparison"], claim["margin"]
@@ -397,7 +396,7 @@ def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> 
     finding, verdict = verdicts.weakest(findings, allowed)
     verdict = verdict if len(findings) > 1 else verdicts.decide(finding, allowed, same)
     left = same if verdict == verdicts.EQUIVALENT else allowed
-    # one exception decides what is said of every input: there is no error rate that Holm could keep
+    # one exception decides a claim about every input: there is no error rate for Holm to control
     p = math.nan if claim["over"] == "every input" else verdicts.probability(finding, left, p_of, ratio=logs)
     nulls = sorted(nulls, key=lambda null: not verdicts.band_passes(null, allowed))  # one that passes decides
     why = _sentence(claim, finding, allowed, None)
@@ -406,7 +405,7 @@ def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> 
 
 
 class _Untrained:
-    """The claims about one model, measured on untrained weights of it."""
+    """The claims about one model, measured on its untrained weights."""
 
     def __init__(
         self, model: str, inputs: str, settings: Mapping[str, Any], count: int, tokens: Callable[[], int]
@@ -423,13 +422,13 @@ class _Untrained:
         self.provenance: list[dict[str, Any]] = []
 
     def ask(self, number: int, claim: Mapping[str, str], runs: list[_Run]) -> None:
-        """Have a claim measured; its number is that of its row."""
+        """Request the measurement of a claim; its number is that of its row."""
         if self.checkpoints:
             self.requests[number] = claim, runs
             self.estimates[number] = []
 
     def measure(self) -> None:
-        """Measure what was asked, on each of the untrained weights and on inputs of their own."""
+        """Measure the requested claims on each of the untrained weights, with separate inputs."""
         start = self.settings["seed"] + 1
         for seed, checkpoint in enumerate(self.checkpoints, start=start):
             frames: dict[_Run, pd.DataFrame] = {}
@@ -451,12 +450,12 @@ class _Untrained:
             ]  # notes are about the trained weights
 
     def pooled(self, number: int) -> _Estimate | None:
-        """The estimate over the untrained weights: the unit is one initialisation. None where there is no value."""
+        """Return the estimate over the untrained weights (unit: one initialisation); None if there is no value."""
         claim, _ = self.requests[number]
         return pooled(claim, self.estimates[number]) if self.estimates[number] else None
 
     def columns(self, number: int, expected: float) -> dict[str, Any]:
-        """The columns of a row about untrained weights."""
+        """Return the columns of a row about untrained weights."""
         estimate = self.pooled(number)
         if estimate is None:
             return {"untrained_verdict": verdicts.PREMISE if number in self.unmet else None}
@@ -470,7 +469,7 @@ class _Untrained:
         }
 
     def words(self, number: int, row: Mapping[str, Any]) -> str:
-        """What `why` says of the control."""
+        """Return the text of ``why`` about the control."""
         if number in self.reasons:
             return f"; not measured on untrained weights: {self.reasons[number]}"
         if not self.estimates[number]:
@@ -482,15 +481,15 @@ class _Untrained:
 
 
 def untrained_checkpoints(model: str, count: int) -> list[str]:
-    """Return the names of untrained weights of a model: epoch 0 of a bundled training, then fresh draws."""
+    """List the untrained checkpoints of a model: epoch 0 of a bundled training, then fresh draws."""
     epoch = [name for name in _checkpoints(model)[:1] if name == "epoch-000"]
     return [*epoch, *(f"{RANDOM_WEIGHTS}-{seed}" for seed in range(1, count + 1))][:count]
 
 
 def pooled(claim: Mapping[str, str], estimates: list[_Estimate]) -> _Estimate:
-    """Pool the estimates of several initialisations: by the rule of the claim, over initialisations in place of inputs.
+    """Pool the estimates of several initialisations by the rule of the claim, with initialisations as units.
 
-    Ends of a null are the means over the initialisations, which are farther apart than those of the mean.
+    Ends of a null are means over the initialisations, a wider range than that of the mean.
     """
     terms = verdicts.parse_measure(claim["measure"])
     values = pd.Series([estimate.findings[0].value for estimate in estimates])
@@ -514,7 +513,7 @@ def pooled(claim: Mapping[str, str], estimates: list[_Estimate]) -> _Estimate:
 def _against_untrained(
     claim: Mapping[str, str], trained: _Estimate, controls: _Untrained, number: int
 ) -> dict[str, Any]:
-    """The row of a claim about training: trained less untrained, Newcombe's interval of both intervals."""
+    """Judge a claim about training: trained minus untrained, with Newcombe's interval from both intervals."""
     estimate = controls.pooled(number) if number in controls.requests else None
     if estimate is None:
         reason = controls.reasons.get(number, "none were asked for (untrained=0)")
@@ -537,7 +536,7 @@ def _against_untrained(
 def _widened(
     claim: Mapping[str, str], finding: Finding, how: str, signs: pd.Series | None
 ) -> Callable[[float], tuple[float, float]]:
-    """Level → the ends of a claim's interval at that level."""
+    """Return a function from a level to the ends of a claim's interval at that level."""
     if signs is not None:
         return lambda level: median_interval(signs, level)[1:3]
     metric = METRICS.get(verdicts.parse_measure(claim["measure"])[0].metric)
@@ -549,7 +548,7 @@ def _widened(
 
 
 def _check_premise(claim: Mapping[str, str], frame: pd.DataFrame) -> None:
-    """Raise where what a statement presupposes is not so, in mathematics or in what was measured."""
+    """Raise if a statement's premise is not met, in mathematics or in the measurement."""
     measure, comparison, threshold = claim["premise"].rsplit(" ", 2)
     if comparison not in verdicts.COMPARISONS:
         raise _PremiseNotMet(claim["premise"])
@@ -563,7 +562,7 @@ def _check_premise(claim: Mapping[str, str], frame: pd.DataFrame) -> None:
 
 
 def _of_sampling(claim: Mapping[str, str], frame: pd.DataFrame) -> dict[str, Any]:
-    """Judge the a of a/√N + b, fitted to what was sampled for each N."""
+    """Judge the a of a/√N + b, fitted to the samples for each N."""
     (term,) = verdicts.parse_measure(claim["measure"])
     rows = frame[frame["metric"] == term.metric]
     for column, word in term.where.items():
@@ -634,7 +633,7 @@ def _number(text: str) -> float:
 
 
 def _published_value(claim: Mapping[str, str], model: str) -> float:
-    """The number a paper gives for a claim; "table N" stands for what that table lists for this model."""
+    """Return the number a paper gives for a claim; "table N" refers to that table's number for this model."""
     if not claim["published"].startswith("table "):
         return _number(claim["published"])
     table = claim["published"].removeprefix("table ")
@@ -654,14 +653,14 @@ def _published_value(claim: Mapping[str, str], model: str) -> float:
 
 
 def _checkpoints(model: str) -> list[str]:
-    """The checkpoints of a bundled model's training, first to last; none for another model."""
+    """Return the checkpoints of a bundled model's training, first to last; none for another model."""
     entry = catalog.find(model)
     bundled = entry is not None and entry.spec.startswith("bundled:")
     return list(bundled_checkpoints(entry.alias)) if bundled else []
 
 
 def _other_scale(claim: Mapping[str, str], model: str, inputs: str) -> str | None:
-    """Why the paper's setting is of another kind than this model and its inputs; None where it is not."""
+    """Return why the paper's setting differs in kind from this model and its inputs; None if it does not."""
     needs = claim["needs"]
     if needs == "training on ImageNet":
         return f"the paper says it of {claim['setting']}"

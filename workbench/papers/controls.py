@@ -1,7 +1,7 @@
-"""Controls of the verdicts: what is planted must hold in every test of its claim, and noise in none.
+"""Controls of the verdicts: a planted effect must hold in every test of its claim, and noise in none.
 
-Heads, blocks and a model are made up so that it is known what a claim must say of them. docs/papers/verdicts.md tells
-what each is for.
+Heads, blocks and a model are constructed so that the verdict of each claim is known. docs/papers/verdicts.md describes
+the controls.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SCALE = WIDTH**-0.5
 VALUES, OUTPUTS, RANK = "values of kernel PCA", "outputs that are the projections", "attention of low rank"
 MEMBERSHIP, SMOOTHING = "memberships that follow the ink", "tokens that draw together"
 NEGLIGIBLE = "V is no nearer V̇ than noise"
-"""How the labels of claims begin that must fail of values of kernel PCA, and not of noise."""
+"""Start of the labels of claims that must fail for values of kernel PCA, and not for noise."""
 
 Heads = Float[Tensor, "input head token head_dim"]
 
 
 def controls() -> pd.DataFrame:
-    """Return the verdict on every claim that has a control, of what is planted and of noise.
+    """Return the verdict on every claim that has a control, for the planted effect and for noise.
 
-    Columns: ``control``, ``case`` ("planted" or "noise") and `workbench.papers.verdicts.COLUMNS`. Noise stands for
-    untrained weights of what is planted. About ten seconds of one core.
+    Columns: ``control``, ``case`` ("planted" or "noise") and `workbench.papers.verdicts.COLUMNS`. Noise represents the
+    untrained weights of the planted case. Takes about ten seconds on one core.
     """
     cases: dict[str, pd.DataFrame] = {}
     for case in ("noise", "planted"):
@@ -60,13 +60,13 @@ def controls() -> pd.DataFrame:
 
 
 def gaussian(*shape: int, seed: int) -> Tensor:
-    """Noise in float64, the same for a seed."""
+    """Return Gaussian noise in float64, fixed by its seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @cache
 def _predicted() -> tuple[Heads, Heads, Heads, Tensor]:
-    """Queries and keys of noise, the values V̇ that kernel PCA predicts for the keys, and its eigenvalues."""
+    """Return random queries and keys, the values V̇ that kernel PCA predicts for the keys, and its eigenvalues."""
     q, k = gaussian(2, INPUTS, 1, TOKENS, WIDTH, seed=0)
     axes = [principal_axes(keys[0], SCALE, WIDTH) for keys in k]
     values = [kpca_values(axis) for axis in axes]
@@ -79,7 +79,7 @@ def _predicted() -> tuple[Heads, Heads, Heads, Tensor]:
 
 
 def _of_heads(v: Heads, *analyses: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What teo2024 claims of values, and saritas2025 that they are like noise, of heads with these values."""
+    """Judge teo2024's claims about values, and saritas2025's that they resemble noise, on heads with these values."""
     q, k, _, _ = _predicted()
     capture = Capture([LayerRecord(0, "", q=q, k=k, v=v, scale=SCALE)], ("q", "k", "v"))
     stated = stated_claims()
@@ -95,14 +95,14 @@ def _of_heads(v: Heads, *analyses: str) -> Iterator[tuple[dict[str, Any], dict[s
 
 
 def _options(claim: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
-    """The options of a claim's analysis."""
+    """Return the options of a claim's analysis."""
     words = {"true": True, "0": 0}
     options = {key: words.get(word, word) for key, word in claim_options(claim["options"]).items()}
     return dict(check_request(claim["analysis"], {**defaults, **options}))
 
 
 def _values(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Values V̇ themselves."""
+    """Plant the values V̇ themselves."""
     values = _predicted()[2] if planted else gaussian(INPUTS, 1, TOKENS, WIDTH, seed=1)
     for claim, verdict in _of_heads(values, "value-similarity", "eigenvector-test", "projection-error"):
         if not _of_outputs(claim):
@@ -110,7 +110,7 @@ def _values(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def _outputs(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Outputs h = P/μ, the coordinates of the best there is, come of values V̇ divided by the eigenvalues."""
+    """Plant values V̇ divided by the eigenvalues, whose outputs h = P/μ are the best possible coordinates."""
     _, _, values, eigenvalues = _predicted()
     best = values / eigenvalues if planted else gaussian(INPUTS, 1, TOKENS, WIDTH, seed=1)
     for claim, verdict in _of_heads(best, "projection-error"):
@@ -123,7 +123,7 @@ def _of_outputs(claim: dict[str, Any]) -> bool:
 
 
 def _rank(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Two kinds of tokens, each attending to its own."""
+    """Plant two kinds of tokens, each attending to its own kind."""
     # of a single head ranks vary much: enough inputs that noise is seen to be noise
     shape = (6 * INPUTS, 1, TOKENS, WIDTH)
     sign = torch.where(torch.arange(TOKENS) % 2 == 0, 1.0, -1.0).double()[:, None]
@@ -132,7 +132,7 @@ def _rank(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def low_rank_claims(q: Heads, k: Heads) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What chen2023 claims of the ranks of attention, each claim with what is found of these queries and keys."""
+    """Judge chen2023's claims about the ranks of attention on these queries and keys."""
     scale = q.shape[-1] ** -0.5
     attn = (scale * q @ k.mT).softmax(-1)
     record = LayerRecord(0, "", q=q, k=k, v=gaussian(*q.shape, seed=1), attn=attn, scale=scale)
@@ -146,7 +146,7 @@ def low_rank_claims(q: Heads, k: Heads) -> Iterator[tuple[dict[str, Any], dict[s
 
 
 def write_membership_model(path: Path, planted: bool) -> None:
-    """Write a model with a head that reads how bright a patch is and one that reads how dark; or heads of places."""
+    """Write a model with a head for bright and a head for dark patches, or with heads that read positions."""
     architecture = {
         "name": "vit", "img_size": 16, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 4, "depth": 1,
         "num_heads": 2, "attention": "tssa", "attention_options": {"convention": "as_implemented"},
@@ -170,7 +170,7 @@ def write_membership_model(path: Path, planted: bool) -> None:
     ):
         weights[name].zero_()
     weights[f"{attention}.weight"][[0, 2], [0, 1]] = 1.0  # a feature for each head
-    if planted:  # mean brightness, and what is left to 1
+    if planted:  # mean brightness, and 1 minus it
         weights[f"{patches}.weight"][0], weights[f"{patches}.weight"][1] = DIGITS_STD / 4, -DIGITS_STD / 4
         weights[f"{patches}.bias"][:2] = torch.tensor([DIGITS_MEAN, 1 - DIGITS_MEAN])
     else:
@@ -179,7 +179,7 @@ def write_membership_model(path: Path, planted: bool) -> None:
 
 
 def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """A head that reads how bright a patch is, and one that reads how dark; of noise, heads that read its place."""
+    """Plant a head for bright and a head for dark patches; the noise case has heads that read positions."""
     (claim,) = stated_claims("wu2025").query("analysis == 'membership' and kind == ''").to_dict("records")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "epoch-000.safetensors"
@@ -195,7 +195,7 @@ def _membership(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]
 
 
 def _smoothing(planted: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Through four layers what tells tokens apart is halved each time, or drawn anew."""
+    """Plant token differences that are halved in each of four layers; the noise case draws them again."""
     shape, places = (INPUTS, TOKENS, 64), range(4)
     common, details = gaussian(INPUTS, 1, 64, seed=1), gaussian(*shape, seed=2)
     records = [

@@ -1,4 +1,4 @@
-"""What is measured: the operators that wu2025 compares and some more, and the sweeps of its Figures 1, 6, 7 and 8."""
+"""Operators for cost measurements: those of wu2025 and some more, and the sweeps of its Figures 1, 6, 7 and 8."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Point:
 
     @property
     def name(self) -> str:
-        """What a file of it is called."""
+        """Return the name of the point's file."""
         return f"{self.sweep}-{self.operator}-{self.width}x{self.tokens}"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure of wu2025: the axis along which ``sizes`` run, and what stays as it is."""
+    """A figure of wu2025: the axis along which ``sizes`` run, and the fixed size of the other."""
 
     figure: str
     axis: Literal["tokens", "width"]
@@ -72,7 +72,7 @@ class Sweep:
     fixed: int
 
     def point(self, name: str, operator: str, size: int) -> Point:
-        """The operator at a size of the axis; ``name`` is the sweep's own."""
+        """Return the operator at a size of the axis; ``name`` is that of the sweep."""
         sizes = {"tokens": self.fixed, "width": self.fixed} | {self.axis: size}
         return Point(name, operator, self.heads, sizes["width"], sizes["tokens"])
 

@@ -1,4 +1,4 @@
-"""What the papers print: their numbers and their claims, transcribed into ``data/published``."""
+"""The papers' printed numbers and claims, transcribed into ``data/published``."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PRINTED_ONLY = {
     "relative_time": "time divided by that of the baseline",
     "relative_memory": "memory divided by that of the baseline",
 }
-"""Quantities that a paper prints and no analysis puts out under a name of its own."""
+"""Quantities that a paper prints and no analysis returns as a metric."""
 
 RECORDED = ("training", "evaluation", "embedded", "operators", "costs")
-"""What ``claims.csv`` says in ``analysis`` of a claim that records or a count answer: see `claims_from_records`."""
+"""Values of ``analysis`` in ``claims.csv`` for claims decided by records or a count: see `claims_from_records`."""
 
 _UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "GB": 1e9}
 
@@ -50,15 +50,15 @@ _UNITS = {"": 1.0, "1e-6": 1e-6, "%": 0.01, "M": 1e6, "GMac": 1e9, "MB": 1e6, "G
 def published(
     paper: str | None = None, table: str | None = None, metric: str | None = None, model: str | None = None
 ) -> pd.DataFrame:
-    """Numbers of the papers' tables and texts, one row per printed number.
+    """Return the numbers of the papers' tables and texts, one row per printed number.
 
     ``paper`` is a key such as "saritas2025", ``table`` a table's number as printed or another place ("Figure 3"),
     ``metric`` a name, ``model`` a catalog name or spec; each None keeps all. Columns are `COLUMNS` and ``spec``,
-    what a result frame's column ``model`` holds for that model; ``row`` is the model's name as printed. ``data`` is
-    what a number was measured on, ``condition`` under what: a protocol of `evaluate`, a corruption, a setting.
+    the value of a result frame's column ``model`` for that model; ``row`` is the model's name as printed. ``data`` is
+    the data set, ``condition`` a protocol of `evaluate`, a corruption or a setting.
     ``value`` and ``spread`` (a standard deviation) are in the units of result frames, so "147 ± 11 (×10⁻⁶)" is
     1.47e-4 and 1.1e-5, and 70.44 % is 0.7044; ``unit`` is the printed one. A number that our copy does not show
-    is NaN, and ``note`` says so.
+    is NaN, with a ``note``.
 
     Raises `UnknownName` for a paper, place, metric or model that does not occur in the tables.
     """
@@ -81,10 +81,10 @@ def published(
 
 
 def stated_claims(paper: str | None = None) -> pd.DataFrame:
-    """The papers' claims, one row per claim and interpretation; columns are `CLAIM_COLUMNS`.
+    """Return the papers' claims, one row per claim and interpretation; columns are `CLAIM_COLUMNS`.
 
-    ``primary`` says whether the interpretation is the one that counts: of every claim one is, the nearest to what the
-    paper defines and measures; ``label`` is what a figure says of both, in few words. All else is text.
+    ``primary`` marks the one interpretation of each claim that counts, the nearest to the paper's definition and
+    measurement; ``label`` is the short text of a figure. All other columns are text.
 
     Raises `UnknownName` for a paper without claims here.
     """
@@ -96,17 +96,17 @@ def stated_claims(paper: str | None = None) -> pd.DataFrame:
 
 
 def claim_options(text: str) -> dict[str, str]:
-    """The options that ``claims.csv`` gives for a claim, "name=word, name=word", as a table."""
+    """Parse the options of a claim in ``claims.csv``, "name=word, name=word", into a dict."""
     return dict(pair.split("=") for pair in text.split(", ") if pair)
 
 
 def published_pairs(paper: str | None = None) -> pd.DataFrame:
-    """Every number that a paper prints of a mechanism and of the model without it, beside each other.
+    """Pair every printed number of a mechanism with that of the model without it.
 
-    Columns are those of `published` with, in the place of ``model``, the bundled counterpart of the row; ``baseline``,
-    the row that it is compared with, and ``baseline_model``, the bundled counterpart of that (both counterparts null
-    where none is bundled); ``baseline_value``, ``difference`` (value less baseline's) and ``ratio`` (value over
-    baseline's). The pairs stand in ``data/published/pairs.csv``.
+    Columns are those of `published`, where ``model`` is the bundled counterpart of the row; ``baseline``, the row that
+    it is compared with, and ``baseline_model``, the bundled counterpart of that (both counterparts null where none is
+    bundled); ``baseline_value``, ``difference`` (value − baseline) and ``ratio`` (value / baseline). The pairs are
+    listed in ``data/published/pairs.csv``.
 
     Raises `UnknownName` for a paper without pairs.
     """

@@ -1,7 +1,7 @@
-"""How a verdict is made: a claim's quantity, its interval over units of sampling, and what that says of the claim.
+"""Verdicts: a claim's quantity, its interval over units of sampling, and the decision.
 
-The one place where verdicts are decided. docs/papers/verdicts.md states the rules, which were fixed before the models
-that the next records hold were trained.
+All verdicts are decided here. docs/papers/verdicts.md states the rules, which were fixed before the models of the next
+records were trained.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EQUIVALENT = "equivalent within the margin"
 PREMISE = "premise not met"
 NOT_TESTED = "not tested at this scale"
 RANDOM_TOO = "also of random weights"
-"""The verdict on a claim that holds, and holds of untrained weights of the same model too."""
+"""The verdict on a claim that also holds for untrained weights of the same model."""
 CARRIED = "one data set carries the mean"
-"""In ``why``: without that data set the mean over data sets has another sign or another verdict."""
+"""Phrase in ``why``: without that data set the mean over data sets has another sign or another verdict."""
 NOT_DIAGNOSTIC = "not diagnostic (noise passes)"
-"""The verdict on a claim that holds, and whose threshold noise meets too."""
+"""The verdict on a claim that holds, but whose threshold noise meets too."""
 VERDICTS = (HOLDS, EQUIVALENT, RANDOM_TOO, NOT_DIAGNOSTIC, FAILS, UNDECIDED, PREMISE, NOT_TESTED)
 OUTCOMES = (HOLDS, RANDOM_TOO, NOT_DIAGNOSTIC, UNDECIDED, FAILS, PREMISE, NOT_TESTED)
-"""What a verdict says of its claim: see `outcome`."""
+"""Outcomes of a claim by its verdict: see `outcome`."""
 COMPARISONS = ("<", "<=", ">", ">=", "between", "near", "equals", "> null", "<= null", "< null")
 OVER = (
     "inputs", "every input", "layers", "last / first", "last - first", "last / warm-up", "last - warm-up",
@@ -45,7 +45,7 @@ OVER = (
     "last layer / first layer", "tokens", "sizes", "nothing",
 )  # fmt: skip
 KINDS = ("", "identity", "count", "question")
-"""What a claim is: of statistics; of mathematics, which any model must obey; an exact count; a question of ours."""
+"""Kinds of claims: statistical; mathematical, true of any model; an exact count; an open question of this project."""
 COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "model", "inputs",
     "analysis", "measure", "over", "comparison", "threshold", "margin", "published", "measured", "low", "high", "n",
@@ -53,18 +53,18 @@ COLUMNS = (
     "low_adjusted", "high_adjusted", "detectable", "untrained", "untrained_low", "untrained_high", "untrained_n",
     "untrained_verdict", "verdict", "why", "stated",
 )  # fmt: skip
-"""Of a table of claims: what is claimed, what was measured, and the verdict."""
+"""Columns of a table of claims: the claim, the measurement, and the verdict."""
 T, LOG_T = "t", "t, on logarithms"  # how an interval was found, in the column `interval`
 MEDIAN, EACH = "sign test, of the median", "none: one exception decides"
 WIDENED = "interval_at"
-"""Of rows on their way to `adjusted`: level → the ends of the interval at that level."""
+"""Temporary column for `adjusted`: level → the ends of the interval at that level."""
 ALPHA = 1 - LEVEL
 FAMILY = ["paper", "model", "stated"]
-"""What the claims of a family have in common: claims that are stated later must not change earlier verdicts."""
+"""Columns that define a family of claims: claims that are stated later must not change earlier verdicts."""
 OF_NO_MODEL = {"tokens": "random logits", "nothing": "mathematics"}
-"""What decides claims that no model does, by their column `over`."""
+"""Scope of claims that no model decides, by their column `over`."""
 CONFIRMED, EXPLORED = "confirmatory seeds", "exploratory seeds"
-"""Of which trainings a verdict on a mechanism speaks, in the column `scope`: nobody had looked at the first."""
+"""Trainings of a verdict on a mechanism, in the column `scope`; nobody had looked at the confirmatory ones."""
 _KINDS = ("axis", "statistic", "convention", "standardize", "candidate")
 _READ = (
     "metric",
@@ -89,7 +89,7 @@ class Term(NamedTuple):
     where: Mapping[str, str]
     power: int = 1
     less: Term | None = None
-    """What is taken from it first, in "(a - b)"."""
+    """The subtracted term b, in "(a - b)"."""
 
 
 class NullBand(NamedTuple):
@@ -102,7 +102,7 @@ class NullBand(NamedTuple):
 
 
 def parse_measure(text: str) -> tuple[Term, ...]:
-    """Read "name[column=word,…] / name * …", where "(name - name)" may stand for a name.
+    """Parse "name[column=word,…] / name * …", where "(name - name)" may replace a name.
 
     A word "none" selects rows where the column is null, rank=last the highest rank of each input.
 
@@ -126,11 +126,11 @@ def _parse_term(part: str, text: str) -> Term:
 
 
 def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
-    """The rows of a result frame that a term selects; they differ in input, layer, head, rank and null only.
+    """Select a term's rows of a result frame; they differ only in input, layer, head, rank and null.
 
-    From layer to layer the convention may change, since each layer of a model may have its own.
+    The convention may change between layers, since each layer of a model may have its own.
 
-    Raises `InputError` where the term leaves open which of several quantities is meant.
+    Raises `InputError` where the term fits several quantities.
     """
     rows = frame.loc[frame["metric"] == term.metric, list(dict.fromkeys((*_READ, *term.where)))]
     rows.attrs = {}  # which pandas would copy at every step
@@ -153,15 +153,15 @@ def rows_of(frame: pd.DataFrame, term: Term) -> pd.DataFrame:
 
 
 def measured_by(terms: tuple[Term, ...]) -> set[str]:
-    """The metrics that an expression is about."""
+    """Return the metrics of an expression."""
     return {operand.metric for term in terms for operand in (term, term.less) if operand is not None}
 
 
 def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
-    """The value of an expression for every input, averaged over layers, heads and ranks before it is combined.
+    """Return the value of an expression per input, averaged over layers, heads and ranks before it is combined.
 
-    An expression with a difference is combined layer by layer, and then averaged: the layers' scales lie decades apart.
-    Rows that the analysis itself has averaged over layers and heads are taken where there are any.
+    An expression with a difference is combined per layer and then averaged, since the layers' scales differ by decades.
+    Rows that the analysis has averaged over layers and heads are preferred.
     """
     if any(term.less for term in terms):
         return _combined(frame, terms, ["input", "layer"]).groupby(level="input", sort=False).mean()
@@ -169,7 +169,7 @@ def per_input(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
 
 
 def per_layer(frame: pd.DataFrame, terms: tuple[Term, ...]) -> pd.Series:
-    """The value of an expression for every layer: of an analysis of weights, which has no inputs."""
+    """Return the value of an expression per layer, for an analysis of weights without inputs."""
     return _combined(frame, terms, ["layer"])
 
 
@@ -197,11 +197,11 @@ def _averaged(rows: pd.DataFrame, keys: list[str]) -> pd.Series:
 
 
 def mean_over(values: pd.Series, terms: tuple[Term, ...], comparison: str = "") -> tuple[Finding, str]:
-    """The mean of an expression's values with its 95 % interval, and how that was found.
+    """Return the mean of an expression's values with its 95 % interval, and the method of the interval.
 
-    The metric decides, and not the values: a ratio is averaged on logarithms, and so is a positive quantity whose axis
-    is one of decades, unless it is held against a printed mean ("near"). Of a signed one the median is taken, since its
-    mean is that of the few largest. The interval of a bounded quantity ends at its bound.
+    The metric decides, not the values. A ratio is averaged on logarithms, and so is a positive quantity with a
+    logarithmic axis, unless it is compared with a printed mean ("near"). A signed one has its median, since the few
+    largest values dominate its mean. The interval of a bounded quantity ends at its bound.
     """
     if any(term.less for term in terms):
         return mean_interval(values), T
@@ -219,7 +219,7 @@ def mean_over(values: pd.Series, terms: tuple[Term, ...], comparison: str = "") 
 
 
 def change_over(changes: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, str]:
-    """The change of a quantity, of one compared by ratio the median: a change may have either sign."""
+    """Return the mean change of a quantity; the median if it is compared by ratio, since changes are signed."""
     metric = METRICS.get(terms[0].metric)
     if metric is not None and metric.log:
         return median_interval(changes), MEDIAN
@@ -227,18 +227,18 @@ def change_over(changes: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, s
 
 
 def least_favourable(values: pd.Series, comparison: str) -> Finding:
-    """Of a claim about every input, which one exception refutes: the value nearest to that, or beyond."""
+    """Return the value that most contradicts a claim about every input, which one exception refutes."""
     worst = float(values.min() if comparison.startswith(">") else values.max())
     return Finding(worst, worst, worst, len(values))
 
 
 def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs") -> list[NullBand]:
-    """The null distributions of the mean over everything; none for a ratio, several ranks, or a run without any.
+    """Return the null distributions of the overall mean; none for a ratio, several ranks, or a run without nulls.
 
-    Over layers, and of an expression with differences, it is the mean of the levels and of the ends, which are farther
-    apart than those of the mean. A null made from V whose every sample gives the observed value says nothing, and is
-    left out: shuffled tokens match as well as before. Gaussian noise that gives it says that noise does. Gaussian
-    values, whose spectrum is flat, are left out where rotated values, which keep that of V, stand beside them.
+    Over layers, and for an expression with differences, the mean of the levels and ends is used, a wider range than
+    that of the mean. A null made from V whose samples all equal the observed value is uninformative and left out:
+    shuffled tokens match as well as before. The same result from Gaussian noise is informative and kept. Gaussian
+    values, whose spectrum is flat, are left out if there are rotated values, which keep the spectrum of V.
     """
     parts = [operand for term in terms for operand in (term, term.less) if operand is not None]
     rows = pd.concat([rows_of(frame, term) for term in parts])
@@ -264,7 +264,7 @@ def nulls_of(frame: pd.DataFrame, terms: tuple[Term, ...], over: str = "inputs")
 
 
 def _band_of(frame: pd.DataFrame, terms: tuple[Term, ...], null: str) -> NullBand:
-    """The level and band of an expression, with the ends of its metrics' bands in the place of their values."""
+    """Return the level and band of an expression, computed from the bands of its metrics."""
     null_rows = frame[frame["null"].isna() | (frame["null"] == null)]
     ends = []
     for name in ("null_mean", "null_low", "null_high"):
@@ -274,7 +274,7 @@ def _band_of(frame: pd.DataFrame, terms: tuple[Term, ...], null: str) -> NullBan
 
 
 def room_of(margin: str, level: float, bound: float = math.nan) -> float:
-    """How far from ``level`` is the same: a number, or a share of the way to ``bound`` (without one, of the level).
+    """Return the margin around ``level``: a number, or a share of the distance to ``bound`` (or of the level).
 
     "10%" of a similarity, bounded by 1, is a tenth of the way from the mean of the null to equality.
     """
@@ -294,10 +294,10 @@ def region(
     margin: str = "",
     bound: float = math.nan,
 ) -> tuple[float, float] | None:
-    """The closed range of values for which a claim is true; None where it needs a null distribution there is not.
+    """Return the closed range of values for which a claim is true; None if its null distribution is missing.
 
     ``threshold`` is a number, "low..high" (between), or a percentage around the published value (near). ``margin``
-    widens what counts as equal to the null or to the threshold (equals), see `room_of`.
+    widens the null or the threshold (equals), see `room_of`.
     """
     if comparison.endswith("null"):
         if null is None:
@@ -330,7 +330,7 @@ def sameness(
     bound: float = math.nan,
     threshold: str = "",
 ) -> tuple[float, float] | None:
-    """The closed range of values that are equivalent to what a claim names; None where it names nothing to equal."""
+    """Return the closed range of values equivalent to a claim's value; None if it has no value to equal."""
     if comparison in ("near", "equals"):
         return allowed
     if margin and threshold and comparison in ("<", "<=", ">", ">="):
@@ -344,10 +344,10 @@ def sameness(
 def decide(
     finding: Finding, allowed: tuple[float, float] | None, same: tuple[float, float] | None = None
 ) -> str:
-    """Equivalent where the interval lies inside ``same``, holds inside the allowed range, fails outside it.
+    """Decide a verdict: equivalent for an interval inside ``same``, holds inside the allowed range, fails outside.
 
-    Undecided where it lies across, or is absent. With 95 % intervals each of these is a pair of one-sided tests (of
-    equivalence: TOST) at 2.5 %.
+    An interval across a bound, or none, is undecided. With 95 % intervals each decision is a pair of one-sided tests
+    (of equivalence: TOST) at 2.5 %.
     """
     if allowed is None or math.isnan(finding.low) or math.isnan(finding.high):
         return UNDECIDED
@@ -359,7 +359,7 @@ def decide(
 
 
 def refuted_by_equality(comparison: str) -> bool:
-    """Whether a claim says that something is more or less than what it is held against: to be equal refutes it."""
+    """Return whether equality refutes a claim, as it does one about more or less."""
     return comparison not in ("near", "equals", "<= null")
 
 
@@ -372,16 +372,15 @@ def evidence(
 ) -> tuple[dict[str, tuple[int, ...]], str]:
     """Return the seeds fixed beforehand that decide a claim about trained models, and a sentence about them.
 
-    Those of the first stage decide where all of them are there of every model that the claim compares; those of the
-    second stage join when all of them are. Until then the seeds that had been seen answer (the mapping is empty), and
-    nothing is read of those that are there: a look at some would choose when to stop. Where one model has fewer fixed
-    seeds than another, those that all of them have decide.
+    The first stage decides once all its seeds are trained for every compared model; the second stage joins when it is
+    complete. Until then the exploratory seeds decide (the mapping is empty), and the confirmatory ones are not read: a
+    look at some would choose when to stop. If models have different numbers of fixed seeds, their common ones decide.
 
     Args:
-        names: the models that are compared.
+        names: the compared models.
         fixed: the confirmatory seeds of every model, of the first stage.
-        trained: those that are there.
-        what: what was done with them.
+        trained: the available seeds.
+        what: the verb for the sentence.
         continued: the seeds of the second stage, of every model that has one.
     """
     common = set.intersection(*(set(fixed.get(name, ())) for name in names))
@@ -398,17 +397,17 @@ def evidence(
 
 
 class Judgement(NamedTuple):
-    """A verdict, what it was decided against, and how surely."""
+    """A verdict with its null distribution and p."""
 
     verdict: str
     null: NullBand | None
     p: float
     words: str
     tests: int = 1
-    """For how many nulls ``p`` is corrected."""
+    """Number of nulls that ``p`` is corrected for."""
 
 
-# What decides where two nulls do not agree: a claim must hold against each.
+# Order of precedence where two nulls disagree: a claim must hold against each.
 _WORST = {
     **dict.fromkeys(("> null", "< null"), (FAILS, EQUIVALENT, UNDECIDED, HOLDS)),
     "<= null": (FAILS, UNDECIDED, EQUIVALENT, HOLDS),
@@ -425,7 +424,7 @@ def against_nulls(
     *,
     ratio: bool = False,
 ) -> Judgement:
-    """The verdict on a claim about noise: it must hold against every null that applies; words say what each gives.
+    """Decide a claim about noise, which must hold against every applicable null; ``words`` lists each verdict.
 
     ``p_of`` is as in `probability`.
     """
@@ -442,7 +441,7 @@ def against_nulls(
         return Judgement(UNDECIDED, None, math.nan, "")
     worst = min(judged, key=lambda judgement: _WORST[comparison].index(judgement.verdict))
     ps = [judgement.p for judgement in judged if judgement.verdict == worst.verdict]
-    # to hold against all is the least sure of them; one of several that it fails against, Bonferroni's
+    # holding against all: the largest p; failing against one of several: Bonferroni's correction
     tests = 1 if len(ps) == len(judged) else len(judged)
     least = max(ps) if tests == 1 else min(1.0, min(ps) * tests)
     return worst._replace(p=least, words="; ".join(judgement.words for judgement in judged), tests=tests)
@@ -455,10 +454,10 @@ def probability(
     *,
     ratio: bool = False,
 ) -> float:
-    """Two-sided p of the end of the allowed range that an interval has to leave behind for its verdict.
+    """Return the two-sided p of the end of the allowed range that decides the verdict.
 
-    Inside the range the larger of both ends' (two one-sided tests); outside, that of the nearer end. ``p_of`` gives
-    the p of one number; without it the interval is inverted (`p_value`).
+    Inside the range it is the larger p of both ends (two one-sided tests); outside, that of the nearer end. ``p_of``
+    returns the p of one number; without it the interval is inverted (`p_value`).
     """
     if allowed is None or math.isnan(finding.low):
         return math.nan
@@ -470,10 +469,9 @@ def probability(
 
 
 def outcome(claim: Mapping[str, Any]) -> str:
-    """Return what the verdict of a row says of its claim, one of `OUTCOMES`.
+    """Return the outcome of a row's claim, one of `OUTCOMES`.
 
-    "Equivalent within the margin" supports a claim that names a value to be equal to, and refutes a claim that says
-    more or less than that value.
+    "Equivalent within the margin" supports a claim of equality, and refutes a claim of more or less.
     """
     if claim["verdict"] == EQUIVALENT:
         return FAILS if refuted_by_equality(claim["comparison"]) else HOLDS
@@ -481,9 +479,9 @@ def outcome(claim: Mapping[str, Any]) -> str:
 
 
 def noise_passes(claim: Mapping[str, Any]) -> bool:
-    """Return whether the null distribution of a row meets the claim: its whole range lies in the allowed range.
+    """Return whether the whole null range of a row is inside the claim's allowed range.
 
-    A claim that is compared with its null already cannot be met by it.
+    A claim that is compared with its null cannot be met by it.
     """
     if claim["comparison"].endswith("null") or pd.isna(claim["null_mean"]):
         return False
@@ -496,15 +494,15 @@ def noise_passes(claim: Mapping[str, Any]) -> bool:
 
 
 def band_passes(null: NullBand, allowed: tuple[float, float] | None) -> bool:
-    """Return whether the whole range of a null distribution lies in the allowed range."""
+    """Return whether the whole range of a null distribution is inside the allowed range."""
     return allowed is not None and allowed[0] <= null.low and null.high <= allowed[1]
 
 
 def controlled(claims: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the verdicts of its supported claims after both controls, noise and random weights.
+    """Apply both controls, noise and random weights, to the verdicts of supported claims.
 
     A supported claim whose null distribution passes too is not diagnostic. One that untrained weights support too
-    holds also of random weights. Noise goes first: a threshold that noise meets tests nothing. The controls come after
+    holds also of random weights. Noise goes first: a threshold that noise meets tests nothing. The controls run after
     `adjusted`, so that they change no family.
     """
     claims = claims.copy()
@@ -520,7 +518,7 @@ def controlled(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(claims: pd.DataFrame) -> pd.DataFrame:
-    """What totals speak of: one interpretation of every claim, and none that mathematics or counting decide."""
+    """Select the rows of totals: one interpretation of every claim, without claims of mathematics or counts."""
     return claims[claims["primary"].astype(bool) & claims["kind"].fillna("").eq("")]
 
 
@@ -541,8 +539,8 @@ def holm(ps: pd.Series) -> np.ndarray:
 def adjusted(claims: pd.DataFrame) -> pd.DataFrame:
     """Adjust the verdicts of a table by Holm's method, within each family (`FAMILY`) of counted claims.
 
-    A claim that is decided by itself and not beside the others is undecided, and ``why`` says so. Rows that are not
-    counted stay as they are: they are read by themselves. ``detectable`` is kept of what is undecided.
+    A claim that is decided by itself but not within its family is undecided, with the reason in ``why``. Rows that are
+    not counted stay as they are. ``detectable`` is kept for undecided claims.
 
     ``low_adjusted`` to ``high_adjusted`` is the interval at the level at which Holm judged a claim, 1 − α p/p_adjusted:
     it leaves out the end of the allowed range exactly where p_adjusted is below α.
@@ -569,10 +567,10 @@ def adjusted(claims: pd.DataFrame) -> pd.DataFrame:
 def through_training(
     frame: pd.DataFrame, terms: tuple[Term, ...], over: str, epochs: Mapping[str, int]
 ) -> list[Finding]:
-    """A quantity over checkpoints, epoch by epoch ("every checkpoint"), or its change to the last.
+    """Return a quantity over checkpoints, epoch by epoch ("every checkpoint"), or its change to the last.
 
-    From the first, which is untrained, or from the first after the warm-up; taken input by input, as a ratio or a
-    difference.
+    The change starts at the first checkpoint, which is untrained, or at the first after the warm-up, and is taken per
+    input, as a ratio or a difference.
     """
     if over == "every checkpoint":
         order = sorted(epochs, key=epochs.__getitem__)
@@ -587,7 +585,7 @@ def through_training(
 def training_changes(
     frame: pd.DataFrame, terms: tuple[Term, ...], over: str, epochs: Mapping[str, int]
 ) -> pd.Series:
-    """Ratio or difference of a quantity at the ends of training, input by input (see `through_training`)."""
+    """Return the ratio or difference of a quantity at the ends of training, per input (see `through_training`)."""
     warm = after_warm_up(list(epochs.values())) if over.endswith("warm-up") else min(epochs.values())
     order = sorted((name for name in epochs if epochs[name] >= warm), key=epochs.__getitem__)
     ends = [per_input(frame[frame["checkpoint"] == order[end]], terms) for end in (0, -1)]
@@ -596,14 +594,14 @@ def training_changes(
 
 
 def after_warm_up(epochs: Sequence[int]) -> int:
-    """The first of these epochs in which the learning rate falls: the recipes let it rise for a tenth of training."""
+    """Return the first epoch with a falling learning rate: in the recipes it rises for a tenth of training."""
     return min(epoch for epoch in epochs if epoch >= 0.1 * max(epochs))
 
 
 def weakest(findings: list[Finding], allowed: tuple[float, float] | None) -> tuple[Finding, str]:
-    """The verdict on all findings together, and the finding it rests on: one failure fails, one doubt is undecided.
+    """Return the deciding finding and the verdict on all findings: one failure fails, one doubt is undecided.
 
-    Of several with the same verdict it is the one whose interval leaves least room inside the allowed range.
+    Among several with the same verdict it is the one whose interval leaves least room inside the allowed range.
     """
     judged = [(decide(finding, allowed), finding) for finding in findings]
     worst = next(

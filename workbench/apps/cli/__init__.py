@@ -1,4 +1,4 @@
-"""The command line: `cli` is the tree of commands, `main` what the installed command calls."""
+"""The command line: `cli` is the tree of commands, `main` the entry point."""
 
 from workbench.apps.cli.command import cli, main
 

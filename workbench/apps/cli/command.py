@@ -46,7 +46,7 @@ def cli(debug: bool) -> None:
     """Look inside any transformer's attention, test what papers claim, print the figure.
 
     \b
-    workbench demo                                     every head of a small model, in a page of its own
+    workbench demo                                     every head of a small model, in one page
     workbench explore                                  look inside a layer, in JupyterLab
     workbench render                                   every figure, into figures/index.html
     workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -o spectrum.csv
@@ -63,10 +63,10 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: a user's mistake ends in one clear line and an exit status, never in a traceback."""
+    """Run the command line: a user's mistake ends in one clear line and an exit status, never in a traceback."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments or bool(os.environ.get("WORKBENCH_DEBUG"))
-    # The flag is honoured wherever it stands, since it is added to a command that has just failed.
+    # The flag may be anywhere, since it is added to a command that has just failed.
     arguments = [word for word in arguments if word != "--debug"]
     look.WARNED.clear()
     warnings.showwarning = _warn  # ty: ignore[invalid-assignment] - Python documents it as the hook to replace
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; what was finished is kept", err=True)
+        click.echo("interrupted; finished work is kept", err=True)
         status = 130
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: nothing is wrong, and nothing can be printed.
@@ -110,7 +110,7 @@ def _warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning of ours as one line, without the place in the code; one of a library as Python shows it."""
+    """Print our warnings as one line, without their position in the code, and a library's as Python does."""
     if Path(filename).is_relative_to(Path(__file__).parents[2]):
         look.WARNED.add(str(message))
         click.echo(f"warning: {message}", err=True)

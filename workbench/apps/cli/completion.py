@@ -29,25 +29,25 @@ complete -o default -F %(complete_func)s %(prog_name)s
 
 @add_completion_class
 class Bash(BashComplete):
-    """Bash breaks words at : and =, which stand in our names (bundled:digits, max_rank=8): so read the whole line."""
+    """Completion that reads the whole line: bash splits words at : and =, which are part of our names."""
 
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the cursor, and the one that it stands in."""
+        """Return the words before the cursor, and the word at the cursor."""
         line = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
         words = split_arg_string(line)[1:]
         return words, "" if line[-1:].isspace() or not words else words.pop()
 
     def complete(self) -> str:
-        """What bash puts in the place of what stands behind the last : or = before the cursor; files it finds."""
+        """Return the replacements for the text after the last : or = before the cursor; bash completes files."""
         words, typed = self.get_completion_args()
         start = max(typed.rfind(":"), typed.rfind("=")) + 1
         items = self.get_completions(words, typed)
         return "\n".join(item.value[start:] for item in items if item.type == "plain")
 
     def source(self) -> str:
-        """The script; click's own looks for the version of bash, which is no matter here."""
+        """Return the script; click's own checks the version of bash, which is not needed here."""
         return ShellComplete.source(self)
 
 

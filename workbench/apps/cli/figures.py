@@ -28,7 +28,7 @@ from workbench.core.errors import MissingResource
 
 
 @click.command()
-@out_file("Where the page goes: .html. [default: a new folder for temporary files]")
+@out_file("File of the page: .html. [default: a new folder for temporary files]")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 def demo(out: str | None, no_browser: bool) -> None:
     """Show every attention head of a small bundled model on images of digits, in one page that needs no network.
@@ -84,14 +84,16 @@ def notebooks(as_json: bool) -> None:
 @click.option("--preset", type=click.Choice(["quick", "default", "paper"]), default="default", show_default=True,
               help="Seconds; minutes; the papers' models and sample sizes.")  # fmt: skip
 @click.option("--formats", type=FORMATS, metavar="LIST", default="pdf,svg,png,html", show_default=True,
-              help="What to export, separated by commas.")  # fmt: skip
+              help="Formats to export, separated by commas.")  # fmt: skip
 @theme_option
 @device_option
 @out_folder("The folder of the gallery.", default="figures", show_default=True)
 @workers_option
 @restart_option
 @click.option(
-    "--check", is_flag=True, help="Render nothing: list device, weights and data, and what is missing."
+    "--check",
+    is_flag=True,
+    help="Render nothing: list device, weights and data, and which of them are missing.",
 )
 @json_option
 def render(
@@ -104,9 +106,9 @@ def render(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Render figure notebooks (all, or those named) into a gallery; parameters are given as papermill takes them.
+    """Render figure notebooks (all, or those named) into a gallery, with parameters as in papermill.
 
-    What is up to date is not rendered again, so that the same command goes on where it was interrupted.
+    Notebooks that are up to date are not rendered again, so the same command continues after an interruption.
 
     \b
     workbench render gram_spectra -p n 3 -p seed 1 --preset quick -o figures
@@ -131,7 +133,7 @@ def render(
 def _print_needs(
     names: list[str] | None, parameters: dict[str, Any], preset: str, device: str | None, as_json: bool
 ) -> None:
-    """Print what a render would need; status 3, of what this machine lacks, where something is missing."""
+    """Print the needs of a render; exit with status 3 if something is missing."""
     from workbench.apps.rendering.needs import MISSING, render_needs
 
     needs = render_needs(names, parameters=parameters, preset=preset, device=device)
@@ -149,7 +151,7 @@ def _print_needs(
     "--trust", is_flag=True, help="Run the notebook that the file names, though it is not a bundled one."
 )
 def reproduce(provenance: str, out: str | None, trust: bool) -> None:
-    """Draw a figure again from its provenance, and say whether it came out the same.
+    """Draw a figure again from its provenance, and compare both.
 
     \b
     workbench reproduce figures/gram_spectra.json
@@ -164,7 +166,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 
 @click.command()
 @click.argument("figure", required=False, type=click.Path(dir_okay=False), metavar="[FIGURE]")
-@click.option("--app", is_flag=True, help="The explorer alone, as a page (voila).")
+@click.option("--app", is_flag=True, help="Only the explorer, as a page (voila).")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False),
@@ -179,7 +181,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     "--inputs",
     type=INPUTS,
     metavar="SPEC",
-    help="With --save: where the input is from. [default: what is bundled]",
+    help="With --save: the source of the input. [default: bundled inputs]",
 )
 @click.option(
     "--index", type=click.IntRange(0), metavar="NUMBER", help="With --save: which of the inputs. [default: 0]"
@@ -196,12 +198,14 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     "--generate",
     type=click.IntRange(1, 256),
     metavar="NUMBER",
-    help="With --save: a language model continues its text by so many tokens, to be stepped through.",
+    help="With --save: number of tokens by which a language model continues its text, to step through.",
 )
-@analysis_option("With --save: what it says of heads and layers is shown, too. May be repeated.")
+@analysis_option(
+    "With --save: an analysis whose results for heads and layers are shown, too. May be repeated."
+)
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
-              help="Where it is served. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip
+              help="Port of the server. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 def explore(
     figure: str | None,
@@ -216,7 +220,7 @@ def explore(
     device: str | None,
     **address: Any,
 ) -> None:
-    """Open the explorer notebook in JupyterLab, or the explorer alone as a page (a token guards both).
+    """Open the explorer notebook in JupyterLab, or only the explorer as a page (a token guards both).
 
     FIGURE is a file of a saved figure (PNG, SVG, PDF, HTML, JSON or CSV): the explorer opens at the model, inputs,
     layer and head that it shows.
@@ -248,7 +252,7 @@ def _save_explorer(
     generate: int,
     device: str | None,
 ) -> None:
-    """Write the page of an address: of a saved figure, changed by what was given."""
+    """Write the page of a location: that of a saved figure, updated by the options."""
     from workbench.apps.explorer import Explorer
     from workbench.apps.explorer.address import address_of_figure
     from workbench.apps.explorer.explorer import with_weights

@@ -1,4 +1,4 @@
-"""Commands that look: what there is, what a model does on its inputs, what the papers claim."""
+"""Commands that list names, analyze and capture models, compare captures, and test claims."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from workbench.analyses.registry import Per
 
 WARNED: set[str] = set()
-"""Warnings that were printed; a note that says the same is not printed again."""
+"""Warnings that were printed; the same text is not printed again as a note."""
 
 
 @click.command()
@@ -64,7 +64,7 @@ def models(as_json: bool) -> None:
 @click.command()
 @json_option
 def analyses(as_json: bool) -> None:
-    """List the analyses: what each asks, the sites it reads, its options and their defaults.
+    """List the analyses: title, sites, options and their defaults.
 
     \b
     workbench analyses --json
@@ -161,7 +161,7 @@ def _analysis_tables() -> Tables:
     "--cache/--no-cache", default=None,
     help="Keep the result, and find it again. [default: WORKBENCH_CACHE_RESULTS, else not]",
 )  # fmt: skip
-@out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
+@out_file("File of the result: .parquet, .csv, .json or .tex.", required=True)
 def analyze(
     name: str,
     per: Per | None,
@@ -198,8 +198,8 @@ def analyze(
 @click.option("--sites", type=SITES, metavar="LIST", default="q,k,v", show_default=True,
               help="Which tensors of every layer, separated by commas.")  # fmt: skip
 @click.option("--generate", type=click.IntRange(min=1), metavar="NUMBER",
-              help="Continue the texts by so many tokens, and capture each of these, and its logits.")  # fmt: skip
-@out_file("Where the capture goes: a .safetensors file.", required=True)
+              help="Continue the texts by this number of tokens, and capture each with its logits.")  # fmt: skip
+@out_file("File of the capture: .safetensors.", required=True)
 def capture(settings: dict[str, Any], sites: list[str], generate: int | None, out: str) -> None:
     """Write the queries, keys and values (or other sites) of every layer to a file.
 
@@ -227,7 +227,7 @@ def capture(settings: dict[str, Any], sites: list[str], generate: int | None, ou
         layers = _layers_with(captured, site)
         if site != "mask" and len(layers) < len(captured):
             some = ", ".join(map(str, layers))
-            where = f"only layer{'s' * (len(layers) > 1)} {some}" if some else "no layer"
+            where = f"only layer{'s' if len(layers) > 1 else ''} {some}" if some else "no layer"
             print_notes([f"{where} of this attention has {site}"])
 
 
@@ -298,7 +298,7 @@ why_option = click.option(
     "--untrained",
     type=click.IntRange(min=0),
     metavar="N",
-    help="How many untrained weights of the model are measured beside it; 0 for none. [default: 6]",
+    help="Number of untrained weights of the model to measure too; 0 for none. [default: 6]",
 )
 @primary_option
 @why_option
@@ -314,7 +314,7 @@ def claims(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Measure what the papers claim, and say which claims hold.
+    """Measure the papers' claims, and list which of them hold.
 
     \b
     workbench claims --paper saritas2025 -m bundled:digits-vit -i bundled:digits
@@ -334,7 +334,7 @@ def claims(
 def print_claims(
     frame: pd.DataFrame, title: str, primary: bool, why: bool, out: str | None, as_json: bool
 ) -> None:
-    """Print claims with their verdicts, or those that count alone, and write them where a place is given."""
+    """Print claims with their verdicts, or only those that count, and write them if a path is given."""
     from workbench.papers.verdicts import counted
 
     selection = counted(frame) if primary else frame
@@ -349,7 +349,7 @@ def print_claims(
 
 
 def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
-    """Return the cells of a claim in the printed table: an interval is one cell, missing values are empty."""
+    """Return the cells of a claim in the printed table; an interval is one cell."""
 
     def interval(middle: str, low: str, high: str) -> str:
         if claim[middle] != claim[middle] or claim[middle] is None:

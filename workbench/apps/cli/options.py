@@ -1,7 +1,7 @@
-"""The options that commands share, each said once: one name, one meaning, everywhere (docs/cli.md has the table).
+"""Options that commands share, each defined once (docs/cli.md has the table).
 
-Names that are known somewhere (analyses, protocols, notebooks …) are looked up when an option is read or completed, so
-that ``--help`` imports nothing heavy.
+Lists of names (analyses, protocols, notebooks …) are looked up when an option is read or completed, so that ``--help``
+imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ RUN_SETTINGS = tuple(name for name in SETTINGS if name != "name")
 
 
 class Known(click.ParamType):
-    """Names that are known, looked up late: a table as "module:NAME", or a function that lists them.
+    """A name from a list that is looked up late: a table as "module:NAME", or a function.
 
-    With ``more`` other words are taken too; with ``several`` A,B is a list.
+    ``more`` accepts other words too; ``several`` reads A,B as a list.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Known(click.ParamType):
         self.name, self.source, self.more, self.several = kind, names, more, several
 
     def names(self) -> list[str]:
-        """The names, now."""
+        """Return the current names."""
         if not isinstance(self.source, str):
             return [*self.source()]
         module, _, table = self.source.partition(":")
         return [*getattr(importlib.import_module(f"workbench.{module}"), table)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name, or the list of names; raises `UnknownName`."""
+        """Return the name, or the list of names; raises `UnknownName`."""
         words = [word.strip() for word in value.split(",") if word.strip()] if self.several else [value]
         names = [] if self.more else self.names()
         for word in words:
@@ -65,7 +65,7 @@ class Known(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin like what is typed."""
+        """Return the names that start with the typed text."""
         before, comma, last = incomplete.rpartition(",") if self.several else ("", "", incomplete)
         return [CompletionItem(before + comma + name) for name in self.names() if name.startswith(last)]
 
@@ -104,7 +104,7 @@ class _Count(click.ParamType):
     name = "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """The number, or "all"."""
+        """Return the number, or "all"."""
         if value == "all":
             return value
         if not str(value).isdecimal() or int(value) < 1:
@@ -113,7 +113,7 @@ class _Count(click.ParamType):
 
 
 class _Setting(click.ParamType):
-    """KEY=VALUE; the keys that there are complete themselves."""
+    """KEY=VALUE, with completion of the keys."""
 
     name = "KEY=VALUE"
 
@@ -123,7 +123,7 @@ class _Setting(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """The key, and the text that its option reads."""
+        """Return the key, and the text that its option reads."""
         key, equals, text = value.partition("=")
         if not equals or not key.strip():
             self.fail(f"{value!r} is not written KEY=VALUE, as in max_rank=8.", param, ctx)
@@ -132,10 +132,10 @@ class _Setting(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The keys of the analysis, variant or protocol that was named before."""
+        """Return the keys of the analysis, variant or protocol that precedes the option."""
         parameters = dict(ctx.params)
         arguments = [item.name for item in ctx.command.params if isinstance(item, click.Argument)]
-        # a line that ends in -s is no whole command yet: click leaves its arguments unread
+        # a line that ends in -s is an incomplete command: click leaves its arguments unread
         parameters |= {
             name: word for name, word in zip(arguments, ctx.args, strict=False) if not parameters.get(name)
         }
@@ -146,10 +146,10 @@ class _Setting(click.ParamType):
 def read_settings(
     owner: str, typed: Settings, options: Mapping[str, Any], *, repeated: bool = False
 ) -> dict[str, Any]:
-    """What texts typed as KEY=VALUE mean for the options of ``owner``, each read as its option says.
+    """Parse texts typed as KEY=VALUE by the options of ``owner``.
 
-    With ``repeated`` a key may be set several times, and its values come as a list. Raises `InputError` for a key that
-    there is not, listing those that there are, and for one that is set twice.
+    With ``repeated`` a key may be set several times, and its values come as a list. Raises `InputError` for an unknown
+    key, with a list of the known ones, and for a key that is set twice.
     """
     from workbench.core.options import literal, read_options
 
@@ -163,7 +163,7 @@ def read_settings(
             raise InputError(f"{owner} has no option {key!r}; {guess}{known_options}")
         if hasattr(options[key], "takes"):
             value = read_options({key: text}, options)[key]
-        else:  # an option that says nothing of its values: a text stays one where the default is a text
+        else:  # an option without declared values: a text stays one if the default is a text
             value = text if isinstance(options[key].default, str) else literal(text)
         if repeated:
             read.setdefault(key, []).append(value)
@@ -175,7 +175,7 @@ def read_settings(
 
 
 def written(value: Any) -> str:
-    """A value as --set takes it."""
+    """Format a value as --set takes it."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
@@ -199,14 +199,14 @@ def _repeatable(text: str, several: bool) -> dict[str, Any]:
 
 
 _TYPES = {"model": MODEL, "inputs": INPUTS, "n": _Count()}
-"""Settings whose values complete or have words of their own; for the others the annotation says enough."""
+"""Settings whose values complete or have special words; the annotation suffices for the others."""
 _SHORT = {"model": ("-m",), "inputs": ("-i",)}
 
 
 def setting_option(
     name: str, text: str | None = None, *, several: bool = False, required: bool = False
 ) -> Decorator:
-    """The option of one field of `RunSettings`: its default, values and meaning, unless another ``text`` is given.
+    """Build the option of one field of `RunSettings`, with its default, values and help (or another ``text``).
 
     A model and inputs may be repeated where a command takes ``several``.
     """
@@ -234,29 +234,29 @@ model_option, inputs_option = partial(setting_option, "model"), partial(setting_
 
 
 def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> Decorator:
-    """``--set KEY=VALUE``; ``owner`` gives the options that there are, from what was typed before."""
+    """Build ``--set KEY=VALUE``; ``owner`` returns the available options from the parameters typed before."""
     kind, text = _Setting(owner), f"{text} May be repeated."
     return click.option("-s", "--set", "typed", type=kind, metavar="KEY=VALUE", multiple=True, help=text)
 
 
 def analysis_option(text: str, **more: Any) -> Decorator:
-    """``--analysis``, of commands that take several."""
+    """Build ``--analysis`` for commands that take several."""
     kind: dict[str, Any] = {"type": ANALYSIS, "metavar": "NAME", "multiple": True, "help": text}
     return click.option("-a", "--analysis", "analyses", **kind, **more)
 
 
 def out_file(text: str, **more: Any) -> Decorator:
-    """``--out`` of a command that writes one file."""
+    """Build ``--out`` for a command that writes one file."""
     return click.option("-o", "--out", type=click.Path(dir_okay=False), metavar="FILE", help=text, **more)
 
 
 def out_folder(text: str, **more: Any) -> Decorator:
-    """``--out`` of a command that writes a folder."""
+    """Build ``--out`` for a command that writes a folder."""
     return click.option("-o", "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=text, **more)
 
 
 def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> Decorator:
-    """An option that is a whole number."""
+    """Build an option that is a whole number."""
     attributes: dict[str, Any] = {
         "show_default": "default" in more,
         "type": click.IntRange(min=least),
@@ -272,7 +272,7 @@ workers_option = number_option("--workers", "How many processes work at a time."
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")
 restart_option = click.option(
     "--restart", is_flag=True,
-    help="Begin anew; the old folder is moved aside, to FOLDER.before-1. [default: go on with what it holds]",
+    help="Start over; the old folder is moved aside, to FOLDER.before-1. [default: continue]",
 )  # fmt: skip
 max_time_option = click.option(
     "--max-time", metavar="TIME", help="Begin nothing more after 90s, 30m or 8h, and end cleanly."
@@ -284,7 +284,7 @@ theme_option = click.option(
 
 
 def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
-    """The options of `RUN_SETTINGS`, handed to the command as one mapping ``settings``."""
+    """Add the options of `RUN_SETTINGS`, passed to the command as one mapping ``settings``."""
     names = [name for name in RUN_SETTINGS if name not in without]
     repeated: dict[str, Any] = {"several": several, "required": required}
 

@@ -1,4 +1,4 @@
-"""What commands print, and what they check before they begin."""
+"""Output of commands, and their checks before they begin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 from workbench.core.errors import InputError
 
 Tables = list[tuple[str, list[tuple[str, str]]]]
-"""Headings, each with rows of a term and what it means."""
+"""Headings, each with rows of a term and its meaning."""
 
 
 class WithTables(click.Command):
-    """A command whose help ends with tables that the package holds, read when the help is asked for."""
+    """A command whose help ends with tables, which are read when the help is printed."""
 
     def __init__(self, *arguments: Any, tables: Callable[[], Tables], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -31,7 +31,7 @@ class WithTables(click.Command):
 
 
 def option_rows(name: str, title: str, options: Any) -> list[tuple[str, str]]:
-    """An analysis or variant with its options below it, as rows of a table in a help."""
+    """List an analysis or variant with its options below it, as rows of a help table."""
     from workbench.apps.cli.options import written
 
     rows = [(f"  {key}={written(option.default)}", option.help) for key, option in options.items()]
@@ -46,7 +46,7 @@ def print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool = Fals
     from rich.console import Console
     from rich.table import Table
 
-    # A pipe has no width of its own; a table cut at 80 columns would lose what it is read for.
+    # A pipe has no width, and a table cut at 80 columns would lose information.
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
     table = Table(title=title, title_justify="left", header_style="bold", show_lines=False)
     for name in rows[0] if rows else ():
@@ -58,12 +58,12 @@ def print_table(rows: Sequence[dict[str, Any]], title: str, as_json: bool = Fals
 
 
 def records_of(frame: Any) -> list[dict[str, Any]]:
-    """Rows of a frame, None where there is no value, as JSON has it."""
+    """Convert the rows of a frame to JSON records, with None for missing values."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
-    """Raise where a result could not be written after all the work: another ending, or a place that takes no file."""
+    """Raise before the work if its result could not be written: a wrong suffix, or an unwritable path."""
     from workbench.core.files import check_writable
 
     if out is None:
@@ -74,7 +74,7 @@ def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
 
 
 def write_csv(frame: Any, out: str | Path | None) -> None:
-    """Write a frame's rows, where a place is given."""
+    """Write a frame's rows, if a path is given."""
     from workbench.core.files import atomic_write
     from workbench.frames.tables import csv_bytes
 
@@ -83,6 +83,6 @@ def write_csv(frame: Any, out: str | Path | None) -> None:
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print what a reader of the numbers should know, to standard error."""
+    """Print notes on the numbers to standard error."""
     for note in notes:
         click.echo(f"note: {note}", err=True)

@@ -1,4 +1,4 @@
-"""Commands for thousands of inputs: run a sweep, look how far it is, read what it found."""
+"""Commands for thousands of inputs: run a sweep, show its status, read its results."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ PER_INPUT = "per_input"
 
 @click.group()
 def sweep() -> None:
-    """Run analyses of many models over many inputs in shards; look how far a sweep is; read its results."""
+    """Run analyses of many models over many inputs in shards; show the status of a sweep; read its results."""
 
 
 def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """KEY of every analysis that is named, and ANALYSIS.KEY of one."""
+    """Return KEY for every named analysis, and ANALYSIS.KEY for one."""
     from workbench.analyses.registry import ANALYSES
 
     options: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def run(
 def requested_analyses(
     names: Sequence[str], typed: Settings
 ) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
-    """Every analysis with every combination of the values of its options; and whether rows per input are kept.
+    """Expand every analysis by every combination of its option values; also return whether rows per input are kept.
 
     Raises InputError for a key that no analysis has.
     """
@@ -131,7 +131,7 @@ def requested_analyses(
 @click.argument("folder", type=click.Path(file_okay=False))
 @json_option
 def status(folder: str, as_json: bool) -> None:
-    """Show how far the sweep in FOLDER is: done, failed, damaged, left, and the time that is left.
+    """Show the status of the sweep in FOLDER: done, failed, damaged, left, and the time left.
 
     \b
     workbench sweep status sweeps/digits
@@ -152,16 +152,16 @@ def _print_failures(failures: Mapping[str, str]) -> None:
 @click.argument("folder", type=click.Path(file_okay=False))
 @analysis_option("Only this analysis. May be repeated. [default: all of the sweep]")
 @model_option("Only this model of the sweep. [default: all]", several=True)
-@out_file("Where the result goes: .parquet, .csv, .json or .tex.", required=True)
+@out_file("File of the result: .parquet, .csv, .json or .tex.", required=True)
 @click.option(
     "--allow-partial",
     is_flag=True,
-    help="Also of fewer inputs than the sweep was asked for: parts that are missing or damaged are left out.",
+    help="Read an incomplete sweep: missing or damaged parts are left out.",
 )
 def read(
     folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: str, allow_partial: bool
 ) -> None:
-    """Write what the sweep in FOLDER has found as one tidy result.
+    """Write the results of the sweep in FOLDER as one tidy result.
 
     \b
     workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet

@@ -1,4 +1,4 @@
-"""Figure notebooks to a gallery, and a figure back to the same figure."""
+"""Rendering of figure notebooks into a gallery, and reproduction of single figures."""
 
 from workbench.apps.rendering.needs import Need, render_needs
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, read_notebook, read_parameters

@@ -1,4 +1,4 @@
-"""The page that shows every figure of a folder: `figures/index.html`."""
+"""The page with every figure of a folder: `figures/index.html`."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ class Entry:
     notebook: str | None
     parameters: dict[str, str]
     opens: bool
-    """Whether the explorer has a view of what it shows."""
+    """Whether the explorer has a view of this figure."""
     facts: dict[str, str] = field(default_factory=dict)
 
 
 class Gallery(NamedTuple):
-    """The page that was written, and the JSON files beside it that no render wrote."""
+    """The page, and the JSON files in its folder that no render wrote."""
 
     index: Path
     unknown: list[str]
 
 
 def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | None = None) -> Gallery:
-    """Write index.html from every figure's NAME.json in a folder; what failed is in `report`, else in report.json.
+    """Write index.html from every figure's NAME.json in a folder; failures are in `report`, else in report.json.
 
-    The page is one file: small images to choose from, and one figure at a time. It works from a disk, offline, with a
+    The page is one file with small images to choose from, and shows one figure at a time. It works offline, with a
     keyboard and a screen reader; only its search needs a script.
     Raises `MissingResource` where the folder cannot be written.
     """
@@ -95,7 +95,7 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
 
 
 def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
-    """Entries by the paper that their notebook is about, and within it by notebook; the groups that there are."""
+    """Group entries by the paper of their notebook, and within it by notebook; empty groups are left out."""
     from workbench.papers.published import PAPERS
 
     about = {name: _paper(path, PAPERS) for name, path in bundled_notebooks().items()}
@@ -106,19 +106,19 @@ def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
 
 
 def _paper(notebook: Path, papers: Sequence[str]) -> str:
-    """The paper that the first cell of a notebook names first."""
+    """Return the paper that the first cell of a notebook names first."""
     text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     named = [paper for paper in papers if paper in text]
     return min(named, key=text.index, default=OTHER)
 
 
 def _entry(path: Path) -> Entry | None:
-    """The entry of one NAME.json; None for a JSON file that is no figure's provenance."""
+    """Read the entry of one NAME.json; None for a JSON file that is no figure's provenance."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return _described(path, content) if content["schema"] == SCHEMA_VERSION else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None  # a file of the user's own, in a folder of theirs
+        return None  # a user's file in the same folder
 
 
 def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
@@ -152,7 +152,7 @@ def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
 
 
 def _facts(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Where the numbers come from, in a reader's words."""
+    """Describe the sources of a figure's numbers in words."""
     facts: dict[str, str] = {}
     for model in provenance["models"]:
         weights = f", weights {model['sha256'][:12]}" if model.get("sha256") else ""

@@ -1,8 +1,8 @@
-"""The kernels of notebooks: this Python's, and on Linux forked from a process that has imported what they need.
+"""The kernels of notebooks: this Python's, and on Linux forked from a process with their imports done.
 
 torch, timm and plotly take longer to import than most notebooks take to run. `multiprocessing` has a fork server that
 imports them once, and jupyter_client starts kernels through a provisioner: `ForkedKernels` brings the two together.
-Elsewhere, and where that server fails, a kernel is an interpreter of its own.
+Elsewhere, and where that server fails, a kernel is a separate interpreter.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from workbench.core.children import python, safe_path
 from workbench.core.files import sha256_file
 
 HELPERS = "WORKBENCH_HELPERS"
-"""The variable that tells a kernel the folder of its notebook."""
+"""The environment variable with the folder of a kernel's notebook."""
 MODULES = "WORKBENCH_MODULES"
-"""The variable that tells a kernel the file for the hashes of its local modules."""
+"""The environment variable with the file for the hashes of a kernel's local modules."""
 POSSIBLE = sys.platform == "linux"
 _PROVISIONER = "workbench-forked"  # its name among the entry points of pyproject.toml
 _IMPORTS = (
@@ -43,7 +43,7 @@ _IMPORTS = (
     "workbench.figures.export",
 )
 _CONTEXT = multiprocessing.get_context("forkserver" if POSSIBLE else "spawn")
-_PATH = [*sys.path]  # in the fork server its own, to which nothing was added
+_PATH = [*sys.path]  # in the fork server: its path, to which nothing was added
 
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ else:
 
 
 def import_early(imports: Sequence[str] = ()) -> None:
-    """Have this process's fork server import what every notebook needs, and `imports`, while we go on."""
+    """Make this process's fork server import the modules of every notebook, and `imports`, in the background."""
     import workbench.figures
 
     if not POSSIBLE:
@@ -63,7 +63,7 @@ def import_early(imports: Sequence[str] = ()) -> None:
     ]
     _CONTEXT.set_forkserver_preload([__name__, *_IMPORTS, *figures, *imports])
     folder, interrupt = tempfile.tempdir, signal.getsignal(signal.SIGINT)
-    tempfile.tempdir = short_folder()  # its socket lies there
+    tempfile.tempdir = short_folder()  # the folder of its socket
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for us, and would end it while it imports
     try:
         with safe_path():
@@ -74,13 +74,13 @@ def import_early(imports: Sequence[str] = ()) -> None:
 
 
 def short_folder() -> str | None:
-    """A folder for sockets, whose path the system limits to about 100 letters; macOS's own choice is long."""
+    """Return a folder for sockets, whose path the system limits to about 100 letters; macOS's default is long."""
     return "/tmp" if os.path.isdir("/tmp") and os.access("/tmp", os.W_OK) else None
 
 
 @contextlib.contextmanager
 def kernel_environment() -> Generator[dict[str, str]]:
-    """The environment of a Jupyter server whose kernels are ours."""
+    """Yield the environment of a Jupyter server whose kernels are ours."""
     with tempfile.TemporaryDirectory(prefix="workbench-", dir=short_folder()) as scratch:
         write_kernel(Path(scratch), forked=POSSIBLE)
         yield {"JUPYTER_PATH": os.pathsep.join([scratch, *filter(None, [os.environ.get("JUPYTER_PATH")])])}
@@ -101,7 +101,7 @@ def write_kernel(folder: Path, forked: bool) -> None:
 
 
 class ForkedKernels(LocalProvisioner):
-    """Starts kernels in processes that the fork server forks."""
+    """Provisioner that starts kernels in processes of the fork server."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Fork the process that `cmd` would have started."""
@@ -120,7 +120,7 @@ class ForkedKernels(LocalProvisioner):
 
 
 class _Kernel(_Process):
-    """A kernel, with the words that `subprocess` has for a process."""
+    """A kernel with the interface of a `subprocess` process."""
 
     stdin = stdout = stderr = None
 
@@ -140,10 +140,10 @@ class _Kernel(_Process):
             os.kill(self.pid, number)
 
     def run(self) -> None:
-        """Be the kernel, in the process that was forked."""
+        """Run the kernel in the forked process."""
         threading.Thread(target=_end_with_parent, daemon=True).start()
         os.setsid()
-        multiprocessing.set_start_method(None, force=True)  # cells choose anew how their processes start
+        multiprocessing.set_start_method(None, force=True)  # cells choose again how their processes start
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -153,7 +153,7 @@ class _Kernel(_Process):
 
 
 def _end_with_parent() -> None:
-    """Whoever started a kernel may be killed, and leaves it to nobody."""
+    """End the kernel with its parent process, which may be killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # this runs in a process of multiprocessing's
     parent.join()
@@ -168,7 +168,7 @@ class _LocalModules:
         self.hashes: dict[str, str] = {}
 
     def note(self, *_: Any) -> None:
-        """Add the modules that are loaded now; a module of the standard library or of a package is not local."""
+        """Add the loaded modules; those of the standard library and of packages are not local."""
         files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
         for file in {file for file in files if isinstance(file, str)} - self.seen:
             self.seen.add(file)
@@ -186,7 +186,7 @@ def _installed(file: Path) -> bool:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a kernel, which finds what lies beside its notebook and in its current folder after all that is installed."""
+    """Run a kernel that imports from its notebook's folder and the current folder after all installed packages."""
     from ipykernel.kernelapp import IPKernelApp
 
     sys.path += [*filter(None, [os.environ.get(HELPERS)]), ""]

@@ -1,6 +1,6 @@
-"""What notebooks need before they are rendered: a device, weights and data.
+"""Needs of notebooks before they are rendered: a device, weights and data.
 
-Nothing of it is listed by hand. A parameter names models, or inputs, where its default, a preset or its value is one.
+No list is kept by hand. A parameter names models, or inputs, if its default, a preset or its value is one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _N = 25  # inputs, where a notebook says nothing
 
 
 class Need(NamedTuple):
-    """A thing that a render needs.
+    """A device, weights or data that a render needs.
 
     ``kind`` is device, weights, data, hub or disk; ``state`` here, bundled, installed package, hub (to be fetched),
     random or missing.
@@ -37,7 +37,7 @@ class Need(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A model that runs over inputs; without any where its weights alone are read."""
+    """A model that runs over inputs; without inputs only its weights are read."""
 
     model: str
     checkpoint: str | None
@@ -52,11 +52,11 @@ def render_needs(
     preset: str = "default",
     device: str | None = None,
 ) -> list[Need]:
-    """Return what `render` with the same arguments needs: device, weights, data and disk.
+    """List the needs of `render` with the same arguments: device, weights, data and disk.
 
-    Weights are looked for and not read; the hub is asked whether it answers.
+    Weights are located and not read; the hub is only contacted.
 
-    Raises what `render` raises before anything runs.
+    Raises the errors of `render` before anything runs.
     """
     from workbench.models.loading import find_device
 
@@ -91,14 +91,14 @@ def _hardware(device: str) -> str:
     )
 
 
-# What parameters name ---------------------------------------------------------------------------------------
+# Names in parameters ----------------------------------------------------------------------------------------
 
 
 def passes_of(notebook: Notebook, values: Mapping[str, Any]) -> list[Pass]:
-    """Models and inputs that a notebook's parameters name, paired as notebooks pair them.
+    """Pair the models and inputs of a notebook's parameters as notebooks do.
 
-    ``text_model`` runs over ``text_inputs``, and so with any prefix that inputs have; every other model over the inputs
-    that are nobody's own. ``checkpoint`` is that of ``model``.
+    ``text_model`` runs over ``text_inputs``, and so with any prefix; every other model runs over the inputs without the
+    prefix of a model. ``checkpoint`` is that of ``model``.
     """
     models, inputs = roles(notebook, values)
     own_inputs = {name: _prefixed_name(name, "inputs") for name in models if name != "model"}
@@ -119,7 +119,7 @@ def passes_of(notebook: Notebook, values: Mapping[str, Any]) -> list[Pass]:
 
 
 def roles(notebook: Notebook, values: Mapping[str, Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The specs under each parameter that names models, and under each that names inputs."""
+    """Return the specs of each parameter that names models, and of each that names inputs."""
     models, inputs = {}, {}
     for name, parameter in notebook.parameters.items():
         presets = (preset.get(name) for preset in notebook.presets.values())
@@ -132,7 +132,7 @@ def roles(notebook: Notebook, values: Mapping[str, Any]) -> tuple[dict[str, list
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts of a value: itself, or those of a list or of the values of a table."""
+    """Return the texts of a value: itself, or those in a list or in a dict's values."""
     several = (
         value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
     )
@@ -158,17 +158,17 @@ def _names_inputs(text: str) -> bool:
 
 
 def _prefixed_name(model: str, what: str) -> str:
-    """``text_inputs`` for ``text_model``, ``masked_inputs`` for ``masked``."""
+    """Return ``text_inputs`` for ``text_model``, ``masked_inputs`` for ``masked``."""
     prefix = model.removesuffix("model").rstrip("_")
     return f"{prefix}_{what}" if prefix else what
 
 
 def _matching(specs: list[str], number: int, models: int) -> list[str]:
-    """One inputs spec for each model where there are as many, else all of them."""
+    """Return the inputs spec of a model if there is one per model, else all of them."""
     return [specs[number]] if len(specs) == models else specs
 
 
-# What is here -----------------------------------------------------------------------------------------------
+# Availability -----------------------------------------------------------------------------------------------
 
 
 def _weights(model: str, checkpoint: str | None, notebooks: int) -> Need:
@@ -211,7 +211,7 @@ def _data(spec: str, n: int, notebooks: int) -> Need:
 
 
 def _hub(needs: Iterable[Need]) -> Iterator[Need]:
-    """The hub, where something is to be fetched from it, and the room for that."""
+    """Yield the needs of a download: the hub and the disk space."""
     from workbench.models import hub
 
     away = [need for need in needs if need.state == HUB or (need.kind == "weights" and need.state == MISSING)]
@@ -240,4 +240,4 @@ def _hub(needs: Iterable[Need]) -> Iterator[Need]:
 
 
 def _for(notebooks: int) -> str:
-    return f"for {notebooks} notebook{'s' * (notebooks > 1)}"
+    return f"for {notebooks} notebook{'s' if notebooks > 1 else ''}"

@@ -1,4 +1,4 @@
-"""Figure notebooks before they run: which there are, what parameters they take, which values they accept."""
+"""Figure notebooks before they run: their list, their parameters and accepted values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.core.options import conforming, parsed, read_typed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})
-# What a value of one kind may stand in for: a whole number is a fine float, True is no number.
+# Accepted types of each kind: an integer is a valid float, True is no number.
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -52,7 +52,7 @@ class _Metadata(TypedDict, total=False):
 
 
 class _Stored(TypedDict):
-    """What is relied on of a notebook's file."""
+    """The fields of a notebook's file that readers rely on."""
 
     cells: list[_Cell]
     metadata: _Metadata
@@ -60,14 +60,14 @@ class _Stored(TypedDict):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One name of a notebook's parameters cell: its default and the kinds of value that it takes."""
+    """A parameter of a notebook's parameters cell: its default and the accepted kinds of value."""
 
     name: str
     default: Any
     kinds: frozenset[str]
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is of one of the kinds."""
+        """Return whether a value is of one of the kinds."""
         if "any" in self.kinds:
             return True
         if isinstance(value, bool):
@@ -89,7 +89,7 @@ class Notebook:
     sha256: str = field(default="", repr=False)
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Every parameter with its value in a run, given or by default; without the output folder."""
+        """Return the value of every parameter in a run, given or by default; without the output folder."""
         return {
             name: values.get(name, parameter.default)
             for name, parameter in self.parameters.items()
@@ -165,7 +165,7 @@ def _title(cells: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _parameters(source: str, path: Path) -> dict[str, Parameter]:
-    """Names assigned in the parameters cell.
+    """Read the names assigned in the parameters cell.
 
     Read from the syntax tree, since papermill's own inspection goes line by line and misses `a, b = 1, 2`.
     """
@@ -225,12 +225,12 @@ def _literal(node: ast.expr, path: Path) -> Any:
 
 
 def _kinds(default: Any) -> frozenset[str]:
-    """A default of None says nothing about the type, so any value is taken."""
+    """Return the accepted kinds by a default; None does not fix the type, so any value is accepted."""
     return ANY if default is None else frozenset({type(default).__name__}) & set(_TYPES) or ANY
 
 
 def _annotated(annotation: ast.expr) -> frozenset[str]:
-    """`int | None`, `"list[int] | str"`, `Optional[str]` to the kinds they name; anything else takes any value."""
+    """Return the kinds of an annotation such as `int | None` or `Optional[str]`; any other accepts any value."""
     if isinstance(annotation, ast.Constant):
         if annotation.value is None:
             return frozenset({"None"})
@@ -253,7 +253,7 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
 def find_notebooks(
     names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
 ) -> list[Notebook]:
-    """The notebooks asked for (several, or one), by bundled name or by path; for None all that are rendered.
+    """Find notebooks (several, or one) by bundled name or by path; for None all that are rendered.
 
     Raises:
         UnknownName: a name that is neither (the nearest ones are offered).
@@ -289,10 +289,10 @@ def find_notebooks(
 def resolve_parameters(
     notebooks: Iterable[Notebook], parameters: Mapping[str, Any], preset: str, named: bool
 ) -> dict[str, dict[str, Any]]:
-    """Values that each notebook is to run with: its preset, then what was given.
+    """Return the values for each notebook: its preset, updated by the parameters.
 
-    Where notebooks were named, each of them must take every given parameter. Where all are rendered, a parameter
-    goes to those that take it, and at least one must.
+    Named notebooks must each take every parameter. If all notebooks are rendered, a parameter goes to those that take
+    it, and at least one must.
 
     Raises:
         UnknownName: an unknown preset or parameter (the nearest ones are offered).
@@ -320,7 +320,7 @@ def resolve_parameters(
 
 
 def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Parameters from a YAML (or JSON) file: one mapping of names to values.
+    """Read parameters from a YAML (or JSON) file: one mapping of names to values.
 
     Raises:
         InputError: no such file, or something else in it.
@@ -336,7 +336,7 @@ def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_parameters(text: str, source: str) -> dict[str, Any]:
-    """Parameters from YAML (or JSON): one mapping of names to values.
+    """Parse parameters from YAML (or JSON): one mapping of names to values.
 
     Raises:
         InputError: something else, from this source.
@@ -344,7 +344,7 @@ def parse_parameters(text: str, source: str) -> dict[str, Any]:
     import yaml
 
     class Plain(yaml.SafeLoader):
-        """Without aliases: a few lines of them would be a value that fills the memory where it is written out."""
+        """A loader without aliases: a few lines of them could expand to fill the memory."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -367,9 +367,9 @@ def parse_parameters(text: str, source: str) -> dict[str, Any]:
 
 
 def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """What texts typed at a command line mean for the parameters of these notebooks (all for None).
+    """Parse texts typed at a command line for the parameters of these notebooks (all for None).
 
-    A parameter of several notebooks is read as all of them take it; one of none is for the check to refuse.
+    A parameter of several notebooks is parsed so that all accept it; unknown ones are left for the check to refuse.
     """
     pairs = [*pairs]
     notebooks = find_notebooks(names) if pairs else []

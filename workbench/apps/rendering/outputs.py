@@ -1,4 +1,4 @@
-"""What a static viewer shows of an executed notebook: the SVG beside each interactive figure."""
+"""Static images in executed notebooks: an SVG in addition to each interactive figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 
 def add_images(executed: Path, names: Iterable[str], out: Path) -> None:
-    """Put the SVG of every saved figure that an executed notebook shows beside its plotly output.
+    """Add the SVG of every saved figure to its plotly output in an executed notebook.
 
     A figure is found by its traces and layout. Outputs that have an SVG, and figures without one, stay as they are.
 

@@ -1,8 +1,8 @@
 """Notebooks one after another in a process: `python -m workbench.apps.rendering.process [--forked]`.
 
-Each line of standard input is a job: a notebook, its parameters, where the executed copy goes, the environment of its
-kernel. Each started code cell, and at the end the outcome, is one line of JSON on standard output. `--forked` has what
-the kernels need imported once, and forks them from there. `NotebookProcess` of `workbench.apps.rendering.run` is the
+Each line of standard input is a job: a notebook, its parameters, the path of the executed copy, the environment of its
+kernel. Each started code cell, and at the end the outcome, is one line of JSON on standard output. `--forked` imports
+the kernels' modules once, and forks the kernels from there. `NotebookProcess` of `workbench.apps.rendering.run` is the
 other end.
 """
 
@@ -32,9 +32,9 @@ from workbench.apps.rendering.kernels import import_early
 from workbench.core.leftovers import marker
 
 PARTIAL = "partial"
-"""Names the copies of notebooks that run, until they have ended (`core.leftovers`)."""
+"""Marker in the names of running notebooks' copies (`core.leftovers`)."""
 START_ATTEMPTS = 2
-# What most notebooks come to need besides: a second and more in every kernel that would import it for itself.
+# Further imports of most notebooks, which would take each kernel more than a second.
 _IMPORTS = (
     "scipy.stats", "pandas.io.formats.style", "pydantic.type_adapter", "rich.console", "plotly.io._renderers",
     "ipykernel.debugger", "narwhals._pandas_like.namespace", "workbench.runs.many",
@@ -49,8 +49,7 @@ _IMPORTS = (
 class LocalKernelManager(AsyncKernelManager):
     """Kernels reached through sockets in a private folder: TCP ports chosen by two processes at once collide.
 
-    Without a name of its own every kernel of a folder would use the same sockets, and two of them would wait for
-    each other's answers.
+    With one name, all kernels of a folder would share sockets, and two of them would wait for each other's answers.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -63,7 +62,7 @@ class LocalKernelManager(AsyncKernelManager):
 
 
 class WrittenOnce(NBClientEngine):
-    """papermill's engine, but the executed copy is written at its end, and not before and after every cell."""
+    """papermill's engine, which writes the executed copy once at the end, not before and after every cell."""
 
     @classmethod
     def execute_notebook(
@@ -71,7 +70,7 @@ class WrittenOnce(NBClientEngine):
     ) -> Any:
         try:
             return super().execute_notebook(nb, kernel_name, None, *more, **settings)
-        except BaseException:  # a kernel died, or all is stopped: what it has put out so far
+        except BaseException:  # a kernel died, or all is stopped: write the outputs so far
             write_ipynb(nb, output_path)
             raise
 
@@ -80,7 +79,7 @@ papermill_engines.register("written-once", WrittenOnce)
 
 
 def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Execute the notebook and say how it went; the executed copy is kept also where a cell failed."""
+    """Execute the notebook and return its outcome; the executed copy is kept even if a cell failed."""
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillException, PapermillExecutionError
@@ -131,7 +130,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
 
 
 def _forget_folders(copy: Path, job: dict[str, Any]) -> None:
-    """Let the executed copy name its files by their names, and the folder of figures as it lies from there."""
+    """Remove absolute paths from the executed copy: file names only, and the figures' folder as a relative path."""
     content = json.loads(copy.read_text(encoding="utf-8"))
     about = content["metadata"].get("papermill", {})
     about |= {"input_path": Path(job["notebook"]).name, "output_path": Path(job["executed"]).name}
@@ -145,7 +144,7 @@ def _forget_folders(copy: Path, job: dict[str, Any]) -> None:
 
 
 def _failure(error: BaseException, cell: int | None) -> dict[str, Any]:
-    """`cell` is the number that Jupyter shows before a code cell: In [cell]."""
+    """Build a failed outcome; `cell` is the number that Jupyter shows before a code cell: In [cell]."""
     return {"status": "failed", "cell": cell, "error": type(error).__name__, "message": str(error)}
 
 
@@ -154,10 +153,10 @@ def _stop(signum: int, frame: object) -> None:
 
 
 def _read(jobs: queue.SimpleQueue[str]) -> None:
-    """Hand on the lines of standard input; at its end, which is also that of whoever started us, so do we end."""
+    """Queue the lines of standard input; it ends with the parent process, and then this process ends too."""
     for line in sys.stdin:
         jobs.put(line)
-    jobs.put("")  # for between two jobs
+    jobs.put("")  # ends the loop between two jobs
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -165,7 +164,7 @@ def main() -> None:
     """Run the jobs that standard input names."""
     signal.signal(signal.SIGTERM, _stop)  # so that papermill shuts its kernel down on the way out
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what kernels and libraries print does not come between the answers
+    os.dup2(2, 1)  # output of kernels and libraries must not mix with the answers
     if "--forked" in sys.argv:
         import_early(_IMPORTS)
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()

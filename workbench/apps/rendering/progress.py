@@ -1,4 +1,4 @@
-"""What a render shows while it works."""
+"""Progress display of a render."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.apps.rendering.state import Outcome
 
 
 class Progress:
-    """A bar per notebook in a terminal, a line per finished notebook elsewhere, nothing if not wanted."""
+    """A bar per notebook in a terminal, a line per finished notebook elsewhere; nothing if not ``wanted``."""
 
     def __init__(self, wanted: bool) -> None:
         from rich.console import Console
@@ -23,7 +23,7 @@ class Progress:
 
     @contextmanager
     def running(self, notebooks: list[tuple[str, int]]) -> Generator[None]:
-        """While notebooks run."""
+        """Show the bars while notebooks run."""
         if not (self.wanted and self.console.is_terminal):
             yield
             return
@@ -37,7 +37,7 @@ class Progress:
         self.bars = None
 
     def cell(self, name: str, number: int) -> None:
-        """A notebook has reached a cell."""
+        """Update the bar of a notebook that has reached a cell."""
         if self.bars is not None:
             task = self.tasks[name]
             if number == 0:
@@ -47,7 +47,7 @@ class Progress:
             self.bars.update(task, completed=number, state=state)
 
     def finished(self, outcome: Outcome) -> None:
-        """A notebook and its exports are done."""
+        """Show the outcome of a notebook whose exports are done."""
         if self.bars is not None:
             task = self.tasks[outcome.name]
             self.bars.update(task, completed=self.cells[outcome.name], state=outcome.status)
@@ -58,6 +58,6 @@ class Progress:
             self.say(str(outcome))
 
     def say(self, text: str) -> None:
-        """A line, wherever the progress goes."""
+        """Print a line to the console of the bars."""
         if self.wanted:
             self.console.print(text)

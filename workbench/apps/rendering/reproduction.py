@@ -21,10 +21,10 @@ from workbench.models.loading import find_device
 
 @dataclass
 class Reproduction:
-    """A figure drawn again, beside the first one.
+    """A comparison of a redrawn figure with the first one.
 
-    ``difference`` is the largest relative difference of the data: 0 where it is the same, None where the tables
-    cannot be compared (the text then says why).
+    ``difference`` is the largest relative difference of the data: 0 for identical data, None if the tables cannot be
+    compared, with the reason in ``compared``.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Reproduction:
 
     @property
     def same(self) -> bool:
-        """Whether data and drawing are the same, bit for bit."""
+        """Return whether data and drawing are the same, bit for bit."""
         return self.same_data and self.same_figure
 
     def __str__(self) -> str:
@@ -54,20 +54,19 @@ class Reproduction:
 def reproduce(
     path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, trust: bool = False
 ) -> Reproduction:
-    """Draw a figure again from its provenance, in a folder of its own, and compare data and drawing.
+    """Draw a figure again from its provenance, in a separate folder, and compare data and drawing.
 
-    A bundled notebook is run from the package, also where it has changed since, which the comparison says.
+    A bundled notebook is run from the package, even if it has changed since, which the comparison reports.
 
     Args:
         path: a figure's NAME.json, or any of its files.
-        out: where to keep what was drawn, in the place of what is there, which is moved aside; by default it is
-            thrown away.
-        trust: run any other notebook that the provenance names, with all that its code does.
+        out: folder to keep the new figure in; its former content is moved aside. By default nothing is kept.
+        trust: run any other notebook that the provenance names, whatever its code does.
 
     Raises:
         InputError: no provenance, a figure that no notebook drew, a notebook that is not trusted, or one that is
             gone or takes other parameters now.
-        UnknownName: a bundled notebook that this version has not got.
+        UnknownName: a bundled notebook that this version does not have.
     """
     path = Path(path)
     first = read_provenance(path)
@@ -91,7 +90,7 @@ def reproduce(
             out=folder,
             formats=() if out is None else FORMATS,
             progress=False,
-            restart=True,  # also what is there unchanged is drawn again
+            restart=True,  # unchanged figures are drawn again, too
         )
         (outcome,) = report.outcomes
         if outcome.status != "done":
@@ -116,10 +115,10 @@ def reproduce(
 
 
 def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:
-    """The package's own notebook of that name, or the file that the provenance names, where that is trusted.
+    """Return the bundled notebook of that name, or the file that the provenance names, if it is trusted.
 
-    Its path is that from the figure's folder. Where the figure was moved, one of
-    that name in its folder or in this one will do.
+    Its path is relative to the figure's folder. If the figure was moved, a notebook of that name in its folder or in
+    the current one is used.
     """
     name, stored, bundled = run["name"], run.get("path"), bundled_notebooks()
     bundled_path = bundled.get(name)
@@ -143,7 +142,7 @@ def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:
 
 
 def _same_device(device: str | None) -> str | None:
-    """The device that a figure was drawn on, where this machine has one of that name."""
+    """Return the device that a figure was drawn on, if this machine has it."""
     try:
         return None if device is None else str(find_device(device))
     except WorkbenchError:
@@ -151,7 +150,7 @@ def _same_device(device: str | None) -> str | None:
 
 
 def _difference(first: Path, second: Path) -> tuple[float | None, str]:
-    """Largest |a − b| / max|a, b| over the numbers of two CSV files, and why it cannot be said otherwise."""
+    """Return the largest |a − b| / max|a, b| over the numbers of two CSV files, or None and the reason."""
     before = first.with_suffix(".csv")
     if not before.is_file():
         return None, f"{before.name} is not beside {first.name}, so only their hashes could be compared"
@@ -176,7 +175,7 @@ def _difference(first: Path, second: Path) -> tuple[float | None, str]:
 
 
 def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """What has changed between two runs, as far as their provenance tells."""
+    """List the changes between two runs by their provenance."""
     causes = []
     for package, before in first["versions"].items():
         now = second["versions"].get(package)

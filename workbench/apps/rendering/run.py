@@ -47,8 +47,11 @@ from workbench.models.loading import DEVICE, find_device
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
-"""Notebooks from which on it pays that their kernels are forked from a process that has imported all."""
-COMMITTED = ("README.md", "examples")  # what the repository's own folder `figures/` holds beside a gallery
+"""Number of notebooks from which on forking kernels from a process with all imports saves time."""
+COMMITTED = (
+    "README.md",
+    "examples",
+)  # files of the repository's folder `figures/` that are not part of a gallery
 _STOP_SECONDS = 10
 _MODULES = "modules.json"
 _NAMED = 8  # files that a note names
@@ -61,23 +64,24 @@ class RenderReport:
     out: Path
     outcomes: list[Outcome]
     index: Path
-    note: str = ""  # why there are no static images, and which files in the folder are not ours
+    note: str = ""  # reason for missing static images, and foreign files in the folder
 
     @property
     def failed(self) -> list[Outcome]:
-        """Notebooks that stopped, or whose static images could not all be printed."""
+        """Return the notebooks that stopped, or whose static images could not all be printed."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
     @property
     def flaws(self) -> str:
-        """What the printed pages show to be wrong, a line each, under their number; empty where nothing was found."""
+        """List the flaws of the printed pages, one per line, below their number; "" if there are none."""
         lines = [
             f"  {name}: {flaw}"
             for outcome in self.outcomes for name, flaws in outcome.flaws.items() for flaw in flaws
         ]  # fmt: skip
         figures = sum(bool(flaws) for outcome in self.outcomes for flaws in outcome.flaws.values())
         heading = (
-            f"{len(lines)} flaw{'s' * (len(lines) != 1)} in {figures} printed figure{'s' * (figures != 1)}:"
+            f"{len(lines)} flaw{'' if len(lines) == 1 else 's'} in "
+            f"{figures} printed figure{'' if figures == 1 else 's'}:"
         )
         return "\n".join([heading, *lines]) if lines else ""
 
@@ -101,25 +105,24 @@ def render(
 ) -> RenderReport:
     """Run notebooks with given parameters and collect their figures in a gallery.
 
-    Every notebook has a kernel of its own; one that fails does not stop the others. Static images are printed by
-    one Chrome that stays warm, as notebooks finish; without Chrome everything else is written, and the report
-    says so. A notebook whose source, parameters, local modules, package, data and results are unchanged is
-    not run again.
-    Where the work is interrupted, finished figures stay.
+    Every notebook has its own kernel; one that fails does not stop the others. Static images are printed by one warm
+    Chrome as notebooks finish; without Chrome everything else is written, and the report notes it. A notebook whose
+    source, parameters, local modules, package, data and results are unchanged is not run again. After an interruption
+    finished figures stay.
 
     Args:
         names: bundled notebooks by name, or paths; all bundled ones by default.
         parameters: values for the notebooks' parameters. Where notebooks are named, each must take all of them;
-            where all are rendered, a parameter goes to those that take it, and at least one must.
+            if all are rendered, a parameter goes to those that take it, and at least one must.
         preset: "quick", "default" or "paper", from each notebook's own metadata; `parameters` go before it.
         out: folder of the gallery.
         workers: notebooks at a time.
         formats: some of "pdf", "svg", "png", "html".
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
-        device: where models run: what `workbench.load` takes, handed on as ``WORKBENCH_DEVICE``, and to notebooks
-            with a parameter of that name.
-        progress: show what is going on: per notebook and cell in a terminal, one line per notebook elsewhere.
-        restart: begin anew in an empty folder; what is in it is moved aside, to ``OUT.before-1``.
+        device: device of the models, as for `workbench.load`, passed on as ``WORKBENCH_DEVICE`` and to notebooks with a
+            parameter of that name.
+        progress: show the progress: per notebook and cell in a terminal, one line per notebook elsewhere.
+        restart: start over in an empty folder; the old content is moved aside, to ``OUT.before-1``.
 
     Raises:
         InputError, UnknownName: before anything runs, for an unknown notebook, parameter, preset, format, theme or
@@ -137,7 +140,7 @@ def render(
         for notebook in notebooks:
             if "device" in notebook.parameters and "device" not in (parameters or {}):
                 values[notebook.name]["device"] = device
-    folder = Path(os.path.realpath(out))  # of a link that leads to itself too, which resolve() does not bear
+    folder = Path(os.path.realpath(out))  # also for a link to itself, where resolve() fails
     require("rendering notebooks", "papermill", "ipykernel")
     _check_folder(folder)
     with locked(folder, "render"):
@@ -149,7 +152,7 @@ def render(
 
 
 def _check_folder(folder: Path) -> None:
-    """A folder that cannot be written is better found out before an hour's work than after it."""
+    """Raise before the work if the folder cannot be written."""
     atomic_write(folder / ".writable", b"x" * 65536).unlink()
 
 
@@ -174,9 +177,9 @@ class _Render:
         self.note = ""
         self.processes: dict[str, NotebookProcess] = {}
         self.stopping = threading.Event()
-        self.starting = threading.Lock()  # no process starts unseen by who stops them all
+        self.starting = threading.Lock()  # no process may start while all are stopped
         report = read_report(out)
-        self.reporting = report is not None  # another's report.json is left alone
+        self.reporting = report is not None  # a foreign report.json is left alone
         self.earlier = report or {}
         self.unrecorded: set[str] = set()  # notebooks that have ended
 
@@ -220,7 +223,7 @@ class _Render:
                         self._finish(future.result())
         except BaseException:
             self._stop_processes()
-            pool.shutdown(cancel_futures=True)  # what has become of each notebook is settled then
+            pool.shutdown(cancel_futures=True)  # the outcome of each notebook is known then
             for outcome in outcomes.values():
                 if outcome.status == "waiting":
                     outcome.status = "interrupted"
@@ -242,12 +245,12 @@ class _Render:
     # ------------------------------------------------------------------------------------------- one notebook
 
     def _longest_first(self, notebooks: Sequence[Notebook]) -> list[Notebook]:
-        """Sort notebooks by their time in the last report, new ones first: no long one is left alone at the end."""
+        """Sort notebooks by their time in the last report, longest and new ones first."""
         seconds = {name: outcome.seconds for name, outcome in self.earlier.items()}
         return sorted(notebooks, key=lambda item: -seconds.get(item.name, math.inf))
 
     def _unchanged(self, outcome: Outcome) -> bool:
-        """Whether the last render's results still stand; takes them over if so."""
+        """Return whether the last render's results are valid, and reuse them if so."""
         earlier = self.earlier.get(outcome.name)
         if earlier is None or earlier.key != outcome.key or earlier.status not in ("done", "unchanged"):
             return False
@@ -334,7 +337,7 @@ class _Render:
         }
         return {
             **self._threads(),
-            # hours of work that is interrupted goes on within a notebook, analysis by analysis
+            # after an interruption, hours of work continue within a notebook, analysis by analysis
             **({"WORKBENCH_CACHE_RESULTS": "1"} if self.preset == "paper" else {}),
             **os.environ,
             HELPERS: str(notebook.path.parent),
@@ -416,7 +419,7 @@ class _Render:
 
     def _close(self, outcomes: list[Outcome]) -> RenderReport:
         for outcome in outcomes:
-            # What ended just before an interrupt has its results; its static images are printed the next time.
+            # A notebook that ended just before an interrupt has its results; the next render prints its static images.
             ended = outcome.name in self.unrecorded and outcome.status != "interrupted"
             if ended or (outcome.status == "interrupted" and outcome.name not in self.earlier):
                 self._record(outcome)
@@ -436,7 +439,7 @@ def _unknown_note(names: Sequence[str]) -> str:
 
 
 class NotebookProcess:
-    """A process that runs notebooks one after another: `process.py` is its other end."""
+    """A process that runs notebooks one after another; `process.py` is its other end."""
 
     def __init__(self, environment: dict[str, str], forked: bool) -> None:
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (read when it has died)
@@ -451,7 +454,7 @@ class NotebookProcess:
         )
 
     def run(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The started cells, as ``{"cell": 3}``, and last the outcome: also where the process dies."""
+        """Yield the started cells, as ``{"cell": 3}``, and last the outcome, even if the process dies."""
         assert self.child.stdin is not None  # pipes were asked for
         assert self.child.stdout is not None
         with suppress(
@@ -468,9 +471,9 @@ class NotebookProcess:
         yield {**_died(status, self.errors.read()), "ended": True}
 
     def end(self, seconds: float = _STOP_SECONDS) -> None:
-        """Let it end; after `seconds` it has no choice."""
+        """Let the process end, and kill it after `seconds`."""
         assert self.child.stdin is not None
-        with suppress(BrokenPipeError):  # what was not sent is not missed
+        with suppress(BrokenPipeError):  # unsent input does not matter
             self.child.stdin.close()
         try:
             self.child.wait(seconds)
@@ -480,31 +483,31 @@ class NotebookProcess:
 
 
 class NotebookProcesses:
-    """Those that a render has started and that wait for a notebook; as many as run at a time."""
+    """A pool of the processes that a render has started and that wait for a notebook."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, forked: bool = False) -> None:
         self.environment, self.forked = environment or {}, forked
         self.idle: list[NotebookProcess] = []
 
     def take(self) -> NotebookProcess:
-        """One for a notebook."""
+        """Return a process for a notebook."""
         return (
             self.idle.pop() if self.idle else NotebookProcess({**self.environment, **os.environ}, self.forked)
         )
 
     def give_back(self, process: NotebookProcess) -> None:
-        """It is ready for another."""
+        """Return a process to the pool."""
         self.idle.append(process)
 
     def close(self) -> None:
-        """End them."""
+        """End the processes of the pool."""
         while self.idle:
             self.idle.pop().end()
 
 
 def _died(status: int, errors: str) -> dict[str, Any]:
     lines = errors.strip().splitlines()
-    why = lines[-1] if lines else "it said nothing"
+    why = lines[-1] if lines else "it printed nothing"
     if status == -signal.SIGKILL:
         why = "it was killed, most likely because memory ran out; try fewer inputs (-p n 5) or fewer workers (-j 1)"
     return {"status": "failed", "error": f"the notebook's process ended with status {status}", "message": why}
