@@ -13,7 +13,7 @@ from docs.hooks.papers import pages_with_records, rewritten
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
 from workbench import METRICS, read_watch
 from workbench.analyses.registry import ANALYSES
-from workbench.apps.cli.options import Known
+from workbench.apps.cli.shared_options import Known
 from workbench.attention import VARIANTS
 
 

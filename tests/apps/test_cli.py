@@ -20,7 +20,7 @@ from tests.apps.explorer.test_page import bundle_of
 from workbench._version import __version__
 from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
-from workbench.apps.cli import completion, options
+from workbench.apps.cli import completion, shared_options
 from workbench.apps.cli.printing import print_table
 from workbench.papers.verdicts import FAILS, HOLDS, NOT_DIAGNOSTIC, NOT_TESTED, RANDOM_TOO, UNDECIDED
 from workbench.runs.settings import SETTINGS
@@ -137,8 +137,8 @@ def test_an_option_has_one_default_wherever_it_stands():
 def test_defaults_are_those_of_the_library():
     library = inspect.signature(workbench.analyze).parameters
     given = COMMANDS["analyze",].make_context("analyze", ["gram-spectrum", "-o", "x.csv"]).params
-    assert {name: given[name] for name in options.RUN_SETTINGS} == {
-        name: library[name].default for name in options.RUN_SETTINGS
+    assert {name: given[name] for name in shared_options.RUN_SETTINGS} == {
+        name: library[name].default for name in shared_options.RUN_SETTINGS
     }
 
 
@@ -244,7 +244,7 @@ def test_a_setting_that_cannot_be_says_what_can(run, tmp_path, words, message):
 
 
 def test_a_sweep_runs_every_value_of_a_key_and_reads_them_back(run, tmp_path):
-    from workbench.apps.cli.sweeps import requested_analyses
+    from workbench.apps.cli.sweep_commands import requested_analyses
 
     names = ("gram-spectrum", "token-similarity")
     asked, per_input = requested_analyses(names, [("standardize", "none"), ("standardize", "per-token")])
@@ -346,8 +346,8 @@ def test_the_word_none_means_what_an_option_says(run, tmp_path):
 @pytest.mark.parametrize("name", sorted(ANALYSES))
 def test_every_default_of_an_analysis_can_be_typed(name):
     known = ANALYSES[name].options
-    typed = [(option, options.written(rule.default)) for option, rule in known.items()]
-    assert options.read_settings(name, typed, known) == {
+    typed = [(option, shared_options.written(rule.default)) for option, rule in known.items()]
+    assert shared_options.read_settings(name, typed, known) == {
         option: rule.default for option, rule in known.items()
     }
 

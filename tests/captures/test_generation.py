@@ -354,7 +354,7 @@ def test_analyses_of_whole_texts_say_what_to_take(prose):
 def test_from_the_command_line(tmp_path):
     from click.testing import CliRunner
 
-    from workbench.apps.cli.command import cli
+    from workbench.apps.cli.command_tree import cli
 
     out = str(tmp_path / "steps.safetensors")
     line = [

@@ -212,7 +212,7 @@ def test_models_own_preprocessing_is_that_of_its_hugging_face_processor(tmp_path
     with torch.no_grad():
         model.module(**own.batch)
     (tmp_path / "preprocessor_config.json").unlink()
-    with pytest.raises(InputError, match="states no preprocessing of its own"):
+    with pytest.raises(InputError, match="states no preprocessing"):
         inputs("bundled:photos", load(f"hf:{tmp_path}"), n=1)
 
 

@@ -9,7 +9,7 @@ import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, images, texts, vit
 from workbench.analyses.registry import ANALYSES
-from workbench.apps.cli.command import cli
+from workbench.apps.cli.command_tree import cli
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.analyze import analyze
 

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, paths, hashes, selections, plug-ins, null distributions."""
+"""The base of every room: errors, paths, hashes, selections, plug-ins, null distributions."""

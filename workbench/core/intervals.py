@@ -281,8 +281,8 @@ def random_effects_interval(effects: pd.Series, variances: pd.Series) -> Finding
 def crossed_interval(first: np.ndarray, second: np.ndarray) -> Finding:
     """Return the difference of the means of two tables (a row per seed, a column per input) with common inputs.
 
-    Welch's interval over seeds, widened by what the choice of inputs adds to it. With s² the variance of a table's
-    means by seed, r that of what neither its seeds nor its inputs explain, and v that of the differences of the inputs'
+    Welch's interval over seeds, widened by the variance from the choice of inputs. With s² the variance of a table's
+    means by seed, r the residual variance after seeds and inputs, and v the variance of the differences of the inputs'
     means, SE² = Σ s²/S + max(0, v − Σ r/S)/I: seeds are nested in models, inputs cross both, both are random (the
     model of Obuchowski & Rockette 1995, of readers and cases). Satterthwaite's degrees of freedom; n counts seeds.
     statsmodels fits the same model by iteration (`MixedLM`), and not where a component is zero.

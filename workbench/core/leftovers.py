@@ -12,7 +12,7 @@ _MARK = re.compile(r"workbench-[a-z]+-(\d+)(?!\d)")
 
 
 def marker(what: str) -> str:
-    """Return the part of a file name from which `sweep_leftovers` reads its process: "workbench-chrome-4711"."""
+    """Return the part of a file name that identifies its process for `sweep_leftovers`: "workbench-chrome-4711"."""
     return f"workbench-{what}-{os.getpid()}"
 
 

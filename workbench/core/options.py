@@ -47,7 +47,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Option:
-    """A setting: its default, what it means, and the annotated type of its values."""
+    """A setting: its default, its help, and the annotated type of its values."""
 
     default: Any
     help: str

@@ -17,7 +17,7 @@ PATIENCE = 2.0
 
 def progress_bars(
     *,
-    shown: bool = True,
+    visible: bool = True,
     transient: bool = False,
     state: bool = False,
     console: Console | None = None,
@@ -46,7 +46,7 @@ def progress_bars(
         *(() if state else (TimeRemainingColumn(),)),
         console=console or Console(stderr=True),
         transient=transient,
-        disable=not shown,
+        disable=not visible,
         speed_estimate_period=remembered,
     )
 

@@ -328,8 +328,8 @@ def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
         )
     if model.modality not in ("image", "text", "image-text"):
         raise InputError(
-            f"{model.spec} ({model.family}) takes neither images nor texts, nor both together; hand workbench.capture "
-            "a dict of tensors of your own"
+            f"{model.spec} ({model.family}) takes neither images nor texts, nor both together; give workbench.capture "
+            "a dict of tensors"
         )
     check_takes(model.spec, model.modality, spec, pool)
 
@@ -393,7 +393,7 @@ def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], l
 def _add_images(target: Inputs, model: LoadedModel, images: list[np.ndarray]) -> None:
     expected = model.image
     if expected is None:
-        raise InputError(f"{model.spec} states no size of images; hand workbench.capture a batch of your own")
+        raise InputError(f"{model.spec} states no size of images; give workbench.capture a batch of tensors")
     if expected.channels not in (1, 3):
         raise InputError(
             f"{model.spec} takes {expected.channels} channels; images have 1 (grey) or 3 (colour)"
@@ -401,7 +401,7 @@ def _add_images(target: Inputs, model: LoadedModel, images: list[np.ndarray]) ->
     if target.preprocessing == "model" and not expected.recorded:
         if expected.own is None:
             raise InputError(
-                f"{model.spec} states no preprocessing of its own; save its image processor beside the weights, or "
+                f"{model.spec} states no preprocessing; save its image processor beside the weights, or "
                 "take preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
             )
         transform = expected.own
@@ -461,9 +461,7 @@ def _per_channel(values: tuple[float, ...]) -> Float[Tensor, "channel 1 1"]:
 def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> None:
     """Add images with texts, through the model's own processor; without a caption the text is a question."""
     if target.preprocessing != "model":
-        raise InputError(
-            f"{model.spec} takes images with texts, which are prepared by its own processor alone"
-        )
+        raise InputError(f"{model.spec} takes images with texts, which only its own processor prepares")
     processor, pictures = model.processor, [_as_pillow(np.asarray(sample.content), 3) for sample in samples]
     target.texts = [sample.caption or QUESTION for sample in samples]
     towers = not hasattr(processor, "image_token")

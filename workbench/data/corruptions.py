@@ -251,7 +251,7 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 WEATHER: dict[str, Corruption] = {"snow": _snow, "frost": _frost}
 WEATHER_SIDE = 64
-"""Pixels of the shorter side from which on there is weather."""
+"""Pixels of the shorter side that weather needs at least."""
 _PUBLISHED_SIDE = 224
 _ICE = np.array([0.82, 0.93, 1.0])
 _LUMA = np.array([0.299, 0.587, 0.114])

@@ -342,8 +342,8 @@ def _table(parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 class Means:
     """Means of one quantity: per layer (over inputs and heads), per input (over layers and heads), and over all.
 
-    Every head of every input and layer counts once. The null distribution of a mean comes from the means of the null
-    samples, never from averaged z. Values that are undefined (NaN) are left out, with their null samples, and counted.
+    Every head of every input and layer counts once. The null distribution of a mean consists of means of null samples,
+    never of averaged z. Values that are undefined (NaN) are left out, with their null samples, and counted.
     Without ``per_input`` there are no rows per input, and memory does not grow with the inputs.
     """
 

@@ -13,8 +13,18 @@ from typing import Any
 
 import click
 
-from workbench.apps.cli.look import paper_option, primary_option, print_claims, why_option
-from workbench.apps.cli.options import (
+from workbench.apps.cli.analysis_commands import paper_option, primary_option, print_claims, why_option
+from workbench.apps.cli.printing import (
+    Tables,
+    WithTables,
+    check_out,
+    option_rows,
+    print_notes,
+    print_table,
+    records_of,
+    write_csv,
+)  # fmt: skip
+from workbench.apps.cli.shared_options import (
     MODEL,
     Known,
     Settings,
@@ -34,16 +44,6 @@ from workbench.apps.cli.options import (
     seed_option,
     set_option,
     workers_option,
-)  # fmt: skip
-from workbench.apps.cli.printing import (
-    Tables,
-    WithTables,
-    check_out,
-    option_rows,
-    print_notes,
-    print_table,
-    records_of,
-    write_csv,
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class WithTables(click.Command):
 
 def option_rows(name: str, title: str, options: Any) -> list[tuple[str, str]]:
     """List an analysis or variant with its options below it, as rows of a help table."""
-    from workbench.apps.cli.options import written
+    from workbench.apps.cli.shared_options import written
 
     rows = [(f"  {key}={written(option.default)}", option.help) for key, option in options.items()]
     return [(name, title), *rows]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.apps.rendering.gallery import write_gallery
+from workbench.apps.rendering.notebook_bars import Progress
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.apps.rendering.outputs import add_images
-from workbench.apps.rendering.progress import Progress
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
 from workbench.core import paths
 from workbench.core.children import python
@@ -47,7 +47,7 @@ from workbench.models.loading import DEVICE, find_device
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
 FEWEST = 3
-"""Number of notebooks from which on forking kernels from a process with all imports saves time."""
+"""Least number of notebooks for which forking kernels from a process with all imports saves time."""
 COMMITTED = (
     "README.md",
     "examples",
@@ -112,7 +112,7 @@ def render(
 
     Args:
         names: bundled notebooks by name, or paths; all bundled ones by default.
-        parameters: values for the notebooks' parameters. Where notebooks are named, each must take all of them;
+        parameters: values for the notebooks' parameters. If notebooks are named, each must take all of them;
             if all are rendered, a parameter goes to those that take it, and at least one must.
         preset: "quick", "default" or "paper", from each notebook's own metadata; `parameters` go before it.
         out: folder of the gallery.

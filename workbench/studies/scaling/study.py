@@ -83,7 +83,7 @@ def scaling_study(
     planned = [(curve, level) for level in range(levels) for curve in curves if level < len(curve.points)]
     beyond = 0
     study = _Study(device, dtype, folder, identity)
-    with progress_bars(shown=progress, transient=True) as bar:
+    with progress_bars(visible=progress, transient=True) as bar:
         task = bar.add_task("", total=len(planned))
         for curve, level in planned:
             point = curve.points[level]

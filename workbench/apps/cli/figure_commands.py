@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from workbench.apps.cli.options import (
+from workbench.apps.cli.printing import check_out, print_table
+from workbench.apps.cli.shared_options import (
     FORMATS,
     INPUTS,
     MODEL,
@@ -23,7 +24,6 @@ from workbench.apps.cli.options import (
     theme_option,
     workers_option,
 )  # fmt: skip
-from workbench.apps.cli.printing import check_out, print_table
 from workbench.core.errors import MissingResource
 
 
@@ -198,7 +198,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     "--generate",
     type=click.IntRange(1, 256),
     metavar="NUMBER",
-    help="With --save: number of tokens by which a language model continues its text, to step through.",
+    help="With --save: number of tokens that a language model generates, to step through.",
 )
 @analysis_option(
     "With --save: an analysis whose results for heads and layers are shown, too. May be repeated."

@@ -20,7 +20,7 @@ from typing import TextIO
 import click
 
 from workbench._version import __version__
-from workbench.apps.cli import completion, figures, look, sweeps
+from workbench.apps.cli import analysis_commands, completion, figure_commands, sweep_commands
 from workbench.apps.commands import COMMANDS
 from workbench.core.errors import WorkbenchError
 
@@ -55,10 +55,23 @@ def cli(debug: bool) -> None:
 
 cli.commands = COMMANDS
 for command in (
-    figures.demo, look.models, look.analyses, look.metrics, figures.notebooks, look.doctor, look.analyze,
-    look.capture, look.compare, look.claims, figures.explore, figures.render, figures.reproduce, sweeps.sweep,
-    look.cache, completion.completion,
-):  # fmt: skip
+    figure_commands.demo,
+    analysis_commands.models,
+    analysis_commands.analyses,
+    analysis_commands.metrics,
+    figure_commands.notebooks,
+    analysis_commands.doctor,
+    analysis_commands.analyze,
+    analysis_commands.capture,
+    analysis_commands.compare,
+    analysis_commands.claims,
+    figure_commands.explore,
+    figure_commands.render,
+    figure_commands.reproduce,
+    sweep_commands.sweep,
+    analysis_commands.cache,
+    completion.completion,
+):
     cli.add_command(command)
 
 
@@ -68,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in arguments or bool(os.environ.get("WORKBENCH_DEBUG"))
     # The flag may be anywhere, since it is added to a command that has just failed.
     arguments = [word for word in arguments if word != "--debug"]
-    look.WARNED.clear()
+    analysis_commands.WARNED.clear()
     warnings.showwarning = _warn  # ty: ignore[invalid-assignment] - Python documents it as the hook to replace
     try:
         cli.main(arguments, prog_name="workbench", standalone_mode=False)
@@ -112,7 +125,7 @@ def _warn(
 ) -> None:
     """Print our warnings as one line, without their position in the code, and a library's as Python does."""
     if Path(filename).is_relative_to(Path(__file__).parents[2]):
-        look.WARNED.add(str(message))
+        analysis_commands.WARNED.add(str(message))
         click.echo(f"warning: {message}", err=True)
     else:
         _show_library_warning(message, category, filename, lineno, file, line)

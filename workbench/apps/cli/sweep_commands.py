@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from workbench.apps.cli.options import (
+from workbench.apps.cli.printing import print_notes, print_table
+from workbench.apps.cli.shared_options import (
     Settings,
     analysis_option,
     json_option,
@@ -24,7 +25,6 @@ from workbench.apps.cli.options import (
     set_option,
     workers_option,
 )  # fmt: skip
-from workbench.apps.cli.printing import print_notes, print_table
 from workbench.core.errors import InputError
 
 PER_INPUT = "per_input"

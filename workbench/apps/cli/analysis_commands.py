@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.apps.cli.options import (
+from workbench.apps.cli.printing import (
+    Tables,
+    WithTables,
+    check_out,
+    option_rows,
+    print_notes,
+    print_table,
+    records_of,
+    write_csv,
+)  # fmt: skip
+from workbench.apps.cli.shared_options import (
     ANALYSIS,
     PAPER,
     SITES,
@@ -27,16 +37,6 @@ from workbench.apps.cli.options import (
     seed_option,
     set_option,
     written,
-)  # fmt: skip
-from workbench.apps.cli.printing import (
-    Tables,
-    WithTables,
-    check_out,
-    option_rows,
-    print_notes,
-    print_table,
-    records_of,
-    write_csv,
 )  # fmt: skip
 
 if TYPE_CHECKING:
