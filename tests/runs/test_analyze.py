@@ -544,7 +544,7 @@ def test_every_default_is_valid():
         ({}, "got no model and no inputs: give both, as in analyze("),
         ({"model": "x"}, "got no inputs: give both"),
         ({"inputs": "x"}, "got no model: give both"),
-        ({"model": "x", "qkv": "z.npz"}, "qkv takes the place of a model and its inputs"),
+        ({"model": "x", "qkv": "z.npz"}, "qkv replaces a model and its inputs"),
         ({"model": "x", "inputs": "y", "qkv": "z.npz"}, "not both"),
         ({"model": nn.Linear(2, 2), "inputs": "bundled:digits"}, "give Linear its batch itself"),
         ({"model": 3, "inputs": torch.ones(2, 3)}, "model must be a spec"),

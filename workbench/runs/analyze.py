@@ -78,7 +78,7 @@ def analyze(
     dtype: The type of the weights: float32, bfloat16, float16. [default: as stored]
     name: Name of the model in the result. [default: its spec or class]
     per: Return finer rows, where the analysis has them (``ANALYSES[analysis].finer``): one per "token" or "pair" (query
-        and key). They have columns and options of their own.
+        and key). They have other columns and options.
     progress: Show a bar if the work takes longer than two seconds. A function is called with the fraction done after
         every layer of every batch, and with 1.0 at the end; any exception it raises stops the work and is raised here,
         with the model as it was.
@@ -126,31 +126,29 @@ def run_analysis(
         "settings": settings.recorded(),
     }
     entry = CacheEntry(source, _is_ours(name, chosen), question) if is_kept(cache) else None
-    if entry is not None and (kept := entry.find()) is not None:
+    if entry is not None and (cached := entry.find()) is not None:
         if callable(progress):
             progress(1.0)
-        return kept
-    shown = (
-        bar_of_fraction(analysis.title, source.size) if progress is True else nullcontext(progress or None)
-    )
-    with shown as tell:
+        return cached
+    bar = bar_of_fraction(analysis.title, source.size) if progress is True else nullcontext(progress or None)
+    with bar as report:
         # rows finer than a metric are no measurements, and quickly made
         unfinished = None if entry is None or analysis.per is not None else entry.unfinished
-        accumulated = accumulate(analysis, chosen, source, settings, tell, unfinished)
+        accumulated = accumulate(analysis, chosen, source, settings, report, unfinished)
     frame = result_frame(analysis, chosen, source, settings, accumulated)
     return frame if entry is None else entry.keep(frame)
 
 
-def is_kept(asked: bool | None) -> bool:
-    """Whether to keep results: what was asked, or else what ``WORKBENCH_CACHE_RESULTS`` says; not by default."""
-    if asked is not None:
-        return bool(asked)
-    said = os.environ.get("WORKBENCH_CACHE_RESULTS", "").strip().lower()
-    if said in ("1", "true", "yes", "on"):
+def is_kept(cache: bool | None) -> bool:
+    """Return whether to keep results: ``cache``, else the value of ``WORKBENCH_CACHE_RESULTS``, else False."""
+    if cache is not None:
+        return bool(cache)
+    value = os.environ.get("WORKBENCH_CACHE_RESULTS", "").strip().lower()
+    if value in ("1", "true", "yes", "on"):
         return True
-    if said in ("", "0", "false", "no", "off"):
+    if value in ("", "0", "false", "no", "off"):
         return False
-    raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {said!r}")
+    raise InputError(f"WORKBENCH_CACHE_RESULTS is 1 or 0, got {value!r}")
 
 
 def _is_ours(name: str, options: Any) -> bool:
@@ -162,7 +160,7 @@ def _is_ours(name: str, options: Any) -> bool:
 def _source(
     analysis: Analysis, options: Any, settings: RunSettings, qkv: str | Path | Capture | None
 ) -> Source:
-    """What the analysis runs over; raises `InputError` where model, inputs and file do not go together."""
+    """The source of an analysis; raises `InputError` where model, inputs and file do not go together."""
     if settings.heads is not None and not analysis.of_heads:
         raise InputError(f"{analysis.name} measures whole layers; leave out heads={settings.heads!r}")
     model, inputs = settings.model, settings.inputs
@@ -182,9 +180,7 @@ def _source(
             )
         return analysis_source(analysis, options, settings)
     if len(missing) < 2:
-        raise InputError(
-            "qkv takes the place of a model and its inputs; give model and inputs, or qkv, not both"
-        )
+        raise InputError("qkv replaces a model and its inputs; give model and inputs, or qkv, not both")
     if analysis.perturb is not None:
         raise InputError(
             f"{analysis.name} runs a model on perturbed inputs; give model and inputs, not a file"
@@ -203,7 +199,7 @@ def result_frame(
     settings: RunSettings,
     accumulated: Accumulator,
 ) -> pd.DataFrame:
-    """The frame of what was measured, with its notes and provenance. Raises `InputError` where that is nothing."""
+    """Return the frame of all measurements, with notes and provenance; raises `InputError` where there are none."""
     if not accumulated:
         left_out = "; ".join(accumulated.layers_left_out())
         raise InputError(f"{analysis.name}: nothing to measure; {left_out}")
@@ -212,14 +208,14 @@ def result_frame(
     if absent and accumulated.most_heads:
         raise InputError(f"there is no head {min(absent)}: heads are 0 to {accumulated.most_heads - 1}")
     model = source.model
-    called = name_of_model(model)
+    model_name = name_of_model(model)
     if analysis.per is None:
-        frame = accumulated.frame(model=called, checkpoint=model.get("checkpoint"))
+        frame = accumulated.frame(model=model_name, checkpoint=model.get("checkpoint"))
     else:
-        frame = accumulated.finer_rows(called)
+        frame = accumulated.finer_rows(model_name)
     notes = accumulated.notes()
     if is_random(model.get("checkpoint")):
-        notes.append(f"{called} {UNTRAINED_NOTE}")
+        notes.append(f"{model_name} {UNTRAINED_NOTE}")
     notes += source.notes
     if analysis.per is None:
         notes += [*_silent_nulls(frame), *analysis.notes(_of_inputs(frame), options)]
@@ -241,7 +237,7 @@ def result_frame(
 
 
 def _of_inputs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows as notes look at them: of single inputs, or where there are none their means in the place of one."""
+    """The rows that notes are about: those of single inputs, else their means as one input."""
     if frame["input"].notna().any() or not (frame["statistic"] == "std").any():
         return frame
     return frame[frame["statistic"] == "mean"].assign(input="mean", statistic=pd.NA)
@@ -252,8 +248,8 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
     drawn = frame[frame["null_low"].notna()]
     if drawn.empty:
         return []
-    places = ["metric", "axis", "statistic", "convention", "candidate", "null"]
-    moved = drawn["z"].notna().groupby([drawn[place] for place in places], dropna=False, sort=False).any()
+    labels = ["metric", "axis", "statistic", "convention", "candidate", "null"]
+    moved = drawn["z"].notna().groupby([drawn[label] for label in labels], dropna=False, sort=False).any()
     silent = [
         f"{' '.join(str(part) for part in quantity if pd.notna(part))} ({null})"
         for *quantity, null in moved.index[~moved]

@@ -228,7 +228,7 @@ def run_analysis(
     cache: bool | None = None,
 ) -> pd.DataFrame: ...
 def is_kept(
-    asked: bool | None,
+    cache: bool | None,
 ) -> bool: ...
 def result_frame(
     analysis: Analysis, options: Any, source: Source, settings: RunSettings, accumulated: Accumulator,

@@ -1,8 +1,7 @@
-"""Results of analyses kept on disk by what they depend on, so that the same question is answered without computing.
+"""Results on disk under a hash of everything that their numbers depend on: the same question is not computed again.
 
-The library at hand does not fit: joblib's ``Memory`` keeps pickles, which run code when they are read, and lets go by
-the time of access, which most systems no longer keep. So a result is a Parquet file like any other, named by a hash of
-all that its numbers depend on; a file is there whole or not at all, whatever other processes do.
+joblib's ``Memory`` does not fit: it keeps pickles, which run code when they are read, and it removes files by the time
+of access, which most systems no longer record. A result is a Parquet file, written atomically.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from workbench.runs.loop import Source
 
 SIZE = 2 * 2**30
-"""Bytes that are kept at most, unless ``WORKBENCH_CACHE_SIZE`` says otherwise."""
+"""Largest size in bytes, unless ``WORKBENCH_CACHE_SIZE`` is set."""
 STALE = 3600.0
-"""Seconds after which a half-written file is one that a killed process left."""
+"""Age in seconds of a half-written file that a killed process left."""
 LIBRARIES = {"builtins", "torch", "timm", "transformers", "workbench"}
 """Packages whose code counts by its version (ours by its content); any other may change under the same name."""
 _NUMBERS = ("scipy", "scikit-learn", "scikit-image", "torchvision", "pillow")
@@ -87,7 +86,7 @@ class CacheEntry:
 
 
 def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
-    """Hash of all that the numbers of a result depend on.
+    """Return a hash of everything that the numbers of a result depend on.
 
     The question (analysis, options, seed, layers, …), the weights, structure and settings of the model, the inputs as
     the model receives them, our own source, versions of the libraries, and how torch is set. Raises `Unhashable` where
@@ -114,7 +113,7 @@ def result_key(source: Source, ours: bool, question: Mapping[str, Any]) -> str:
 
 
 def content_sha256(value: Any, where: str = "it", other: Callable[[Any], Any] | None = None) -> str:
-    """Hexadecimal SHA-256 over a value: numbers, texts, arrays, tensors, dataclasses, lists and dicts of these.
+    """Return the hexadecimal SHA-256 of numbers, texts, arrays, tensors, dataclasses, and lists and dicts of these.
 
     Equal values have equal hashes, in every process. A tensor counts with its type, shape and values, wherever it is;
     a dict with its order. ``other`` makes such values of anything else, or returns None. Raises `Unhashable` then,
@@ -165,7 +164,7 @@ def _add(digest: Any, value: Any, where: str, other: Callable[[Any], Any] | None
 
 
 def module_content(module: nn.Module) -> list[Any]:
-    """What a model computes with: classes, weights, buffers, modes, settings, devices, by path.
+    """List everything that a model computes with: classes, weights, buffers, modes, settings, devices, by path.
 
     Raises `Unhashable` for classes of other packages than `LIBRARIES`, forward hooks, adapters that are not ours, and
     attributes whose content cannot be hashed.
@@ -194,7 +193,7 @@ def _hashed(value: Any, where: str) -> str:
 
 
 def _of_libraries(value: Any) -> Any:
-    """Something of a library's as plain values; None where it is not one of those known."""
+    """An object of a library as plain values; None for an object of another kind."""
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
     if isinstance(value, enum.Enum):
@@ -203,9 +202,9 @@ def _of_libraries(value: Any) -> Any:
         return [value.func, value.args, value.keywords]
     if isinstance(value, type | FunctionType | BuiltinFunctionType) and value.__module__:
         name = f"{value.__module__}.{value.__qualname__}"
-        known = value.__module__.partition(".")[0] in LIBRARIES
+        in_library = value.__module__.partition(".")[0] in LIBRARIES
         same = getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
-        return [name] if known and same else None
+        return [name] if in_library and same else None
     if type(value).__module__.startswith("transformers.") and hasattr(value, "to_dict"):
         return [class_path(type(value)), value.to_dict(), getattr(value, "_attn_implementation", None)]
     return None
@@ -216,7 +215,7 @@ def _device(device: torch.device) -> str:
 
 
 def _settings() -> list[Any]:
-    """How torch is set to compute, in this thread."""
+    """The settings of torch in this thread."""
     cuda = torch.backends.cuda.matmul
     return [
         torch.get_float32_matmul_precision(), str(torch.get_default_dtype()), torch.is_inference_mode_enabled(),
@@ -330,7 +329,7 @@ class Store:
 
 
 def size_limit() -> int:
-    """Bytes that may be kept: ``WORKBENCH_CACHE_SIZE`` ("500 MB", "2 GiB", a number of bytes), or `SIZE`."""
+    """Return the bytes that may be kept: ``WORKBENCH_CACHE_SIZE`` ("500 MB", "2 GiB", a number of bytes), or `SIZE`."""
     text = os.environ.get("WORKBENCH_CACHE_SIZE", "").strip()
     if not text:
         return SIZE

@@ -13,24 +13,24 @@ from workbench.frames.results import COLUMNS, name_of_model, provenance_of, shar
 
 
 def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> list[str]:
-    """What a result says: sentences with estimate, 95 % confidence interval, unit of sampling, and null distribution.
+    """Describe a result in sentences: estimate, 95 % confidence interval, unit of sampling, and null distribution.
 
         workbench.findings(workbench.analyze("token-similarity", "bundled:digits-vit", "bundled:digits"))
 
     A frame of several runs, as of `workbench.analyze_many`, is described run by run; rows that were taken out of it are
-    left out. Runs that differ only in what the analysis pools, as those of a `workbench.analyze_grid` over kinds of
-    noise, are described together. Analyses that have nothing to say say nothing (``ANALYSES[name].findings``).
+    left out. Runs that differ only in options that the analysis pools, such as those of a `workbench.analyze_grid` over
+    kinds of noise, are described together. Some analyses have no findings (``ANALYSES[name].findings``).
 
-    A caption tells what its figure shows: what these metrics say, of the first so many at most.
+    For a caption, name the metrics of the figure and the largest number of sentences:
 
         caption = " ".join(["Mean cosine of tokens.", *workbench.findings(frame, "token_cosine", most=2)])
 
-    Raises `InputError` for a frame without the record of its runs, as one that was read from CSV.
+    Raises `InputError` for a frame without the record of its runs, such as one read from CSV.
     """
     runs = provenance_of(frame)
     if not runs:
         raise InputError(
-            "the frame does not say which runs it comes from: give the result of `workbench.analyze` or its like, "
+            "the frame has no record of its runs: give the result of `workbench.analyze` or its like, "
             "or one read from Parquet"
         )
     if metrics:
@@ -38,25 +38,25 @@ def findings(frame: pd.DataFrame, *metrics: str, most: int | None = None) -> lis
     sentences, seen = [], []
     for run in runs:
         analysis, options = find_analysis(run["analysis"], run["options"], run.get("per"))
-        known = {"checkpoint": run["model"].get("checkpoint"), **run["options"]}
-        apart = {name: value for name, value in known.items() if name not in analysis.pooled}
-        described = (run["analysis"], run.get("per"), name_of_model(run["model"]), run.get("inputs"), apart)
+        labels = {"checkpoint": run["model"].get("checkpoint"), **run["options"]}
+        labels = {name: value for name, value in labels.items() if name not in analysis.pooled}
+        described = (run["analysis"], run.get("per"), name_of_model(run["model"]), run.get("inputs"), labels)
         if described in seen:
             continue
         seen.append(described)
-        rows = _rows_of(frame, run, apart)
+        rows = _rows_of(frame, run, labels)
         if not rows.empty:
-            said = analysis.findings(rows, options)
-            sentences += [f"{_name(run, apart, runs)}: {sentence}." for sentence in said]
+            name = _name(run, labels, runs)
+            sentences += [f"{name}: {sentence}." for sentence in analysis.findings(rows, options)]
     return sentences[:most]
 
 
-def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, Any]) -> pd.DataFrame:
+def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], labels: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of one run: those of its model, and of its checkpoint and options where a column has their name."""
     rows = frame[frame["model"] == name_of_model(run["model"])]
     # columns of another meaning than the option; "query" says how a row per token chose it
     other = {*COLUMNS, "query"} - {"checkpoint", "standardize"}
-    for name, value in known.items():
+    for name, value in labels.items():
         if value is None or name in other or name not in rows:
             continue
         chosen = rows[name].isna() if value == "none" else rows[name] == value
@@ -65,17 +65,17 @@ def _rows_of(frame: pd.DataFrame, run: Mapping[str, Any], known: Mapping[str, An
     return rows
 
 
-def _name(run: Mapping[str, Any], known: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
-    """The model of a run, and which of these settings set it apart from other runs of this model."""
+def _name(run: Mapping[str, Any], labels: Mapping[str, Any], runs: list[dict[str, Any]]) -> str:
+    """The model of a run, with the labels that differ between the runs of this model."""
     model = name_of_model(run["model"])
     others = [
         {"checkpoint": other["model"].get("checkpoint"), **other["options"]}
         for other in runs
         if name_of_model(other["model"]) == model
     ]
-    apart = [
+    differing = [
         str(value) if name == "checkpoint" else f"{name} {value}"
-        for name, value in known.items()
+        for name, value in labels.items()
         if any(other.get(name) != value for other in others)
     ]
-    return f"{model} ({', '.join(apart)})" if apart else model
+    return f"{model} ({', '.join(differing)})" if differing else model

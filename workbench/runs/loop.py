@@ -1,6 +1,6 @@
 """The one loop: every layer of every batch is measured as soon as the model has run it, and accumulated.
 
-It runs over a model and its inputs batch by batch, a file of q, k, v cut into batches, or weights alone.
+It runs over a model and its inputs batch by batch, a file of q, k, v cut into batches, or only weights.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from workbench.runs.unfinished import LayerResult, Unfinished
 Progress = Callable[[float], None]
 """A function of the fraction that is done; it may raise to stop the work."""
 OnLayer = Callable[[LayerRecord, TokenInfo | None, LayerRecord | None], None]
-"""What a layer is handed to: its capture, the tokens, and its capture of the perturbed inputs where there are some."""
+"""A function of a layer's capture, the tokens, and the capture of the perturbed inputs where there are some."""
 
 
 @dataclass
 class Batch:
-    """Some inputs at a time: their names, and their images where there are any."""
+    """Names of some inputs, and their images where there are any."""
 
     ids: Sequence[str]
     run: Callable[[OnLayer, bool], None]
-    """Runs the model, and hands every layer over as soon as it is complete; it is freed unless the function keeps it.
-    With True all layers are held until the model has run: what the function keeps stays as it is."""
+    """Run the model, and pass every layer on as soon as it is complete; it is freed unless the function keeps it.
+    With True all layers are held until the model has run."""
     images: Sequence[np.ndarray] | None = None
     step: int | None = None
-    """Which generated token it is of, where a model generated."""
+    """Number of the generated token, where a model generated."""
     query: int | None = None
-    """Where the query that it was chosen by stands in its text."""
+    """Position in the text of the query that chose the token."""
 
 
 @dataclass
 class Source:
-    """Batches in the order of the inputs, with what they come from; ``notes`` grow while batches run."""
+    """Batches in the order of the inputs, with model and inputs; ``notes`` grow while batches run."""
 
     model: dict[str, Any]
     inputs: dict[str, Any]
@@ -73,13 +73,13 @@ class Source:
     module: nn.Module | None = None
     """The model that runs, for analyses of its weights; None for a file."""
     depth: int = 1
-    """How many layers a batch is expected to have."""
+    """Expected number of layers of a batch."""
     content: Any = None
-    """What goes into the model, or the file's capture, for who must know it by its content."""
+    """The model's inputs, or the file's capture, to be identified by content."""
 
 
 def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> Source:
-    """The model over its inputs with all that the analysis reads."""
+    """Return the model over its inputs with all sites that the analysis reads."""
     perturb = analysis.perturb
     sites = (*analysis.reads(options), *analysis.also)
     return model_source(
@@ -88,7 +88,7 @@ def analysis_source(analysis: Analysis, options: Any, settings: RunSettings) -> 
         keep_nonfinite=analysis.counts_nonfinite,
         # without the site attn no map is formed, and a causal mask need not be written out either
         map_limit=getattr(options, "map_limit", None) if "attn" in sites else 0,
-        perturb=None if perturb is None else lambda given: perturb(given, options, settings.seed),
+        perturb=None if perturb is None else lambda batch: perturb(batch, options, settings.seed),
     )
 
 
@@ -103,18 +103,18 @@ def accumulate(
     """Measure every layer of every batch. ``options`` are what `find_analysis` gives.
 
     A layer is freed before the model runs the next, unless the analysis compares layers. ``progress`` is called after
-    every layer of every batch, lastly with 1.0. ``unfinished`` has layers that an interrupted run has measured, and
-    gets those that take long.
+    every layer of every batch, and with 1.0 at the end. ``unfinished`` holds the layers that an interrupted run has
+    measured.
     """
     # analyses with the option say what they measure head by head; the others have no means to take
     aggregate = not getattr(options, "per_head", True)
     into = Accumulator(aggregate, getattr(options, "per_input", True), getattr(options, "single", False))
     measured: list[tuple[Layer, Measurement]] = []
-    """What the layers of this batch gave, where something follows from all of them."""
+    """Measurements of this batch, for an analysis that compares its layers."""
 
     read = analysis.reads(options)
 
-    def found_in(layer: Layer) -> Iterator[Measurement] | Iterator[pd.DataFrame]:
+    def measurements_of(layer: Layer) -> Iterator[Measurement] | Iterator[pd.DataFrame]:
         if unfinished is None:
             yield from analysis.measured(layer, options)
             return
@@ -140,7 +140,7 @@ def accumulate(
         try:
             _need_attention(layer.record, read)
             layer = layer.seen_by(analysis.cross)
-            for measurement in found_in(layer):
+            for measurement in measurements_of(layer):
                 if isinstance(measurement, pd.DataFrame):
                     if layer.step is not None:
                         measurement.insert(list(measurement.columns).index("layer") + 1, STEP, layer.step)
@@ -149,8 +149,8 @@ def accumulate(
                 if measurement.form != "intermediate":
                     into.add(measurement, layer)
                 if analysis.across is not None:
-                    place = LayerRecord(layer.index, layer.record.path)  # its tensors are let go
-                    measured.append((replace(layer, record=place, before=(), perturbed=None), measurement))
+                    record = LayerRecord(layer.index, layer.record.path)  # its tensors are freed
+                    measured.append((replace(layer, record=record, before=(), perturbed=None), measurement))
         except NotApplicable as reason:
             into.leave_out(str(reason), layer.index)
         into.heads |= set(layer.heads)
@@ -185,7 +185,7 @@ def each_layer(
     end_batch: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> None:
-    """Hand every layer of every batch to ``use`` as soon as the model has run it, with what it needs to be read.
+    """Pass every layer of every batch to ``use`` as soon as the model has run it.
 
     With ``hold`` the layers before it in its batch come along (``layer.before``), which are then all in memory at once.
     """
@@ -218,7 +218,7 @@ def each_layer(
 
 
 class _Done:
-    """Calls a function with the fraction of all inputs that is done, after every layer."""
+    """Call a function with the fraction of all inputs that is done, after every layer."""
 
     def __init__(self, source: Source, call: Progress | None) -> None:
         self.size, self.depth, self.call = max(1, source.size), source.depth, call
@@ -226,16 +226,16 @@ class _Done:
         self.reached = 0.0
 
     def layer(self, inputs: int) -> None:
-        """Another layer of so many inputs."""
+        """Count another layer of a batch of this size."""
         self.layers += 1
         self._reach(self.inputs + min(1.0, self.layers / self.depth) * max(1, inputs))
 
     def batch(self, inputs: int) -> None:
-        """No more layers of these inputs; now it is known how many there are."""
+        """Count the inputs of a finished batch, which shows the number of its layers."""
         self.inputs, self.layers, self.depth = self.inputs + inputs, 0, max(1, self.layers)
 
     def all(self) -> None:
-        """Nothing is left."""
+        """Report the end."""
         self._reach(self.size)
 
     def _reach(self, inputs: float) -> None:
@@ -252,14 +252,14 @@ def model_source(
     map_limit: int | None = None,
     perturb: Callable[[Any], Any] | None = None,
 ) -> Source:
-    """A model over its inputs; only ``sites`` of the chosen layers are captured.
+    """Return a model over its inputs; only ``sites`` of the chosen layers are captured.
 
-    With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, and a note says so. Of maps with
-    more entries than ``map_limit`` the operands are captured in their place. With
-    ``perturb`` the model also runs on what that makes of every batch, which must be named inputs, not tensors.
+    With ``keep_nonfinite`` layers with NaN or infinite values are captured unchecked, with a note. Maps with more
+    entries than ``map_limit`` are captured as their operands. With ``perturb`` the model also runs on the perturbed
+    batches, which must be named inputs, not tensors.
     """
-    loaded, identity, given = _loaded_inputs(settings)
-    if perturb is not None and isinstance(given, _Plain):
+    loaded, identity, inputs = _loaded_inputs(settings)
+    if perturb is not None and isinstance(inputs, _Plain):
         raise InputError("this analysis perturbs the inputs; give them by name, or what inputs() returned")
     module = getattr(loaded, "module", loaded)
     chosen = parse_numbers("layer", settings.layers)
@@ -270,7 +270,7 @@ def model_source(
             perturbed = None if perturb is None else seen(perturb(part))
             beside = (lambda number: None) if perturbed is None else (lambda number: perturbed[number])
             each = None if hold else (lambda record, tokens: on_layer(record, tokens, beside(record.index)))
-            captured = seen(_what(part), keep_nonfinite, each)
+            captured = seen(_model_inputs(part), keep_nonfinite, each)
             source.notes += [note for note in captured.notes if note not in source.notes]
             for record in captured:
                 on_layer(record, captured.tokens_of(record.index), beside(record.index))
@@ -289,22 +289,22 @@ def model_source(
         )
 
     def batches() -> Iterator[Batch]:
-        return map(batch_of, given.batches(settings.batch_size))
+        return map(batch_of, inputs.batches(settings.batch_size))
 
     source = Source(
-        identity, given.identity, len(given), batches, [*given.notes], module, max(1, depth), given
+        identity, inputs.identity, len(inputs), batches, [*inputs.notes], module, max(1, depth), inputs
     )
     return source
 
 
 def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any, dict[str, Any], Any]:
-    """The model, its identity, and its inputs; with ``room`` texts that so many tokens can be added to."""
+    """The model, its identity, and its inputs; texts leave ``room`` for that number of generated tokens."""
     loaded, spec, identity = _loaded(settings)
-    given: Any = settings.inputs
-    if isinstance(given, str):
+    batch: Any = settings.inputs
+    if isinstance(batch, str):
         if isinstance(loaded, nn.Module):
             raise InputError(
-                f"inputs {given!r} need a model that load() returned; give {spec} its batch itself"
+                f"inputs {batch!r} need a model that load() returned; give {spec} its batch itself"
             )
         from workbench.data.batches import DEFAULT_MAX_LENGTH
         from workbench.data.batches import inputs as choose
@@ -315,24 +315,24 @@ def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any,
                 f"{loaded.spec} reads {most} tokens: generate at most {most - 2}, after a prompt"
             )
         longest = None if room is None or most is None else min(DEFAULT_MAX_LENGTH, most - room)
-        given = choose(
-            given,
+        batch = choose(
+            batch,
             loaded,
             n=settings.n,
             seed=settings.seed,
             preprocessing=settings.preprocessing,
             max_length=longest,
         )
-    return loaded, identity, _Plain(given) if is_plain(given) or not hasattr(given, "batches") else given
+    return loaded, identity, _Plain(batch) if is_plain(batch) or not hasattr(batch, "batches") else batch
 
 
-def _what(part: Any) -> Any:
-    """What `capture` takes of a batch of named inputs, or of plain ones."""
+def _model_inputs(part: Any) -> Any:
+    """The argument of `capture` for a batch of named inputs or of plain ones."""
     return part.batch if isinstance(part, _Plain) else part
 
 
 def weights_source(settings: RunSettings) -> Source:
-    """The attention layers of a model that runs on nothing: one batch without inputs, for analyses of weights.
+    """Return the attention layers of a model as one batch without inputs, for analyses of weights.
 
     Layers are the attention modules in the order of the model's definition; one that is used twice counts once.
     Raises `InputError` where there is none, or no such layer.
@@ -342,29 +342,29 @@ def weights_source(settings: RunSettings) -> Source:
     attention, mixers = dict(attention_modules(module)), token_mixers(module)
     if not attention:
         raise InputError(f"{spec} has no attention that capture can see; see docs/capture.md")
-    found = [path for path, _ in module.named_modules() if path in attention or path in mixers]
+    layers = [path for path, _ in module.named_modules() if path in attention or path in mixers]
 
     def record(number: int) -> LayerRecord:
-        mixer = mixers.get(found[number], "")
-        return LayerRecord(number, found[number], kind="none" if mixer else "token", mixer=mixer)
+        mixer = mixers.get(layers[number], "")
+        return LayerRecord(number, layers[number], kind="none" if mixer else "token", mixer=mixer)
 
-    records = [record(number) for number in parse_numbers("layer", settings.layers, len(found))]
+    records = [record(number) for number in parse_numbers("layer", settings.layers, len(layers))]
     return Source(
         identity, {}, 0, lambda: iter([_stored_batch([], records, None)]), module=module, depth=len(records)
     )
 
 
 def _stored_batch(ids: Sequence[str], records: Sequence[LayerRecord], tokens: TokenInfo | None) -> Batch:
-    """A batch whose layers are there already."""
+    """A batch of captured layers."""
     return Batch(
-        ids, _handing_over([(record, None if tokens is None else tokens.of(record)) for record in records])
+        ids, _runner([(record, None if tokens is None else tokens.of(record)) for record in records])
     )
 
 
-def _handing_over(
+def _runner(
     layers: Sequence[tuple[LayerRecord, TokenInfo | None]],
 ) -> Callable[[OnLayer, bool], None]:
-    """How a batch runs whose layers, with the tokens of each, are there already."""
+    """The function that runs a batch of captured layers, each with its tokens."""
 
     def run(on_layer: OnLayer, hold: bool) -> None:
         for record, tokens in layers:
@@ -378,7 +378,7 @@ _LAST: ContextVar[dict[tuple[str, ...], Any] | None] = ContextVar("last", defaul
 
 @contextmanager
 def keeping_the_model() -> Generator[None]:
-    """Inside, runs one after another that name the same model load it once: a run leaves it as it was."""
+    """Load a model once for successive runs that name the same one; a run leaves it unchanged."""
     token = _LAST.set({})
     try:
         yield
@@ -427,7 +427,7 @@ def _model_of(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
 
 @dataclass
 class _Plain:
-    """A batch as the user gave it, numbered, in place of named inputs."""
+    """A numbered batch of the user's tensors, instead of named inputs."""
 
     batch: Any
     start: int = 0
@@ -467,10 +467,10 @@ class _Plain:
 def file_source(
     file: str | Path | Capture, sites: Sequence[str], settings: RunSettings, of_steps: bool = False
 ) -> Source:
-    """Cut a file of q, k, v (or a capture in memory) into batches; what was generated, step by step.
+    """Cut a file of q, k, v (or a capture in memory) into batches; generated tokens are batches by step.
 
-    Raises `InputError` where it lacks what ``sites`` ask for and q, k, v cannot give: attention is computed
-    from q, k, scale and mask, the heads' output from it and v, hidden states from nothing.
+    Raises `InputError` where one of ``sites`` is missing and cannot be computed: attention is computed from q, k, scale
+    and mask, the heads' output from attention and v; hidden states cannot be.
     """
     captured = file if isinstance(file, Capture) else read_qkv(file)
     name = Path(file).name if not isinstance(file, Capture) else "capture"
@@ -494,13 +494,13 @@ def file_source(
     notes = []
     if captured.tokens is not None and all(captured[number].origin is None for number in numbers):
         size = len(captured.tokens) or size
-        held = {number: inputs_in(captured[number]) for number in numbers}
+        sizes = {number: inputs_in(captured[number]) for number in numbers}
         notes = [
             f"layer {number} left out: holds {rows} images or windows of {size} inputs, so its rows are no inputs"
-            for number, rows in held.items()
+            for number, rows in sizes.items()
             if rows not in (0, size)
         ]
-        numbers = [number for number in numbers if held[number] in (0, size)]
+        numbers = [number for number in numbers if sizes[number] in (0, size)]
     model = captured.model
     identity = {
         "spec": model.get("spec") or name,
@@ -539,12 +539,12 @@ def file_source(
     def steps() -> Iterator[Batch]:
         for start in range(0, size, settings.batch_size):
             for step in range(generated.steps):
-                places = torch.arange(start, min(start + settings.batch_size, size))
-                rows = places[generated.real[places, step]]  # of an input that ended nothing more is measured
+                batch = torch.arange(start, min(start + settings.batch_size, size))
+                rows = batch[generated.real[batch, step]]  # inputs that have ended are left out
                 if len(rows):
-                    held = steps_of(chosen, step, rows)
+                    layers = steps_of(chosen, step, rows)
                     ids, query = [str(row) for row in rows.tolist()], generated.prompt_tokens + step - 1
-                    yield Batch(ids, _handing_over(held), step=step, query=query)
+                    yield Batch(ids, _runner(layers), step=step, query=query)
 
     measured = max(1, int(generated.real.sum()))
     return Source(identity, inputs, measured, steps, notes, depth=depth, content=content)
@@ -560,7 +560,7 @@ def _pick(captured: Capture, layers: Any) -> list[int]:
 
 
 def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) -> TokenInfo | None:
-    """Tokens with those marked as padding that a mask (batch, head, query, key) hides from every query."""
+    """Tokens, with those that a mask (batch, head, query, key) hides from every query marked as padding."""
     attention = [record for record in records if not record.mixer]
     mask = attention[0].mask if attention and not attention[0].causal else None
     if tokens is None or mask is None or attention[0].origin is not None or not tokens.mask.all():
@@ -590,21 +590,23 @@ def capture_inputs(
     """Capture all inputs, a batch at a time, as one capture (what ``workbench capture`` writes).
 
     Settings are those of `analyze`. Sites are held in memory for all inputs at once. With ``generate`` the model
-    continues all inputs, in one batch, by that many tokens, and each of these is captured.
+    continues all inputs, in one batch, by that number of tokens, and each token is captured.
     """
     chosen = RunSettings(
         model, inputs, n, seed, layers, None, checkpoint, preprocessing, batch_size, device, dtype
     )
-    loaded, _, given = _loaded_inputs(chosen, room=generate)
+    loaded, _, named = _loaded_inputs(chosen, room=generate)
     if generate is not None:
-        whole = next(given.batches(max(1, len(given))))
-        captured = capture_generation(loaded, _what(whole), generate, layers=chosen.layers, sites=sites)
-        captured.inputs = given.identity
+        batch = next(named.batches(max(1, len(named))))
+        captured = capture_generation(
+            loaded, _model_inputs(batch), generate, layers=chosen.layers, sites=sites
+        )
+        captured.inputs = named.identity
         return captured
     parts = [
-        capture(loaded, _what(part), layers=chosen.layers, sites=sites)
-        for part in given.batches(chosen.batch_size)
+        capture(loaded, _model_inputs(part), layers=chosen.layers, sites=sites)
+        for part in named.batches(chosen.batch_size)
     ]
     joined = parts[0] if len(parts) == 1 else join_captures(parts)
-    joined.inputs = given.identity
+    joined.inputs = named.identity
     return joined

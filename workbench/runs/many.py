@@ -97,11 +97,11 @@ def analyze_many(
 def example(
     pairs: Pairs, seed: int = 0, checkpoint: str | int | None = None, preprocessing: str = "model"
 ) -> tuple[LoadedModel, Inputs]:
-    """The first model of (model, inputs) pairs that this machine can have, loaded on the CPU, and one of its inputs.
+    """Return the first model of (model, inputs) pairs that this machine can have, on the CPU, and one of its inputs.
 
-        loaded, one = workbench.runs.example([("bundled:digits-vit", "bundled:digits")])
+        loaded, inputs = workbench.runs.example([("bundled:digits-vit", "bundled:digits")])
 
-    Of inputs "sweep:FOLDER" it is one of those that the sweep ran over. Raises `MissingResource` where no pair is here.
+    Inputs "sweep:FOLDER" are those that the sweep ran over. Raises `MissingResource` where no pair is here.
     """
     reasons = []
     for model, inputs in pairs:
@@ -200,7 +200,7 @@ class _Frames:
 
     @contextmanager
     def unless_absent(self, model: Any) -> Generator[None]:
-        """Note a model that this machine cannot have, in the place of raising `MissingResource`."""
+        """Note a model that this machine cannot have, instead of raising `MissingResource`."""
         try:
             yield
         except MissingResource as error:
@@ -238,12 +238,12 @@ def _chosen(model: Any, checkpoints: Sequence[str | int] | str, epochs: dict[str
     scheme, _, short = (entry.spec if entry else model).partition(":")
     if scheme != "bundled":
         raise InputError(f"checkpoints travel with bundled models only; got {model!r}, give bundled:NAME")
-    found = bundled_checkpoints(short)
+    stems = bundled_checkpoints(short)
     if checkpoints != "all":
         listed = [checkpoints] if isinstance(checkpoints, str) else checkpoints
-        asked = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in listed}
-        found = {stem: epoch for stem, epoch in found.items() if stem in asked}
-    if not found:
+        chosen = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in listed}
+        stems = {stem: epoch for stem, epoch in stems.items() if stem in chosen}
+    if not stems:
         raise InputError('no checkpoint to run; give at least one, or "all"')
-    epochs |= found
-    return [*found]
+    epochs |= stems
+    return [*stems]

@@ -90,9 +90,9 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads"):
-            asked = getattr(self, name)
-            numbers = parse_numbers(name.removesuffix("s"), asked)
-            if numbers is not None and not isinstance(asked, str):
+            value = getattr(self, name)
+            numbers = parse_numbers(name.removesuffix("s"), value)
+            if numbers is not None and not isinstance(value, str):
                 object.__setattr__(self, name, ",".join(map(str, numbers)))
         if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
             raise InputError(f"batch_size must be a whole number from 1 up; got {self.batch_size!r}")
@@ -112,17 +112,17 @@ class RunSettings:
         return hash(self._values())
 
     def _values(self) -> tuple[Any, ...]:
-        """The settings, of a loaded model and a batch only which they are."""
-        given = (part if isinstance(part, str | None) else id(part) for part in (self.model, self.inputs))
-        return (*given, *(getattr(self, name) for name in [*SETTINGS][2:]))
+        """The settings; a loaded model and a batch by their identity."""
+        objects = (part if isinstance(part, str | None) else id(part) for part in (self.model, self.inputs))
+        return (*objects, *(getattr(self, name) for name in [*SETTINGS][2:]))
 
     def recorded(self) -> dict[str, str | None]:
-        """How the model ran, as a result's provenance says it."""
+        """Return the settings that a result's provenance records."""
         names = ("layers", "heads", "batch_size", "device", "dtype")
-        held = {name: None if (value := getattr(self, name)) is None else str(value) for name in names}
+        settings = {name: None if (value := getattr(self, name)) is None else str(value) for name in names}
         if isinstance(self.model, str):
-            held["device"] = held["device"] or os.environ.get(DEVICE) or None
-        return held
+            settings["device"] = settings["device"] or os.environ.get(DEVICE) or None
+        return settings
 
 
 SETTINGS = options_of(RunSettings)
@@ -135,22 +135,22 @@ def model_pairs(
     text_models: str | Sequence[str] | None = None,
     text_inputs: str | Sequence[str] | None = None,
 ) -> list[tuple[str, str]]:
-    """(model, inputs) pairs for `analyze_many`: the image models with their inputs, then the text models with theirs.
+    """Return (model, inputs) pairs for `analyze_many`: the image models with their inputs, then the text models.
 
     Each argument is one spec, several, or None. One inputs spec serves all models of its kind; several are one
     per model. None for the models leaves that kind out. Raises `InputError` where the numbers do not fit.
     """
     pairs = []
     for kind, names, specs in (("", models, inputs), ("text_", text_models, text_inputs)):
-        chosen, given = _several(names), _several(specs)
-        if len(given) == 1:
-            given *= len(chosen)
-        if chosen and len(given) != len(chosen):
+        chosen, chosen_inputs = _several(names), _several(specs)
+        if len(chosen_inputs) == 1:
+            chosen_inputs *= len(chosen)
+        if chosen and len(chosen_inputs) != len(chosen):
             raise InputError(
-                f"{len(chosen)} {kind}models with {len(given)} {kind}inputs; give one inputs spec for all, or one "
-                "for each model"
+                f"{len(chosen)} {kind}models with {len(chosen_inputs)} {kind}inputs; give one inputs spec for all, or "
+                "one for each model"
             )
-        pairs += zip(chosen, given, strict=False)
+        pairs += zip(chosen, chosen_inputs, strict=False)
     return pairs
 
 

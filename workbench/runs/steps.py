@@ -1,4 +1,4 @@
-"""``analyze_steps``: an analysis of every step of a loop that runs a model, as denoising does."""
+"""``analyze_steps``: an analysis of every step of a loop that runs a model, such as denoising."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def analyze_steps(
     """
     entry, chosen = find_analysis(analysis, options, None)
     if not entry.sites or entry.perturb is not None:
-        raise InputError(
-            f"{analysis} reads weights or perturbs inputs, which is nothing of a step; use analyze"
-        )
+        raise InputError(f"{analysis} reads weights or perturbs inputs, which have no steps; use analyze")
     frames: list[pd.DataFrame] = []
 
     def measure(step: int, captured: Capture) -> None:

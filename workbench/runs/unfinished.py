@@ -22,7 +22,7 @@ from workbench.frames.metrics import METRICS
 
 SUFFIX = ".layer"
 WORTH = 5.0
-"""Seconds from which a layer is kept: less is sooner measured again."""
+"""Shortest time in seconds of a layer that is kept; a faster one is measured again."""
 
 
 @dataclass(frozen=True)

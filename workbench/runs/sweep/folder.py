@@ -109,7 +109,7 @@ class PartialResult:
 
 
 class SweepFolder:
-    """Reads and writes the files of one sweep."""
+    """Read and write the files of one sweep."""
 
     def __init__(self, path: str | Path) -> None:
         self.store = RunStore(
@@ -126,14 +126,14 @@ class SweepFolder:
     # Plan and manifest
 
     def plan(self) -> tuple[Plan, dict[str, Any]]:
-        """The plan, and the whole manifest. Raises `InputError` where the folder holds no sweep."""
+        """Return the plan and the manifest. Raises `InputError` where the folder holds no sweep."""
         manifest = self.store.content()
         if manifest is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
         return conforming(Plan, manifest["plan"]), manifest
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
-        """Write the manifest anew. Raises `MissingResource` where there is no room."""
+        """Write the manifest. Raises `MissingResource` where there is no room."""
         manifest = {"plan": plan.as_json(), "versions": versions()} | more
         self.store.write(
             manifest | {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
@@ -218,7 +218,7 @@ class SweepFolder:
 
     @contextmanager
     def begun(self, task: Task) -> Generator[None]:
-        """A mark that a worker is at this task, which stays behind where the worker is killed."""
+        """Mark a task as begun; the mark stays where the worker is killed."""
         mark = self.path / RUNNING / f"{task.model}-{task.analysis}-{task.shard}"
         with suppress(OSError):  # on a full disk the task itself will say so
             mark.parent.mkdir(exist_ok=True)
@@ -262,10 +262,12 @@ def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
         (name, plain.get(kind) or pyarrow.list_(lists.get(name, pyarrow.int64())))
         for name, kind in STATE.items()
     )
-    made = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
-    made = made.replace_schema_metadata({**(made.schema.metadata or {}), _META: json.dumps(about).encode()})
+    arrow = pyarrow.Table.from_pandas(table, schema=schema, preserve_index=False)
+    arrow = arrow.replace_schema_metadata(
+        {**(arrow.schema.metadata or {}), _META: json.dumps(about).encode()}
+    )
     return atomic_write(
-        path, lambda handle: pyarrow.parquet.write_table(made, handle, write_page_checksum=True)
+        path, lambda handle: pyarrow.parquet.write_table(arrow, handle, write_page_checksum=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""What a sweep computes: models, inputs, analyses, and how the list of inputs is cut into shards."""
+"""The plan of a sweep: models, inputs, analyses, and how the list of inputs is cut into shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_TASKS = 1_000_000
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """One model with its inputs: how many of which, and a hash of the names of all there are to choose from."""
+    """One model with its inputs, their number, and a hash of the names of the whole pool."""
 
     spec: str
     inputs: str
@@ -37,7 +37,7 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class PlannedAnalysis:
-    """One analysis with its complete options; the label tells it from others of its name."""
+    """One analysis with its complete options; the label distinguishes it from others of its name."""
 
     label: str
     name: str
@@ -46,7 +46,7 @@ class PlannedAnalysis:
 
 @dataclass(frozen=True)
 class Task:
-    """One analysis of one model on one shard of its inputs: what a worker does at a time."""
+    """One analysis of one model on one shard of its inputs, for one worker."""
 
     model: int
     analysis: int
@@ -90,7 +90,7 @@ class Plan:
         return (Task(model, analysis, shard) for shard in range(self.shards[model]))
 
     def span(self, task: Task) -> range:
-        """Places of a task's inputs in the list: whole micro-batches."""
+        """Return the positions of a task's inputs in the list: complete micro-batches."""
         n, shards = self.models[task.model].n, self.shards[task.model]
         size = self.settings.batch_size
         batches = -(-n // size)
@@ -98,14 +98,14 @@ class Plan:
         return range(start, min(stop, n))
 
     def places(self, task: Task) -> tuple[Pool, list[int]]:
-        """The pool of a task's inputs, and their numbers in it. Raises `InputError` where the pool has changed."""
+        """Return the pool of a task's inputs and their numbers in it; raises `InputError` where the pool changed."""
         model = self.models[task.model]
         pool, drawn = _drawn(model.inputs, model.names, self.settings.seed)
         span = self.span(task)
         return pool, drawn[span.start : span.stop]
 
     def name(self, task: Task) -> str:
-        """A task in words."""
+        """Return a task in words."""
         model, analysis = self.models[task.model], self.analyses[task.analysis]
         return f"{model.spec}, {analysis.label}, shard {task.shard} of {self.shards[task.model]}"
 
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that every part carries."""
+        """Return the hash that every part carries."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
 
 
@@ -127,7 +127,7 @@ def make_plan(
     shards: int | None = None,
     per_input: bool = False,
 ) -> Plan:
-    """The plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
+    """Make the plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
 
     ``settings.n`` is 25 unless given, or all there are where there are fewer, and "all" takes every one; ``shards``
     about one for every `SHARD` of them. Reads the names of the inputs, and no input, and checks the names of the models
@@ -195,10 +195,10 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
 
     The plan's hash of the names is part of the key, so that for another plan the folder is listed again.
     """
-    pool, found = _listed(inputs)
-    if found != names:
+    pool, names_hash = _listed(inputs)
+    if names_hash != names:
         raise InputError(
             f"{inputs} no longer holds what it held when the sweep was planned: files have come, gone or been renamed; "
-            "put them back, or sweep into another folder"
+            "restore them, or sweep into another folder"
         )
     return pool, drawn_positions(len(pool), seed)

@@ -1,4 +1,4 @@
-"""Where tasks run: this process, joblib's own processes, or the workers of a Dask or Ray cluster."""
+"""Pools that run tasks: this process, joblib's own processes, or the workers of a Dask or Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from workbench.core.extras import require
 BACKENDS = ("loky", "dask", "ray")
 CONNECT_SECONDS = 30
 LOOK_SECONDS = 1.0
-"""A worker looks this often whether its parent is there."""
+"""Seconds between two checks of a worker that its parent is alive."""
 
 
 class Pool:
-    """Runs calls on the workers of one backend, each result as it comes."""
+    """Run calls on the workers of one backend."""
 
     def __init__(self, backend: str, workers: int, config: dict[str, Any] | None = None) -> None:
         self.backend, self.workers = backend, workers
         self._config = config or {}
 
     def run(self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Results in the order in which they come; raises what the pool raises when one of its workers is lost."""
+        """Iterate over results as they come; raises the pool's own error when a worker is lost."""
         from joblib import Parallel, delayed, parallel_config
 
         if self.backend == "loky" and self.workers == 1:
@@ -49,7 +49,7 @@ class Pool:
             yield from parallel(call(*each) for each in arguments)
 
     def renew(self) -> None:
-        """Give up the processes: of those that are left some may be at work still."""
+        """End the processes that are left; some may still be at work."""
         if self.backend == "loky" and self.workers > 1:
             from joblib.externals.loky import get_reusable_executor
 
@@ -82,7 +82,7 @@ def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 @contextmanager
 def open_pool(backend: str, workers: int, scheduler: str | None = None) -> Generator[Pool]:
-    """A pool of ``workers`` processes, or of the cluster at the address ``scheduler``.
+    """Open a pool of ``workers`` processes, or of the cluster at the address ``scheduler``.
 
     Without an address Dask and Ray start ``workers`` processes here. Raises `InputError` for an unknown backend or an
     address that loky has no use for, `MissingResource` where the backend is not installed or nobody answers.

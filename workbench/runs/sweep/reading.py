@@ -27,7 +27,7 @@ from workbench.runs.sweep.folder import DamagedPart, PartialResult, SweepFolder
 from workbench.runs.sweep.plan import Plan
 
 SWEEP = "sweep:"
-"""How inputs that are read from a sweep begin."""
+"""Prefix of inputs that are read from a sweep."""
 
 
 def read_sweep(
@@ -74,15 +74,15 @@ def read_sweep(
     return joined
 
 
-def _among(kind: str, names: str | Sequence[str] | None, known: Mapping[str, str]) -> set[str]:
+def _among(kind: str, names: str | Sequence[str] | None, labels: Mapping[str, str]) -> set[str]:
     """The keys that were named, each by itself or by its value; all for None."""
     if names is None:
-        return {*known}
+        return {*labels}
     keys = set()
     for name in [names] if isinstance(names, str) else names:
-        matching = {name} if name in known else {key for key, value in known.items() if value == name}
+        matching = {name} if name in labels else {key for key, value in labels.items() if value == name}
         if not matching:
-            raise UnknownName(kind, name, known)
+            raise UnknownName(kind, name, labels)
         keys |= matching
     return keys
 
@@ -189,7 +189,7 @@ def _merged(
     sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
 ) -> tuple[PartialResult | None, int]:
     """All sound parts in the order of the inputs as one, and the number of those that are missing or damaged."""
-    whole, missing = None, 0
+    merged, missing = None, 0
     for task in plan.tasks_of(model, analysis):
         try:
             sweep.line_of(plan, task, lines.get(sweep.part_name(plan, task)))
@@ -197,11 +197,11 @@ def _merged(
         except DamagedPart:
             missing += 1
             continue
-        if whole is None:
-            whole = part
+        if merged is None:
+            merged = part
         else:
-            whole.merge(part)
-    return whole, missing
+            merged.merge(part)
+    return merged, missing
 
 
 def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""A sweep from its plan to its last part: what `workbench sweep` calls."""
+"""`sweep` runs the tasks of a plan and writes their parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.runs.sweep.tasks import Outcome, run_task
 RETRIES = 2
 IDLE_LOSSES = 5
 MANIFEST_SECONDS = 5.0
-"""The manifest is written anew at most this often; after a crash, parts are found without it."""
+"""Shortest time between two writes of the manifest; after a crash, parts are found without it."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -61,8 +61,8 @@ def sweep(
     workers, shards, or interruptions; `read_sweep` reads them.
 
     A sweep goes on where it stopped, computing what is missing or damaged; another plan in the folder is refused, and
-    ``restart`` begins anew and moves the old folder aside. A shard that fails is tried again, twice at most, then
-    named, and the others go on. After ``max_time`` seconds nothing more is begun, and what is underway stops.
+    ``restart`` starts over and moves the old folder aside. A shard that fails is tried again, twice at most, then
+    named, and the others go on. After ``max_time`` seconds no task is begun, and running tasks stop.
 
     Raises `InputError` for a request that cannot be run, for a folder with another plan, and for one that another
     sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and run it again)
@@ -92,7 +92,7 @@ def sweep(
 
 
 class _Sweep:
-    """The tasks of one sweep, what became of them, and the manifest that says so."""
+    """The tasks of one sweep, their outcomes, and the manifest that lists them."""
 
     def __init__(
         self, folder: SweepFolder, plan: Plan, restart: bool, deadline: float | None, workers: int
@@ -105,11 +105,11 @@ class _Sweep:
         self.lost: dict[int, str] = {}
         self.written = 0.0
         self.idle = 0
-        """How often in a row workers were lost before they began anything."""
+        """Number of consecutive losses of workers before any task was begun."""
         self.write()
 
     def todo(self) -> list[Task]:
-        """Tasks without a sound part; a damaged part is forgotten."""
+        """Return the tasks without a sound part; the line of a damaged part is removed."""
         self.folder.take_marks()
         missing = []
         for task in self.plan.tasks():
@@ -123,7 +123,7 @@ class _Sweep:
         return missing
 
     def write(self, now: bool = True) -> None:
-        """Write the manifest, unless it has just been."""
+        """Write the manifest, unless it was just written."""
         if now or time.monotonic() - self.written > MANIFEST_SECONDS:
             self.folder.write_manifest(
                 self.plan, self.parts, self.failed, workers=self.workers, updated=time.time()
@@ -178,7 +178,7 @@ class _Sweep:
         return suspects
 
     def wanted(self, tasks: list[Task]) -> Iterator[Task]:
-        """Tasks as workers become free: none of a model that cannot be had, none when time is up."""
+        """Iterate over tasks as workers become free: none of a missing model, none when time is up."""
         for task in tasks:
             if self.deadline is not None and time.time() > self.deadline:
                 return
@@ -186,7 +186,7 @@ class _Sweep:
                 yield task
 
     def take(self, outcome: Outcome, tell: Callable[[Outcome], None]) -> list[Task]:
-        """Note what became of a task; returns it where it is to be run again."""
+        """Note the outcome of a task; return it where it is to be run again."""
         task, name = outcome.task, self.folder.part_name(self.plan, outcome.task)
         if outcome.state == "full":
             with suppress(MissingResource):  # parts are found without their lines
@@ -215,7 +215,7 @@ class _Sweep:
         suspects: list[Task],
         tell: Callable[[Outcome], None],
     ) -> list[Task]:
-        """What to do with a task that a lost pool had not reported; returns it where it is to be run as before."""
+        """Handle a task that a lost pool had not reported; return it where it is to be run as before."""
         try:  # it may have been finished and not reported
             return self.take(Outcome(task, "done", line=self.folder.line_of(self.plan, task)), tell)
         except DamagedPart:
@@ -230,18 +230,18 @@ class _Sweep:
 
 @contextmanager
 def _bar(plan: Plan, todo: list[Task], wanted: bool) -> Generator[Callable[[Outcome], None]]:
-    """A function that hears how tasks end; shows a bar with an estimate, and names what failed."""
+    """A function of the outcome of each task; it shows a bar with an estimate, and failures."""
     if not wanted:
         yield lambda outcome: None
         return
     with progress_bars(remembered=600) as bar:
-        shown = bar.add_task("shards", total=len(todo))
+        line = bar.add_task("shards", total=len(todo))
 
         def tell(outcome: Outcome) -> None:
             if outcome.state == "failed":
                 bar.console.print(f"failed: {plan.name(outcome.task)}: {outcome.error}", markup=False)
             if outcome.state != "left":
-                bar.advance(shown)
+                bar.advance(line)
 
         yield tell
 

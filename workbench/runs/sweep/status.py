@@ -1,4 +1,4 @@
-"""How far a sweep is, from its folder: while it runs, or afterwards."""
+"""The progress of a sweep, read from its folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from workbench.runs.sweep.plan import Plan, Task
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How many tasks of a sweep are done, failed, damaged and left."""
+    """Numbers of tasks of a sweep that are done, failed, damaged and left."""
 
     folder: Path
     rows: list[dict[str, Any]] = field(repr=False)
     """One per model and analysis: model, analysis, done, failed, damaged, left, inputs, skipped, seconds left."""
     failures: dict[str, str]
-    """What went wrong, by task."""
+    """Errors by task."""
     running: bool
 
     @property
@@ -33,7 +33,7 @@ class SweepStatus:
 
     @property
     def damaged(self) -> int:
-        """Tasks whose part is not what was written; running the sweep again computes them anew."""
+        """Tasks whose part is damaged; running the sweep again computes them."""
         return sum(row["damaged"] for row in self.rows)
 
     @property
@@ -50,7 +50,7 @@ class SweepStatus:
 
 
 def sweep_status(folder: str | Path) -> SweepStatus:
-    """The status of the sweep in a folder; reads the manifest and compares the parts that are there with it.
+    """Return the status of the sweep in a folder, comparing the parts with the manifest.
 
     Raises `InputError` where the folder holds no sweep.
     """
@@ -80,10 +80,13 @@ def sweep_status(folder: str | Path) -> SweepStatus:
             row["left"] += 1
     every = [seconds for row in rows.values() for seconds in row["seconds"]]
     for row in rows.values():
-        known = row.pop("seconds") or every
+        measured = row.pop("seconds") or every
         row["seconds left"] = (
-            (row["left"] + row["damaged"]) * sum(known) / len(known) / max(1, manifest.get("workers", 1))
-            if known
+            (row["left"] + row["damaged"])
+            * sum(measured)
+            / len(measured)
+            / max(1, manifest.get("workers", 1))
+            if measured
             else None
         )
     return SweepStatus(sweep.path, [*rows.values()], failures, sweep.store.is_locked())

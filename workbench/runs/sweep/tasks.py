@@ -30,12 +30,12 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended: done, failed, left (time was up) or full (it could not be written)."""
+    """The end of a task: done, failed, left (time was up) or full (it could not be written)."""
 
     task: Task
     state: str
     line: dict[str, Any] | None = None
-    """Of a done task: its line in the manifest."""
+    """The line in the manifest, of a done task."""
     error: str = ""
     final: bool = False
     """Whether the failure would be the same another time."""
@@ -44,9 +44,9 @@ class Outcome:
 
 
 def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Outcome:
-    """Measure one shard and write its part; errors stand in what comes back, not raised.
+    """Measure one shard and write its part; errors are in the outcome, not raised.
 
-    ``deadline`` is a time as `time.time` gives it; past it nothing is begun, and what is underway stops at the next
+    ``deadline`` is a time as `time.time` gives it; past it no task is begun, and a running one stops at the next
     layer without being written.
     """
     sweep = SweepFolder(Path(folder))
@@ -87,7 +87,7 @@ def _model(spec: str, checkpoint: str | None, device: str | None, dtype: str | N
 
 
 def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None) -> PartialResult:
-    """The task's part; where memory is short, with half as many inputs per forward pass, and half again."""
+    """The task's part; where memory is short, the number of inputs per forward pass is halved."""
     started, size = time.perf_counter(), plan.settings.batch_size
     while True:
         try:
@@ -120,13 +120,13 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
 def _accumulated(
     plan: Plan, task: Task, model: LoadedModel, size: int, deadline: float | None
 ) -> tuple[Accumulator, ListedInputs]:
-    pool, places = plan.places(task)
+    pool, numbers = plan.places(task)
     planned, analysis = plan.models[task.model], plan.analyses[task.analysis]
     inputs = ListedInputs(
         planned.inputs,
         pool,
         model,
-        places,
+        numbers,
         plan.settings.batch_size,
         seed=plan.settings.seed,
         preprocessing=plan.settings.preprocessing,
@@ -151,7 +151,7 @@ def _accumulated(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was short, of an accelerator or of the machine."""
+    """Return whether an error means that memory was short, of an accelerator or of the machine."""
     import torch
 
     text = str(error).lower()

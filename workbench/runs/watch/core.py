@@ -1,4 +1,4 @@
-"""``watch``: analyses of a model every so many steps of its training, at a cost that is kept to."""
+"""``watch``: analyses of a model at regular steps of its training, within a limit on cost."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ ANALYSES_WATCHED: dict[str, dict[str, Any]] = {
     "token-similarity": {"null_samples": 0},
     "membership": {},
 }
-"""What is watched unless asked otherwise, and with which options: null samples would cost most of the time."""
+"""Default analyses with their options, without null samples, which would take most of the time."""
 EVERY = 500
-"""Steps between two loggings, unless asked otherwise."""
+"""Default number of steps between two loggings."""
 MAX_COST = 0.03
 """Share of the training's time that loggings may take."""
 GIVE_UP = 3
@@ -60,7 +60,7 @@ def watch(
     name: str | None = None,
     restart: bool = False,
 ) -> Watch:
-    """Analyse a model on the same few inputs every so many steps, while any code trains it.
+    """Analyse a model on the same few inputs at regular steps, while any code trains it.
 
         watch = workbench.watch(model, images[:8], out="runs/a/watch")
         for step, batch in enumerate(loader):
@@ -78,10 +78,10 @@ def watch(
     analyses: names, or names with options; `ANALYSES_WATCHED` unless given.
     layers: which layers; all for None.
     max_cost: the share of the training's time that loggings may take. Where one costs more, the cadence is stretched to
-        a multiple of ``every``, which the log says. None for no limit.
-    name: what rows say in the column ``model``; the class of the model unless given.
-    restart: begin anew, with what the folder holds moved into one beside it. Otherwise the watch goes on in a folder
-        that holds a part of this run; loggings from the step on that it goes on from are set aside, and made again.
+        a multiple of ``every``, with a note in the log. None for no limit.
+    name: the model's name in the column ``model``; its class unless given.
+    restart: start over, with the old folder renamed. Otherwise the watch resumes in a folder that holds a part of this
+        run; loggings of later steps than the one it resumes from are set aside, and made again.
 
     Of several processes that train together only the first one logs. An analysis that fails is noted once, in the
     folder and in a warning, and the training goes on.
@@ -116,7 +116,7 @@ def watch(
 
 
 class Watch:
-    """What `watch` returns; ``step`` is all that a loop calls."""
+    """The watch of one training run; a loop calls ``step``."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Watch:
         """After every step of the optimiser: log, if it is time to; returns whether it did.
 
         ``step`` is the number of the step, counted here from 0 where it is not given. The same number again does
-        nothing. Raises `InputError` for what is no whole number from 0 up, which the first call of a loop shows.
+        nothing. Raises `InputError` for anything but a whole number from 0 up.
         """
         if step is not None:
             try:
@@ -201,7 +201,7 @@ class Watch:
         return due
 
     def _times(self, number: int) -> int:
-        """How many times ``every`` must lie between two loggings for them to take no more than their share."""
+        """The multiple of ``every`` between two loggings that keeps to their share of the time."""
         if self.max_cost is None or not self.costs:
             return 1
         return max(1, math.ceil(self._cost() / (self.max_cost * self._pace(number) * self.every)))
@@ -266,7 +266,7 @@ class Watch:
         return time.perf_counter()
 
     def _tell(self, step: int | None, text: str, key: str) -> None:
-        """Note something that went wrong, once for each ``key``: in the log and as a warning."""
+        """Note an error once for each ``key``: in the log and as a warning."""
         if key in self._warned:
             return
         self._warned.add(key)

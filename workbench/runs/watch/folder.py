@@ -22,7 +22,7 @@ from workbench.frames.results import join_frames, read_frame, write_frame
 FORMAT = 3
 WATCH_FILE = "watch.json"
 SUPERSEDED = "superseded"
-"""Subfolder of loggings from the step on from which the run was later resumed."""
+"""Subfolder of loggings that a resumed run made again."""
 _PART = re.compile(r"step-(\d+)\.parquet")
 
 

@@ -1,4 +1,4 @@
-"""Running a model in the middle of its training, so that the training cannot tell."""
+"""Run a model in the middle of its training without changing the training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _random_state(module: nn.Module) -> Generator[None]:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numbers)  # noqa: NPY002 - likewise
+        np.random.set_state(numbers)  # noqa: NPY002 - the same
         torch.set_rng_state(torch_state)
         for index, state in on_cuda.items():
             torch.cuda.set_rng_state(state, index)
