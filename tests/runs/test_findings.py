@@ -200,7 +200,7 @@ def test_attention_spectra_tell_ranks_r_scores_and_values_beside_their_nulls():
 def test_a_frame_without_the_record_of_its_runs_is_refused_and_one_without_findings_is_silent():
     frame = workbench.analyze("value-similarity", **RUN, null_samples=0)
     frame.attrs = {}
-    with pytest.raises(InputError, match="which runs"):
+    with pytest.raises(InputError, match="no record of its runs"):
         workbench.findings(frame)
 
 
