@@ -191,7 +191,7 @@ def random_heads(heads: Mapping[int, int], count: int, seed: int) -> list[tuple[
     """Some of a model's heads as (layer, head), without repetition; ``heads`` is how many each layer has."""
     every = [(layer, head) for layer, known in heads.items() for head in range(known)]
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))
-    return [every[place] for place in order[:count].tolist()]
+    return [every[row] for row in order[:count].tolist()]
 
 
 def ablate(
@@ -236,7 +236,7 @@ def ablate(
         )
         for mode in modes
     }
-    for place, layer in enumerate(seen):
+    for row, layer in enumerate(seen):
         if layer.index not in takers:
             continue
         assert layer.head_out is not None  # what its taker was found by
@@ -252,10 +252,10 @@ def ablate(
             after = after[:, None]
         for mode, rows in zip(outputs, after.split([len(rows) for rows in outputs.values()]), strict=True):
             index = prediction.outcomes.expand(len(off), -1, -1)
-            found[mode].probability[place, off] = rows.gather(-1, index).exp()
-            found[mode].actual_probability[place, off] = at_outcome(rows.exp(), prediction.actual)
+            found[mode].probability[row, off] = rows.gather(-1, index).exp()
+            found[mode].actual_probability[row, off] = at_outcome(rows.exp(), prediction.actual)
             divergence = (before.exp() * (before - rows)).sum(-1)
-            found[mode].divergence[place, off] = divergence.clamp(min=0)  # below by rounding alone
+            found[mode].divergence[row, off] = divergence.clamp(min=0)  # below by rounding alone
     return found
 
 

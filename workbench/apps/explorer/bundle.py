@@ -154,7 +154,7 @@ class Header(_Part):
     without_ablations: str
     """Why they were not."""
     removal: str
-    """What stood in the place of a patch or word that was taken out, in words; empty where none was."""
+    """What stood instead of a patch or word that was taken out, in words; empty where none was."""
     unmeasured: bool = False
     """Whether all but attention, operands and the prediction is still to be measured."""
     sentences: Annotated[dict[Name, str], Field(min_length=len(SENTENCES))]
@@ -234,17 +234,17 @@ class Bundle:
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
         """Whether it holds what is predicted without a head that was switched off so."""
         held = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
-        place = [card.index for card in self.header.layers]
-        return held is not None and layer in place and bool(np.isfinite(held[place.index(layer), head]).any())
+        layers = [card.index for card in self.header.layers]
+        return held is not None and layer in layers and bool(np.isfinite(held[layers.index(layer), head]).any())
 
     def with_effects(
         self, mode: str, words: str, found: Ablation, layers: Sequence[int], input: int = 0
     ) -> Bundle:
         """The bundle and what is predicted without some more heads, of ``layers`` in the order of ``found``."""
         heads = max(layer.heads for layer in self.header.layers)
-        place = [card.index for card in self.header.layers]
+        layer_numbers = [card.index for card in self.header.layers]
         rows, columns = found.divergence.isfinite().any(-1).nonzero(as_tuple=True)
-        at = [place.index(layers[row]) for row in rows.tolist()], columns.numpy()
+        at = [layer_numbers.index(layers[row]) for row in rows.tolist()], columns.numpy()
         arrays, max_error = dict(self.arrays), dict(self.header.max_error)
         for number, values in (
             ("probability", found.probability), ("actual", found.actual_probability), ("divergence", found.divergence),
@@ -253,7 +253,7 @@ class Bundle:
             kind = np.float32 if number == "divergence" else np.float16
             held = arrays.get(name)
             grid = (
-                np.full((len(place), heads, *values.shape[2:]), np.nan, kind) if held is None else held.copy()
+                np.full((len(layer_numbers), heads, *values.shape[2:]), np.nan, kind) if held is None else held.copy()
             )
             fresh = values[rows, columns].numpy()
             grid[at] = fresh
@@ -291,20 +291,20 @@ def _words(shape: Sequence[int | None]) -> str:
 def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
     """Type and shape of every array that a bundle with this header must hold; None is any length."""
     most = max(layer.heads for layer in header.layers)
-    for place, one in enumerate(header.inputs):
+    for index, one in enumerate(header.inputs):
         count = len(one.labels)
         if not len(one.kinds) == len(one.real) == count or count == 0:
             raise InputError(
-                f"input {place} of this bundle has {count} labels, {len(one.kinds)} kinds and {len(one.real)} marks of "
+                f"input {index} of this bundle has {count} labels, {len(one.kinds)} kinds and {len(one.real)} marks of "
                 "real tokens; there is one each for every token"
             )
         if one.grid and one.grid[0] * one.grid[1] != one.kinds.count("patch"):
             raise InputError(
-                f"input {place} of this bundle has {one.kinds.count('patch')} patches, which do not fill a grid of "
+                f"input {index} of this bundle has {one.kinds.count('patch')} patches, which do not fill a grid of "
                 f"{one.grid[0]} × {one.grid[1]}"
             )
         if one.image:
-            yield f"inputs.{place}.image", ("uint8", (*one.image, 3))
+            yield f"inputs.{index}.image", ("uint8", (*one.image, 3))
         for layer in header.layers:
             if not layer.without:
                 names = ("attn_mean", "attn_max") if layer.pooled else ("attn",)
@@ -312,27 +312,27 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                 for name in names:
                     queries = None if not layer.pooled else side  # one alone in class attention
                     yield (
-                        f"inputs.{place}.layers.{layer.index}.{name}",
+                        f"inputs.{index}.layers.{layer.index}.{name}",
                         ("float16", (layer.heads, queries, side)),
                     )
         for metric in header.metrics:
             for number in _NUMBERS if metric.null else _NUMBERS[:1]:
                 yield (
-                    f"inputs.{place}.metrics.{metric.name}.{number}",
+                    f"inputs.{index}.metrics.{metric.name}.{number}",
                     ("float64", (len(header.layers), most)),
                 )
         for metric in header.by_layer:
             for number in _NUMBERS if metric.null else _NUMBERS[:1]:
-                yield f"inputs.{place}.by_layer.{metric.name}.{number}", ("float64", (len(header.layers),))
+                yield f"inputs.{index}.by_layer.{metric.name}.{number}", ("float64", (len(header.layers),))
 
 
 def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
     """Type and shape of the arrays that a bundle may hold."""
     most = max(layer.heads for layer in header.layers)
-    for place, one in enumerate(header.inputs):
+    for index, one in enumerate(header.inputs):
         count = len(one.labels)
         for layer in header.layers:
-            start = f"inputs.{place}.layers.{layer.index}"
+            start = f"inputs.{index}.layers.{layer.index}"
             yield from ((f"{start}.norms.{site}", ("float32", (None, None))) for site in ("q", "k", "v"))
             yield f"{start}.q", ("float16", (layer.heads, None, None))
             yield f"{start}.k", ("float16", (None, count, None))
@@ -347,16 +347,16 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
         if one.prediction is not None:
             outcomes = one.prediction.outcomes
             positions, kept = len(outcomes), len(outcomes[0]) if outcomes else 0
-            yield f"inputs.{place}.prediction.probability", ("float32", (positions, kept))
-            yield f"inputs.{place}.prediction.actual", ("float32", (positions,))
+            yield f"inputs.{index}.prediction.probability", ("float32", (positions, kept))
+            yield f"inputs.{index}.prediction.actual", ("float32", (positions,))
             every = (len(header.layers), most, positions)
             for mode in header.ablations:
-                start = f"inputs.{place}.ablations.{mode}"
+                start = f"inputs.{index}.ablations.{mode}"
                 yield f"{start}.probability", ("float16", (*every, kept))
                 yield f"{start}.actual", ("float16", every)
                 yield f"{start}.divergence", ("float32", every)
             if header.removal:
-                start = f"inputs.{place}.removal"
+                start = f"inputs.{index}.removal"
                 yield f"{start}.probability", ("float16", (count, positions, kept))
                 yield f"{start}.actual", ("float16", (count, positions))
                 yield f"{start}.divergence", ("float32", (count, positions))
@@ -454,17 +454,17 @@ def make_bundle(
 
     parts: list[_Input] = []
     ones = (
-        [inputs[place : place + 1] for place in range(len(inputs))]
+        [inputs[index : index + 1] for index in range(len(inputs))]
         if isinstance(inputs, Inputs)
         else [*inputs]
     )
     report = progress or (lambda share: None)
-    for place, one in enumerate(ones):
-        report(place / len(ones))
+    for index, one in enumerate(ones):
+        report(index / len(ones))
         seen = capture(
             model, one, layers=None if layers is None else list(layers), sites=SITES, map_limit=map_limit(one)
         )
-        own = steps[place] if steps else None
+        own = steps[index] if steps else None
         if own is not None:
             put_steps(seen, own)
         part = _input(seen, one, with_operands)
@@ -474,11 +474,11 @@ def make_bundle(
         for name, options in ANALYSES.items() if measured else ():
             frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
             part.series += [] if frame is None else _plain(name, frame)
-        report((place + 0.3) / len(ones))
+        report((index + 0.3) / len(ones))
         if measured and len(part.card.labels) <= evidence.MOST_TOKENS:
             part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
             _belong(part, model, one, layers)
-        report((place + 0.6) / len(ones))
+        report((index + 0.6) / len(ones))
         _predict(part, model, one, seen, ablations if measured else False)
         parts.append(part)
     bundle = _join(parts, model, left_out)
@@ -625,7 +625,7 @@ def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int]
         rows = analyze("membership", model=model, inputs=one, per="token", layers=chosen)
     except InputError:  # a model whose value projections are not known has none
         return
-    real = {place for place, one_real in enumerate(part.card.real) if one_real}
+    real = {token for token, is_real in enumerate(part.card.real) if is_real}
     for layer in rows["layer"].unique():
         own = rows[rows["layer"] == layer]
         if set(own["token"]) != real:  # the patches before the class token joins them
@@ -661,7 +661,7 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     from workbench.apps.explorer.evidence import operands
 
     count = len(tokens.labels[0])
-    place = f"layers.{record.index}"
+    prefix = f"layers.{record.index}"
     without = why_without(record, count)
     held = record.attn if record.attn is not None else record.head_out
     heads = 0 if record.mixer or held is None else int(held.shape[1])
@@ -669,20 +669,20 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     if not without:
         kept = _matrices(record, tokens, pooled)
         for name, values in kept.items():
-            part.round(f"{place}.{name}", values)
+            part.round(f"{prefix}.{name}", values)
         part.sites.add("attn")
         for site in ("q", "k", "v"):
             operand: Tensor | None = getattr(record, site)
             if operand is not None and operand.ndim == 4:
                 lengths = operand[0].detach().double().norm(dim=-1).cpu().numpy()
-                part.arrays[f"{place}.norms.{site}"] = lengths.astype(np.float32)
+                part.arrays[f"{prefix}.norms.{site}"] = lengths.astype(np.float32)
         for name, values in (
             operands(record, tokens.mask[0]) if with_operands and not pooled else {}
         ).items():
             if name in ("q", "k"):
-                part.round(f"{place}.{name}", values)
+                part.round(f"{prefix}.{name}", values)
             else:
-                part.arrays[f"{place}.{name}"] = values
+                part.arrays[f"{prefix}.{name}"] = values
     return LayerCard(index=record.index, path=record.path, heads=heads, without=without, pooled=pooled)
 
 
@@ -794,9 +794,9 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
                 part.arrays |= {f"{start}.{number}": values for number, values in numbers.items()}
     cards, by_layer, arrays = _measured([part.series for part in parts], layers)
     max_error = {}
-    for place, part in enumerate(parts):
-        arrays |= {f"inputs.{place}.{name}": array for name, array in part.arrays.items()}
-        max_error |= {f"inputs.{place}.{name}": error for name, error in part.max_error.items()}
+    for index, part in enumerate(parts):
+        arrays |= {f"inputs.{index}.{name}": array for name, array in part.arrays.items()}
+        max_error |= {f"inputs.{index}.{name}": error for name, error in part.max_error.items()}
     header = Header(
         format="attention-bundle",
         bundle_schema=SCHEMA,
@@ -842,10 +842,10 @@ def _measured(
         card = next((card for card in cards if card.null), cards[0])
         heads = next(each.of_heads for each in found if each is not None)
         (of_heads if heads else by_layer).append(card)
-        for place, each in enumerate(found):
+        for index, each in enumerate(found):
             for number in _NUMBERS if card.null else _NUMBERS[:1]:
                 grid = _grid(each, layers, number) if each or heads else np.full((len(layers), 1), np.nan)
-                at = f"inputs.{place}.{'metrics' if heads else 'by_layer'}.{name}.{number}"
+                at = f"inputs.{index}.{'metrics' if heads else 'by_layer'}.{name}.{number}"
                 arrays[at] = grid if heads else grid[:, 0].copy()
     return of_heads, by_layer, arrays
 
@@ -869,10 +869,10 @@ def _grid(found: Series | None, layers: Sequence[LayerCard], number: str) -> np.
     grid = np.full((len(layers), most if found is None or found.of_heads else 1), np.nan)
     if found is None:
         return grid
-    place = {layer.index: row for row, layer in enumerate(layers)}
+    layer_rows = {layer.index: row for row, layer in enumerate(layers)}
     rows = found.rows
     values = rows[number].to_numpy(float, na_value=np.nan)
     for layer, head, value in zip(rows["layer"], rows["head"], values, strict=True):
-        if int(layer) in place:
-            grid[place[int(layer)], int(head) if found.of_heads else 0] = value
+        if int(layer) in layer_rows:
+            grid[layer_rows[int(layer)], int(head) if found.of_heads else 0] = value
     return grid

@@ -97,7 +97,7 @@ class Explorer:
         return cls(**parts, device=device)
 
     @property
-    def place(self) -> Address:
+    def location(self) -> Address:
         """What is looked at, complete: inputs named, numbers from 0, a token where one stands for the input."""
         if self._resolved is None:
             self._resolved = self.after({})
@@ -106,7 +106,7 @@ class Explorer:
     @property
     def address(self) -> dict[str, Any]:
         """What is looked at, as a small dict that can be saved: ``Explorer.at(address)`` opens it again."""
-        return self.place.to_dict()
+        return self.location.to_dict()
 
     def move(self, **changes: Any) -> Explorer:
         """Look elsewhere: any part of the address, ``move(layer=2, head=1)``; the rest follows where it must.
@@ -124,7 +124,7 @@ class Explorer:
     @property
     def layer(self) -> int:
         """The layer that is looked at; setting it moves the explorer and its pages."""
-        return self.place.layer
+        return self.location.layer
 
     @layer.setter
     def layer(self, number: int) -> None:
@@ -133,7 +133,7 @@ class Explorer:
     @property
     def head(self) -> int:
         """The head, likewise."""
-        return self.place.head
+        return self.location.head
 
     @head.setter
     def head(self, number: int) -> None:
@@ -142,79 +142,79 @@ class Explorer:
     @property
     def token(self) -> int | None:
         """The token in question, likewise; None for all queries."""
-        return self.place.token
+        return self.location.token
 
     @token.setter
     def token(self, number: int | None) -> None:
         self.move(token=number)
 
-    def after(self, changes: Mapping[str, Any], place: Address | None = None) -> Address:
-        """Where changes would lead, from here or from another place; raises as `move` does."""
-        if place is not None:
-            return moved(place, self.material, changes)
+    def after(self, changes: Mapping[str, Any], address: Address | None = None) -> Address:
+        """Where changes would lead, from here or from another address; raises as `move` does."""
+        if address is not None:
+            return moved(address, self.material, changes)
         if self._resolved is None:
             asked = Address.from_dict({**self.asked.to_dict(), **with_weights(changes)})
             return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
-    def take(self, place: Address) -> None:
-        """Stand where a page stands; `place` is what `moved` or `resolve` gave."""
-        self._resolved = place
+    def take(self, address: Address) -> None:
+        """Stand where a page stands; `address` is what `moved` or `resolve` gave."""
+        self._resolved = address
 
     # ---------------------------------------------------------------------------------------------------- draw
 
     def figure(self, view_name: str | None = None) -> go.Figure:
         """The chosen view, or another; raises `InputError` where it does not apply."""
-        return view(view_name or self.place.view).draw(self.place, self.material)
+        return view(view_name or self.location.view).draw(self.location, self.material)
 
     def overview(self) -> go.Figure:
         """All layers and heads, coloured by the chosen metric."""
-        return overview(self.place, self.material)
+        return overview(self.location, self.material)
 
     def interpretation(self) -> str:
         """One sentence on what the view shows, computed from its numbers."""
-        place = self.place
+        address = self.location
         return (
-            f"{where(place, self.material)}: {view(place.view).read(place, self.material)}"
-            + without_attention(place, self.material)
+            f"{where(address, self.material)}: {view(address.view).read(address, self.material)}"
+            + without_attention(address, self.material)
         )
 
     # ------------------------------------------------------------------------------------- take away, and show
 
     def code(self) -> str:
         """Lines of Python that make this very view with the library alone."""
-        return self.code_at(self.place)
+        return self.code_at(self.location)
 
-    def code_at(self, place: Address) -> str:
-        """The same of another place."""
-        return code.script(view(place.view).lines(place, self.material))
+    def code_at(self, address: Address) -> str:
+        """The same of another address."""
+        return code.script(view(address.view).lines(address, self.material))
 
     def command(self) -> str:
         """The command that draws and saves this view."""
-        return code.command(self.place)
+        return code.command(self.location)
 
     def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
         """Save the view as a figure with its data and provenance, and return it (see `workbench.save_figure`)."""
-        return self.save_at(self.place, name, out)
+        return self.save_at(self.location, name, out)
 
-    def save_at(self, place: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
-        """The same of another place."""
+    def save_at(self, address: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
+        """The same of another address."""
         from workbench.figures.export import save_figure
 
-        shown = view(place.view)
-        numbers = shown.numbers(place, self.material)
-        numbers.attrs.setdefault("provenance", [self._provenance(place)])
-        here = where(place, self.material)
-        pinned = [place.against] if shown.name == "compare" and place.against is not None else []
-        heads = [(one.model, where(one, self.material)) for one in (*pinned, place)]
+        shown = view(address.view)
+        numbers = shown.numbers(address, self.material)
+        numbers.attrs.setdefault("provenance", [self._provenance(address)])
+        here = where(address, self.material)
+        pinned = [address.against] if shown.name == "compare" and address.against is not None else []
+        heads = [(one.model, where(one, self.material)) for one in (*pinned, address)]
         named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
-        said = shown.read(place, self.material) + without_attention(place, self.material)
+        said = shown.read(address, self.material) + without_attention(address, self.material)
         return save_figure(
-            shown.draw(place, self.material), name, data=numbers, width="page", out=out,
+            shown.draw(address, self.material), name, data=numbers, width="page", out=out,
             caption=f"{shown.caption}: {named}. {said}"
             + " Rows and columns of patches count from 0." * (", column " in said),
             alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {here}.",
-            parameters=place.to_dict(),
+            parameters=address.to_dict(),
         )  # fmt: skip
 
     def save_html(
@@ -237,7 +237,7 @@ class Explorer:
         the attention that it was chosen by. Raises what `workbench.apps.explorer.page.save_page` does.
         """
         return save_page(
-            path, self.place, self.material, layers, limit_mb, indices, ablations, analyses, generate=generate
+            path, self.location, self.material, layers, limit_mb, indices, ablations, analyses, generate=generate
         )
 
     def page(
@@ -287,15 +287,15 @@ class Explorer:
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self._own_page()._repr_mimebundle_(**options)
 
-    def _provenance(self, place: Address) -> dict[str, Any]:
+    def _provenance(self, address: Address) -> dict[str, Any]:
         from workbench.frames.provenance import versions
 
-        one = self.material.one(place)
+        one = self.material.one(address)
         return {
-            "analysis": f"explorer: {place.view}",
-            "model": self.material.model(place).identity,
+            "analysis": f"explorer: {address.view}",
+            "model": self.material.model(address).identity,
             "inputs": one.identity,
-            "seed": place.seed,
+            "seed": address.seed,
             "notes": [*one.notes],
             "versions": versions(),
         }
@@ -341,24 +341,24 @@ def with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {**({"pretrained": True, "checkpoint": None} if "model" in changes else {}), **changes}
 
 
-def moved(place: Address, material: Material, changes: Mapping[str, Any]) -> Address:
-    """`place` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
-    asked = Address.from_dict({**place.to_dict(), **with_weights(changes)})
-    if asked.model != place.model:
-        if "inputs" not in changes and material.model(asked).modality != material.model(place).modality:
+def moved(address: Address, material: Material, changes: Mapping[str, Any]) -> Address:
+    """`address` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
+    asked = Address.from_dict({**address.to_dict(), **with_weights(changes)})
+    if asked.model != address.model:
+        if "inputs" not in changes and material.model(asked).modality != material.model(address).modality:
             asked = asked.moved(inputs=None)
         asked = asked.moved(layer=changes.get("layer", -1), head=changes.get("head", 0))
         if "inputs" not in changes and asked.inputs is not None:
             fitting = material.default_inputs(asked)
-            if place.inputs == material.default_inputs(place):
+            if address.inputs == material.default_inputs(address):
                 asked = asked.moved(inputs=fitting)
-    if asked.inputs != place.inputs or asked.model != place.model:
+    if asked.inputs != address.inputs or asked.model != address.model:
         asked = asked.moved(index=changes.get("index", 0))
-    if asked.layer != place.layer and "head" not in changes:
+    if asked.layer != address.layer and "head" not in changes:
         heads = {layer.index: layer.heads for layer in material.outline(asked)}
         asked = asked.moved(head=min(asked.head, max(heads.get(asked.layer, 1), 1) - 1))
     same_input = (asked.model, asked.inputs, asked.index, asked.seed, asked.n) == (
-        place.model, place.inputs, place.index, place.seed, place.n
+        address.model, address.inputs, address.index, address.seed, address.n
     )  # fmt: skip
     if not same_input and "token" not in changes:
         return resolve(asked.moved(token=None), material, first=True)
@@ -369,10 +369,10 @@ def _check(kind: str, number: int, known: Any, whose: str) -> int:
     known = list(known)
     if not known:
         raise InputError(f"{whose} has no {kind} to look at")
-    place = known[number] if -len(known) <= number < 0 else number
-    if place not in known:
+    index = known[number] if -len(known) <= number < 0 else number
+    if index not in known:
         raise InputError(f"no {kind} {number} in {whose}; there are {known[0]} to {known[-1]}")
-    return place
+    return index
 
 
 def _first_token(address: Address, material: Material) -> int | None:

@@ -81,42 +81,42 @@ def token_attention_figure(
     weights = head_weights(attn)
     view = view_tokens(tokens, 0, weights.shape[1])
     token = check_token(token, tokens, 0)
-    place = None if token is None else view.place(token)
-    panels, notes = _from_and_to(weights, view, place)
-    if token is not None and place is None:
+    position = None if token is None else view.place(token)
+    panels, notes = _from_and_to(weights, view, position)
+    if token is not None and position is None:
         notes.append(f"{tokens.labels[0][token]} takes no part in this layer")
     notes += not_finite(weights)
     title = "Attention weight"
     if view.grid is not None:
         scale = Scale.of([panel.values for panel in panels], title)
-        return patch_panels(view, with_images(panels, [image]), [scale], place, notes, most=True)
-    shown = page(view, place, max_lines)
+        return patch_panels(view, with_images(panels, [image]), [scale], position, notes, most=True)
+    shown = page(view, position, max_lines)
     if len(shown) < len(view.real):
         share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
             f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the "
             f"attention {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
-    hidden = bool(causal(weights).any()) and place is not None
+    hidden = bool(causal(weights).any()) and position is not None
     notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
     scale = Scale.of([panel.values[shown] for panel in panels], title)
-    return word_panels(view, panels, shown, scale, place, notes, hidden)
+    return word_panels(view, panels, shown, scale, position, notes, hidden)
 
 
-def _from_and_to(weights: np.ndarray, view: TokenView, place: int | None) -> tuple[list[Numbers], list[str]]:
+def _from_and_to(weights: np.ndarray, view: TokenView, position: int | None) -> tuple[list[Numbers], list[str]]:
     """Return the panels of a head's weights, and notes on them."""
     if len(weights) == 1 < weights.shape[1]:
         asks = view.labels[view.asking] if "class" in view.kinds else "the query"
         note = f"Class attention has one query, {asks}: nothing attends to the other tokens."
         return [Numbers(f"from {asks}: where it attends", f"from {asks} to", weights[0])], [note]
-    if place is None:
+    if position is None:
         title, mean = f"from all {len(view.real)} tokens: where they attend", weights[view.real].mean(0)
         return [Numbers(title, "mean over queries, to", mean)], []
-    name = view.names[place]
+    name = view.names[position]
     shown = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [
-        Numbers(f"from {shown}: where it attends", f"from {name} to", weights[place]),
-        Numbers(f"to {shown}: what attends to it", f"to {name} from", weights[:, place]),
+        Numbers(f"from {shown}: where it attends", f"from {name} to", weights[position]),
+        Numbers(f"to {shown}: what attends to it", f"to {name} from", weights[:, position]),
     ], []
 
 
@@ -151,11 +151,11 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
         queries, keys = view.real, columns.real
     shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
-    place, notes, words = None if token is None else view.place(token), [], ""
-    if place is not None:
-        notes = _pointers(place, queries if len(queries) > 1 else [], "y")
-        notes += _pointers(place, keys if others is None else [], "x")
-        words = f"chosen token, as query and as key: {view.names[place]}" if notes else ""
+    position, notes, words = None if token is None else view.place(token), [], ""
+    if position is not None:
+        notes = _pointers(position, queries if len(queries) > 1 else [], "y")
+        notes += _pointers(position, keys if others is None else [], "x")
+        words = f"chosen token, as query and as key: {view.names[position]}" if notes else ""
     elif token is None and others is None and len(queries) > 1:
         most = int(np.nan_to_num(shown).mean(0).argmax())
         notes = _pointers(keys[most], keys, "x")
@@ -168,11 +168,11 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
     return compose_matrices([panel], 1, Scale.of([shown], title), most=PAGE, key=key)
 
 
-def _pointers(place: int, shown: list[int], axis: str) -> list[dict]:
+def _pointers(position: int, shown: list[int], axis: str) -> list[dict]:
     """Return an arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
-    if place not in shown:
+    if position not in shown:
         return []
-    arrow = {axis: shown.index(place), "font": {"color": CHOSEN}, "borderpad": 0}
+    arrow = {axis: shown.index(position), "font": {"color": CHOSEN}, "borderpad": 0}
     if axis == "y":
         return [{**arrow, "text": "◂", "x": 1, "xref": "domain", "xanchor": "left", "yanchor": "middle"}]
     return [{**arrow, "text": "▾", "y": 1, "yref": "domain", "xanchor": "center", "yanchor": "bottom"}]
@@ -219,10 +219,10 @@ def difference_figure(
     token = token if known is None else check_token(token, known, 0)
     if reason := _unlike(weights, views, names):
         return _matrices(weights, views, names, [reason])
-    place = None if token is None else views[0].place(token)
+    position = None if token is None else views[0].place(token)
     notes = not_finite(np.stack(weights))
     if views[0].grid is not None and (image is not None or vectors):
-        return _maps(weights, views[0], names, image, place, notes)
+        return _maps(weights, views[0], names, image, position, notes)
     return _matrices(weights, views, names, notes, weights[1] - weights[0])
 
 
@@ -245,15 +245,15 @@ def _scales(shown: Sequence[np.ndarray], change: np.ndarray | None, title: str) 
 
 
 def _maps(
-    weights: Sequence[np.ndarray], view: TokenView, names: tuple[str, str], image: Images, place: int | None,
+    weights: Sequence[np.ndarray], view: TokenView, names: tuple[str, str], image: Images, position: int | None,
     notes: list[str],
 ) -> go.Figure:  # fmt: skip
     if len(weights[0]) == 1:
         rows, whence = [part[0] for part in weights], f"from {view.labels[view.asking]}"
-    elif place is None:
+    elif position is None:
         rows, whence = [part.mean(0) for part in weights], "mean over queries"
     else:
-        rows, whence = [part[place] for part in weights], f"from {view.names[place]} (blue frame)"
+        rows, whence = [part[position] for part in weights], f"from {view.names[position]} (blue frame)"
     change = rows[1] - rows[0]
     panels = [Numbers(name, f"{name}, {whence} to", row) for name, row in zip(names, rows, strict=True)]
     panels.append(Numbers(f"{names[1]} − {names[0]}", "difference, at", change, "coloraxis2"))
@@ -262,7 +262,7 @@ def _maps(
     if first is not None and last is not None and np.array_equal(first, last):
         images = [first]
     scales = _scales(rows, change, f"Attention weight, {whence}")
-    return patch_panels(view, with_images(panels, images), scales, place, notes)
+    return patch_panels(view, with_images(panels, images), scales, position, notes)
 
 
 def _matrices(
@@ -327,13 +327,13 @@ def token_norms_figure(norms: Mapping[str, Any], tokens: Any, image: np.ndarray 
 def _bars(norms: Mapping[str, np.ndarray], view: TokenView) -> go.Figure:
     """Draw a row of bars per operand, one below another, with the words at the foot."""
     real = view.real
-    words = distinct([view.labels[place] for place in real])
+    words = distinct([view.labels[position] for position in real])
     x = Axis("", -0.5, len(real) - 0.5, names=tuple(words), steep=True, more={"type": "category"})
     panels = []
     for number, (name, values) in enumerate(norms.items()):
         bars = go.Bar(
             x=words, y=values[real], marker={"color": COLOURS[number % len(COLOURS)], "line": {"width": 0}},
-            customdata=[view.index[place] for place in real], name=f"‖{name}‖", showlegend=False,
+            customdata=[view.index[position] for position in real], name=f"‖{name}‖", showlegend=False,
             hovertemplate=f"‖{name}‖ of %{{x}}<br>%{{y:.4g}}<extra></extra>",
         )  # fmt: skip
         highest = float(np.nanmax(values[real], initial=0.0))
@@ -366,8 +366,8 @@ def token_membership_figure(
     by_head = {number: frame[frame["head"] == number].sort_values("token") for number in heads}
     first = by_head[heads[0]]
     view = text_view(first["token"].tolist(), first["label"].tolist(), first["kind"].tolist())
-    place = None if token is None else view.place(token)
-    shown = page(view, place, max_lines)
+    position = None if token is None else view.place(token)
+    shown = page(view, position, max_lines)
     notes = [
         f"{name} {part[0]} to {part[-1]} of {count} are shown."
         for name, part, count in (
@@ -385,7 +385,7 @@ def token_membership_figure(
         )
         for number in heads
     ]  # fmt: skip
-    return word_panels(view, panels, shown, membership_scale(frame, f"Membership Π, {where}"), place, notes)
+    return word_panels(view, panels, shown, membership_scale(frame, f"Membership Π, {where}"), position, notes)
 
 
 # ------------------------------------------------------------------------------------------------------- spectra

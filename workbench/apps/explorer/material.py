@@ -362,11 +362,11 @@ def _last_checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
             yield found[-1], len(found)
 
 
-def where(place: Address, material: Material) -> str:
+def where(address: Address, material: Material) -> str:
     """The address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all of them.
 
     Weights that no training ever saw are said, so that no view passes for one of a trained model.
     """
-    name = material.one(place).ids[0] + ", random weights" * material.model(place).has_random_weights
-    head = "" if place.view in ("trajectory", "membership") else f"head {place.head}, "
-    return f"layer {place.layer}, {head}{name}".capitalize()
+    name = material.one(address).ids[0] + ", random weights" * material.model(address).has_random_weights
+    head = "" if address.view in ("trajectory", "membership") else f"head {address.head}, "
+    return f"layer {address.layer}, {head}{name}".capitalize()

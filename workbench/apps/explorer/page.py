@@ -109,7 +109,7 @@ html[data-theme="dark"], html[data-theme="dark"] body {{ background: #0c0f13; }}
 
 def save_page(
     path: str | os.PathLike[str],
-    place: Address,
+    address: Address,
     material: Material,
     layers: Sequence[int] | None = None,
     limit_mb: float = LIMIT_MB,
@@ -132,10 +132,10 @@ def save_page(
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a page is saved as .html; got {target.name!r}")
     check_writable(target)
-    places = [place] if indices is None else [place.moved(index=index) for index in indices]
-    if not places:
+    addresses = [address] if indices is None else [address.moved(index=index) for index in indices]
+    if not addresses:
         raise InputError("indices are those of the inputs to save, [0, 3]; got none")
-    ones = [material.one(each) for each in places]
+    ones = [material.one(each) for each in addresses]
     one = ones[0]
     if not one.spec.startswith("bundled:"):
         what = "its text" if one.texts else "the image as the model sees it"
@@ -143,8 +143,8 @@ def save_page(
         say(f"{target.name} will hold the input {names} itself ({what}): whoever gets the file has it")
     with_operands = True
     if layers is None:
-        count = len(material.whole_outline(place))
-        layers, with_operands = _that_fit(place, material, limit_mb / len(ones), generate)
+        count = len(material.whole_outline(address))
+        layers, with_operands = _that_fit(address, material, limit_mb / len(ones), generate)
         if len(layers) < count:
             say(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
@@ -154,18 +154,18 @@ def save_page(
             say(
                 f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
             )
-    bundle = bundle_at(place, material, layers, ones, ablations, with_operands, analyses, generate)
-    token = {} if place.token is None else {"token": place.token}
+    bundle = bundle_at(address, material, layers, ones, ablations, with_operands, analyses, generate)
+    token = {} if address.token is None else {"token": address.token}
     if generate:
         written = bundle.header.inputs[0]
         token = {"token": len(written.labels) - written.generated - 1}  # of the first step
-    start = "#" + urlencode({"layer": place.layer, "head": place.head, **token})
-    page = page_html(bundle, f"{place.describe()} · attention", start)
+    start = "#" + urlencode({"layer": address.layer, "head": address.head, **token})
+    page = page_html(bundle, f"{address.describe()} · attention", start)
     return atomic_write(target, page.encode())
 
 
 def bundle_at(
-    place: Address,
+    address: Address,
     material: Material,
     layers: Sequence[int] | None = None,
     ones: Sequence[Inputs] | None = None,
@@ -180,25 +180,25 @@ def bundle_at(
     With ``generate`` the model first continues its texts by so many tokens. Raises `InputError` for a layer that does
     not exist.
     """
-    loaded = material.model(place)
-    known = [layer.index for layer in material.whole_outline(place)]
-    chosen = known if layers is None else [_number(layer, known, place.model) for layer in layers]
+    loaded = material.model(address)
+    known = [layer.index for layer in material.whole_outline(address)]
+    chosen = known if layers is None else [_number(layer, known, address.model) for layer in layers]
     left_out = [layer for layer in known if layer not in chosen]
-    ones = ones or [material.one(place)]
-    every = material.inputs(place).ids
+    ones = ones or [material.one(address)]
+    every = material.inputs(address).ids
     numbers = [every.index(one.ids[0]) for one in ones]
     texts = (
-        [material.continued(place.moved(index=number), generate) for number in numbers] if generate else []
+        [material.continued(address.moved(index=number), generate) for number in numbers] if generate else []
     )
-    with material.alone(f"{'measuring' if measured else 'capturing'} {place.model}"):
+    with material.alone(f"{'measuring' if measured else 'capturing'} {address.model}"):
         bundle = make_bundle(
-            loaded, [whole for whole, _ in texts] or ones, chosen if left_out else None, left_out, place.seed,
+            loaded, [whole for whole, _ in texts] or ones, chosen if left_out else None, left_out, address.seed,
             ablations, with_operands, analyses, progress=material.report.progress, measured=measured,
             steps=[steps for _, steps in texts],
         )  # fmt: skip
     cards = [
         card.model_copy(
-            update={"address": _address(place, number), "whole": 0 if generate else _whole(loaded, one)}
+            update={"address": _address(address, number), "whole": 0 if generate else _whole(loaded, one)}
         )
         for card, one, number in zip(bundle.header.inputs, ones, numbers, strict=True)
     ]
@@ -206,7 +206,7 @@ def bundle_at(
 
 
 def live_bundle(
-    place: Address,
+    address: Address,
     material: Material,
     layers: Sequence[int] | None = None,
     ablations: bool | None = None,
@@ -221,23 +221,23 @@ def live_bundle(
     with_operands = True
     if layers is None:
         try:
-            layers, with_operands = _that_fit(place, material, LIVE_MB, generate)
+            layers, with_operands = _that_fit(address, material, LIVE_MB, generate)
         except InputError:  # not even one fits: it is shown all the same
-            layers, with_operands = [place.layer], False
+            layers, with_operands = [address.layer], False
     chosen = tuple(layers)
 
     def make() -> Bundle:
         return bundle_at(
-            place, material, chosen, None, ablations, with_operands, analyses, generate, not first
+            address, material, chosen, None, ablations, with_operands, analyses, generate, not first
         )
 
     key = ("bundle", chosen, ablations, tuple(analyses), generate)
-    if first and not material.has(place, key):
+    if first and not material.has(address, key):
         return make()
-    return material.keep(place, key, make)
+    return material.keep(address, key, make)
 
 
-def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, generate: int = 0) -> Bundle:
+def with_head_off(bundle: Bundle, address: Address, material: Material, how: str, generate: int = 0) -> Bundle:
     """The bundle and what the model predicts without the address' head, and without random heads beside it.
 
     Random heads are of the same for every head of an input; what was switched off before is not computed again.
@@ -250,14 +250,14 @@ def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, 
     if how not in ablation.ON_REQUEST:
         raise UnknownName("way to switch a head off", how, ablation.ON_REQUEST)
     if bundle.header.inputs[0].prediction is None:
-        raise InputError(f"{place.model} makes no predictions here: {bundle.header.without_ablations}")
-    loaded = material.model(place)
-    one = material.continued(place, generate)[0] if generate else material.one(place)
+        raise InputError(f"{address.model} makes no predictions here: {bundle.header.without_ablations}")
+    loaded = material.model(address)
+    one = material.continued(address, generate)[0] if generate else material.one(address)
     known = {card.index: card.heads for card in bundle.header.layers if card.heads}
     size = sum(parameter.numel() for parameter in loaded.module.parameters()) * len(one.tokens.labels[0])
     count = max(4, min(ablation.RANDOM_HEADS, int(ablation.MOST_WORK / size)))
-    own = (place.layer, place.head)
-    wanted = [own, *ablation.random_heads(known, count, place.seed)]
+    own = (address.layer, address.head)
+    wanted = [own, *ablation.random_heads(known, count, address.seed)]
     heads = [head for head in dict.fromkeys(wanted) if not bundle.has_effect(how, *head)]
     if heads:
         layers = sorted({layer for layer, _ in heads})
@@ -268,23 +268,23 @@ def with_head_off(bundle: Bundle, place: Address, material: Material, how: str, 
             prediction = ablation.predict(loaded, one, seen)
             assert prediction is not None  # the bundle has it
             means = (
-                ablation.mean_outputs(loaded, material.inputs(place), layers)
+                ablation.mean_outputs(loaded, material.inputs(address), layers)
                 if how == ablation.BATCH
                 else None
             )
             found = ablation.ablate(loaded, one, seen, prediction, [how], heads, means)[how]
-        words = ablation.ON_REQUEST[how].replace("all inputs", f"all {len(material.inputs(place))} inputs")
+        words = ablation.ON_REQUEST[how].replace("all inputs", f"all {len(material.inputs(address))} inputs")
         bundle = bundle.with_effects(how, words, found, [record.index for record in seen])
     if not bundle.has_effect(how, *own):
         raise InputError(
-            f"layer {place.layer}, head {place.head} cannot be switched off so ({ablation.ON_REQUEST[how]}): where its "
+            f"layer {address.layer}, head {address.head} cannot be switched off so ({ablation.ON_REQUEST[how]}): where its "
             "output goes, or its values, are not known"
         )
     return bundle
 
 
 def matrix_part(
-    place: Address, material: Material, top: int, left: int, count: int, generate: int = 0
+    address: Address, material: Material, top: int, left: int, count: int, generate: int = 0
 ) -> np.ndarray:
     """Attention of the address' head between ``count`` queries from ``top`` and as many keys from ``left``, as float16.
 
@@ -294,25 +294,25 @@ def matrix_part(
     from workbench.captures import capture
 
     def make() -> tuple[LayerRecord, TokenInfo]:
-        one = material.continued(place, generate)[0] if generate else material.one(place)
-        with material.alone(f"looking closer at layer {place.layer}"):
+        one = material.continued(address, generate)[0] if generate else material.one(address)
+        with material.alone(f"looking closer at layer {address.layer}"):
             seen = capture(
-                material.model(place), one, layers=[place.layer], sites=("attn",), map_limit=map_limit(one)
+                material.model(address), one, layers=[address.layer], sites=("attn",), map_limit=map_limit(one)
             )
-        record, tokens = seen[place.layer], seen.tokens
+        record, tokens = seen[address.layer], seen.tokens
         assert tokens is not None  # inputs always come with their tokens
         if why := why_without(record, len(tokens.labels[0])):
-            raise InputError(f"layer {place.layer} {why}")
+            raise InputError(f"layer {address.layer} {why}")
         return record, tokens
 
-    record, tokens = material.keep(place, ("matrix", place.layer, generate), make)
+    record, tokens = material.keep(address, ("matrix", address.layer, generate), make)
     sizes = map_size(record)
     assert sizes is not None  # else there is a reason why not
     if not (count > 0 and 0 <= top <= sizes[0] - count and 0 <= left <= sizes[1] - count):
         raise InputError(f"there is no part of {count} tokens from {top} and {left} in {sizes}")
     if record.attn is None:
-        return coarse_part(operands_of(record, tokens, place.head), top, left, count).astype(np.float16)
-    part = record.attn[0, place.head, top : top + count, left : left + count]
+        return coarse_part(operands_of(record, tokens, address.head), top, left, count).astype(np.float16)
+    part = record.attn[0, address.head, top : top + count, left : left + count]
     return bin_means(part.detach().float().cpu().numpy()).astype(np.float16)
 
 
@@ -324,14 +324,14 @@ def _whole(model: LoadedModel, one: Inputs) -> int:
     return count if count > int(one.tokens.mask[0].sum()) else 0
 
 
-def _address(place: Address, index: int) -> dict[str, str | int]:
+def _address(address: Address, index: int) -> dict[str, str | int]:
     """What chooses model and input again. A path is nobody's business but of the machine that it is on."""
-    spec = str(place.inputs)
+    spec = str(address.inputs)
     travels = not spec.startswith(("images:", "imagenet:", "text:"))
-    address: dict[str, str | int] = {"inputs": spec} if travels else {}
-    if place.checkpoint is not None and place.model.startswith("bundled:"):
-        address["checkpoint"] = place.checkpoint
-    return {**address, "n": place.n, "seed": place.seed, "index": index}
+    parts: dict[str, str | int] = {"inputs": spec} if travels else {}
+    if address.checkpoint is not None and address.model.startswith("bundled:"):
+        parts["checkpoint"] = address.checkpoint
+    return {**parts, "n": address.n, "seed": address.seed, "index": index}
 
 
 def _number(layer: int, known: list[int], model: str) -> int:
@@ -343,14 +343,14 @@ def _number(layer: int, known: list[int], model: str) -> int:
 
 
 def _that_fit(
-    place: Address, material: Material, limit_mb: float, generate: int = 0
+    address: Address, material: Material, limit_mb: float, generate: int = 0
 ) -> tuple[list[int], bool]:
     """Layers that fit, as evenly through the depth as may be, with that of the address; and whether their q and k do.
 
     Layers go before queries and keys, of which the matrices say most.
     """
-    tokens = len(material.one(place).tokens.labels[0]) + generate
-    whole = material.whole_outline(place)
+    tokens = len(material.one(address).tokens.labels[0]) + generate
+    whole = material.whole_outline(address)
     bins = min(tokens, POOLED) ** 2 * (2 if tokens > POOLED else 1)
     most = max((layer.heads for layer in whole), default=0)
     each = most * bins * 2 * 4 / 3 / 1e6  # float16 as base64
@@ -361,12 +361,12 @@ def _that_fit(
     fit = int(limit_mb / each) if each else len(whole)
     if fit < 1:
         raise InputError(
-            f"one layer of {place.model} on {tokens} tokens takes {each:.1f} MB, and the page is to have at most "
+            f"one layer of {address.model} on {tokens} tokens takes {each:.1f} MB, and the page is to have at most "
             f"{limit_mb:g}; raise the limit or take a shorter input"
         )
     if fit >= len(whole):
         return [layer.index for layer in whole], (each + besides) * len(whole) <= limit_mb
-    at = next(number for number, layer in enumerate(whole) if layer.index == place.layer)
+    at = next(number for number, layer in enumerate(whole) if layer.index == address.layer)
     spread = {round(number * (len(whole) - 1) / max(1, fit - 1)) for number in range(fit)}
     nearest = min(spread, key=lambda number: abs(number - at))
     return [whole[number].index for number in sorted((spread - {nearest}) | {at})], False

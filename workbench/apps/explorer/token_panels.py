@@ -66,7 +66,7 @@ def patch_panels(
     """A map per panel, and beneath it a strip of the class and register tokens; an image where there is one.
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell, of an image too,
-    carries its token's number as ``customdata``; the token at the place ``chosen`` of the view is framed, and with
+    carries its token's number as ``customdata``; the token at the position ``chosen`` of the view is framed, and with
     ``most`` the token with the largest number of each map has a ring.
 
     Raises:
@@ -125,25 +125,25 @@ class _Strip:
         named = 2.9 * font / unit if self.named and count > 1 else 0.2  # one alone is named at its side
         self.end = self.bottom + named if count else rows - 0.5
 
-    def corners(self, place: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """x and y from where to where the token at a place is drawn."""
-        if place in self.view.special:
-            return self.cells[self.view.special.index(place)]
-        row, column = divmod(self.view.patches.index(place), self.columns)
+    def corners(self, position: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """x and y from where to where the token at a position is drawn."""
+        if position in self.view.special:
+            return self.cells[self.view.special.index(position)]
+        row, column = divmod(self.view.patches.index(position), self.columns)
         return (column - 0.5, column + 0.5), (row - 0.5, row + 0.5)
 
-    def middle(self, place: int) -> dict[str, Any]:
+    def middle(self, position: int) -> dict[str, Any]:
         """A trace at the middle of a token, without its marker."""
-        x, y = (sum(ends) / 2 for ends in self.corners(place))
+        x, y = (sum(ends) / 2 for ends in self.corners(position))
         return {"x": [x], "y": [y], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
 
     def _names(self) -> list[str]:
         """What the tokens are called: where there are many in short, CLS, DIST, R1, R2, …."""
         if not self.short:
-            return [self.view.names[place] for place in self.view.special]
+            return [self.view.names[position] for position in self.view.special]
         registers = itertools.count(1)
         short = {"class": "CLS", "distillation": "DIST"}
-        kinds = [self.view.kinds[place] for place in self.view.special]
+        kinds = [self.view.kinds[position] for position in self.view.special]
         return [short.get(kind) or f"R{next(registers)}" for kind in kinds]
 
     def traces(self, panel: Numbers) -> list[go.Heatmap | go.Scatter]:
@@ -154,19 +154,19 @@ class _Strip:
         values, top = panel.values[view.special], self.bottom - self.tall
         strip = cells(
             values[None], panel.hover, x=self.edges, y=[top, self.bottom], coloraxis=panel.scale,
-            customdata=[[view.index[place] for place in view.special]],
-            hovertext=[[view.names[place] for place in view.special]],
+            customdata=[[view.index[position] for position in view.special]],
+            hovertext=[[view.names[position] for position in view.special]],
             hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{z:.4f}}<extra></extra>",
         )  # fmt: skip
         if not self.named:
             return [strip]
         words = zip(self._names(), [_number(value, 2 if self.short else 4) for value in values], strict=True)
         x, y = (self.edges[1:] + self.edges[:-1]) / 2, self.bottom + 0.1 * self.tall
-        place, between = "bottom center", "<br>"
+        position, between = "bottom center", "<br>"
         if len(values) == 1:
-            x, y, place, between = self.edges[1:] + 0.2, self.bottom - self.tall / 2, "middle right", " "
+            x, y, position, between = self.edges[1:] + 0.2, self.bottom - self.tall / 2, "middle right", " "
         label = go.Scatter(
-            x=x, y=[y] * len(values), mode="text", text=[between.join(pair) for pair in words], textposition=place,
+            x=x, y=[y] * len(values), mode="text", text=[between.join(pair) for pair in words], textposition=position,
             hoverinfo="skip", showlegend=False, cliponaxis=False,
         )  # fmt: skip
         return [strip, label]
@@ -194,13 +194,13 @@ def word_panels(
 ) -> go.Figure:
     """A block of boxes per panel, above each other: the tokens at the places ``shown`` of the view, in reading order.
 
-    Every box carries its token's number as ``customdata``; the token at the place ``chosen`` has a heavy frame. Where
+    Every box carries its token's number as ``customdata``; the token at the position ``chosen`` has a heavy frame. Where
     some are ``masked``, the letters of those whose number is 0 are grey.
     """
     font = theme_of(WIDTH).font
-    labels = [view.labels[place] for place in shown]
+    labels = [view.labels[position] for position in shown]
     left, line, wide = _flow(labels)
-    looks = [(COLOURS[0], 2.5) if place == chosen else (GREY, 0.5) for place in shown]
+    looks = [(COLOURS[0], 2.5) if position == chosen else (GREY, 0.5) for position in shown]
     border = dict(zip(("color", "width"), map(list, zip(*looks, strict=True)), strict=True))
     x = Axis("", -1.5, _room() + 1.5, bare=True, more=_HIDDEN)  # so that no box is cut
     y = Axis("", float(line[-1]) + 0.5, -0.5, bare=True, more=_HIDDEN)
@@ -211,8 +211,8 @@ def word_panels(
             text=[cut(label, _room() - font, font) for label in labels],
             textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
             insidetextfont={"color": _letters(scale, panel.values[list(shown)], masked)},
-            cliponaxis=False, customdata=[view.index[place] for place in shown],
-            hovertext=[view.names[place] for place in shown],
+            cliponaxis=False, customdata=[view.index[position] for position in shown],
+            hovertext=[view.names[position] for position in shown],
             hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{marker.color:.4f}}<extra></extra>",
             marker={"color": panel.values[list(shown)], "coloraxis": panel.scale, "line": border},
         )  # fmt: skip
@@ -227,14 +227,14 @@ def _letters(scale: Scale, values: np.ndarray, masked: bool) -> list[str]:
     return ["#999999" if masked and not value else one for one, value in zip(letters, values, strict=True)]
 
 
-def page(view: TokenView, place: int | None, most: int) -> list[int]:
-    """Places of the tokens in that part of a long text, of ``most`` lines, which holds the one at ``place``.
+def page(view: TokenView, position: int | None, most: int) -> list[int]:
+    """Places of the tokens in that part of a long text, of ``most`` lines, which holds the one at ``position``.
 
     Parts do not move when another token of the same is chosen. Padding is left out.
     """
     real = view.real
     part = _flow([view.labels[here] for here in real])[1] // max(most, 1)
-    chosen = part[real.index(place)] if place in real else 0
+    chosen = part[real.index(position)] if position in real else 0
     return [here for here, number in zip(real, part, strict=True) if number == chosen]
 
 
@@ -247,11 +247,11 @@ def _flow(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Left edge, line and width of every box, in pixels: a box that does not fit begins a line."""
     font, room = theme_of(WIDTH).font, _room()
     wide = [min(text_width(label, font) + 0.9 * font, room) for label in labels]
-    places, place, number = [], 0.0, 0
+    places, position, number = [], 0.0, 0
     for width in wide:
-        if place and place + width > room:
-            place, number = 0.0, number + 1
-        places.append((place, number))
-        place += width + 0.25 * font
+        if position and position + width > room:
+            position, number = 0.0, number + 1
+        places.append((position, number))
+        position += width + 0.25 * font
     left, line = map(np.array, zip(*places, strict=True))
     return left, line, np.array(wide)

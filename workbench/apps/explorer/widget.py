@@ -39,7 +39,7 @@ _ADVICE = re.compile(r"pass pretrained=False for (the architecture with random w
 class Opened(NamedTuple):
     """What a page shows next, captured."""
 
-    place: Address
+    address: Address
     bundle: Bundle
     choices: list[str]
     generate: int = 0
@@ -108,7 +108,7 @@ class PageWidget(anywidget.AnyWidget):
         """A page of one ``bundle``, or of an ``explorer``, which `move` or `start` has captured."""
         super().__init__(content=b"" if bundle is None else bundle.to_bytes(), **settings)
         self.bundle: Bundle | None = bundle
-        self.place: Address | None = None
+        self.location: Address | None = None
         self.worker = Worker()
         self._explorer, self._layers, self._ablations = explorer, layers, ablations
         self._analyses: list[str] = [*analyses]
@@ -116,7 +116,7 @@ class PageWidget(anywidget.AnyWidget):
         self._following, self._opening = False, True
         self._generated = 0
         self._measuring = self._stopped = False
-        self._places: dict[tuple[str, str], Address] = {}
+        self._addresses: dict[tuple[str, str], Address] = {}
         self._set = set(settings)
         self.observe(self._choose, names="index")
         self.observe(self._stand, names=["layer", "head", "tokens", "tab", "against"])
@@ -151,26 +151,26 @@ class PageWidget(anywidget.AnyWidget):
         ``how``: "zero", "mean" (over this input's tokens), "batch" (over those of all inputs) or "uniform" (attention
         spread evenly).
         """
-        place, bundle, explorer = self._free()
+        address, bundle, explorer = self._free()
         generate = self._generated
 
         def work(report: Report) -> Bundle:
             with explorer.material.reporting(report):
-                return with_head_off(bundle, place, explorer.material, how, generate)
+                return with_head_off(bundle, address, explorer.material, how, generate)
 
         def done(found: Bundle) -> None:
-            self._put(Opened(place, found, self.choices, generate))
+            self._put(Opened(address, found, self.choices, generate))
             self.tab, self.ablation = "effect", how
 
         self._work(work, done)
 
     def embed(self) -> None:
         """Lay out queries and keys of the head that is looked at by UMAP, where umap-learn is installed."""
-        place, bundle, _ = self._free()
+        address, bundle, _ = self._free()
 
         def work(report: Report) -> dict[str, Any]:
-            report(f"UMAP of layer {place.layer}, head {place.head}")
-            return embedding_of(bundle, place.layer, place.head, place.seed)
+            report(f"UMAP of layer {address.layer}, head {address.head}")
+            return embedding_of(bundle, address.layer, address.head, address.seed)
 
         def done(found: dict[str, Any]) -> None:
             self.embedding = found
@@ -184,33 +184,33 @@ class PageWidget(anywidget.AnyWidget):
         """
         if self.worker.busy and not self._measuring:
             return
-        place, bundle, explorer = self._free()
+        address, bundle, explorer = self._free()
         generate = self._generated
         part = {
             "id": bundle.header.inputs[0].id,
-            "layer": place.layer,
-            "head": place.head,
+            "layer": address.layer,
+            "head": address.head,
             "top": top,
             "left": left,
         }
 
         def work(report: Report) -> np.ndarray:
             with explorer.material.reporting(report):
-                return matrix_part(place, explorer.material, top, left, count, generate)
+                return matrix_part(address, explorer.material, top, left, count, generate)
 
         def done(found: np.ndarray) -> None:
             self.send({"part": {**part, "count": count, "side": len(found)}}, buffers=[found.tobytes()])
 
         self._work(work, done)
 
-    def follow(self, place: Address) -> None:
+    def follow(self, address: Address) -> None:
         """Show where the explorer was moved to."""
-        if self.bundle is None or self.place is None or _captured(place) != _captured(self.place):
-            self.start(place.to_dict())
-        elif place.layer not in [card.index for card in self.bundle.header.layers]:
-            self.start({"layer": place.layer, "head": place.head, "token": place.token})
+        if self.bundle is None or self.location is None or _captured(address) != _captured(self.location):
+            self.start(address.to_dict())
+        elif address.layer not in [card.index for card in self.bundle.header.layers]:
+            self.start({"layer": address.layer, "head": address.head, "token": address.token})
         else:
-            self._put(Opened(place, self.bundle, self.choices, self._generated))
+            self._put(Opened(address, self.bundle, self.choices, self._generated))
 
     def _host(self) -> Explorer:
         if self._explorer is None:
@@ -222,17 +222,17 @@ class PageWidget(anywidget.AnyWidget):
     ) -> Opened:
         explorer = self._host()
         with explorer.material.reporting(report):
-            place = explorer.after(changes, self.place)
-            layers = self._layers if self.place is None or place.model == self.place.model else None
-            known = [layer.index for layer in explorer.material.whole_outline(place)]
-            if layers is not None and not {place.layer, known.index(place.layer) - len(known)} & {*layers}:
-                self._layers = layers = [*layers, place.layer]  # one that is asked for joins them
-            analyses = self._analyses if self.place is None or place.model == self.place.model else []
+            address = explorer.after(changes, self.location)
+            layers = self._layers if self.location is None or address.model == self.location.model else None
+            known = [layer.index for layer in explorer.material.whole_outline(address)]
+            if layers is not None and not {address.layer, known.index(address.layer) - len(known)} & {*layers}:
+                self._layers = layers = [*layers, address.layer]  # one that is asked for joins them
+            analyses = self._analyses if self.location is None or address.model == self.location.model else []
             if generate is None:
-                same = self.place is not None and _captured(place) == _captured(self.place)
+                same = self.location is not None and _captured(address) == _captured(self.location)
                 generate = self._generated if same else 0
-            bundle = live_bundle(place, explorer.material, layers, self._ablations, analyses, generate, first)
-            return Opened(place, bundle, explorer.material.inputs(place).ids, generate)
+            bundle = live_bundle(address, explorer.material, layers, self._ablations, analyses, generate, first)
+            return Opened(address, bundle, explorer.material.inputs(address).ids, generate)
 
     def _go_on(self) -> None:
         """Measure what the page lacks, once nothing else is under way; nobody has to ask for it."""
@@ -241,51 +241,51 @@ class PageWidget(anywidget.AnyWidget):
         generate = self._generated
 
         def done(opened: Opened) -> None:
-            assert self.place is not None
+            assert self.location is not None
             # where the page stands by now, and beside what went wrong meanwhile
-            self._put(opened._replace(place=self.place), self.trouble, self.missing)
+            self._put(opened._replace(address=self.location), self.trouble, self.missing)
 
         self._work(lambda report: self._capture({}, report, generate=generate), done, measuring=True)
 
     def _put(self, opened: Opened, trouble: str = "", missing: str = "") -> None:
         """Show what was captured, and have the explorer stand there."""
-        place, bundle, choices, generated = opened
+        address, bundle, choices, generated = opened
         written, self._generated = self._generated, generated
-        before, self.place, self._asked = self.place, place, {}
+        before, self.location, self._asked = self.location, address, {}
         fresh = bundle is not self.bundle
         if self._explorer is not None:
-            self._explorer.take(place)
-        if before is not None and before.model != place.model:
+            self._explorer.take(address)
+        if before is not None and before.model != address.model:
             self._analyses = []
         self._following = True
         try:
             with self.hold_sync(), self.hold_trait_notifications():  # the page hears of all at once
                 self.busy, self.trouble, self.missing = "", trouble, missing
-                self.choices, self.index = choices, place.index
-                self.layer, self.head, self.input = place.layer, place.head, 0
-                if before is None or place.token != before.token or _captured(before) != _captured(place):
-                    self.tokens = [] if place.token is None else [place.token]
+                self.choices, self.index = choices, address.index
+                self.layer, self.head, self.input = address.layer, address.head, 0
+                if before is None or address.token != before.token or _captured(before) != _captured(address):
+                    self.tokens = [] if address.token is None else [address.token]
                 if generated != written:  # the first step
                     card = bundle.header.inputs[0]
                     self.tokens = [len(card.labels) - card.generated - 1]
-                if before is None or _captured(before) != _captured(place):
+                if before is None or _captured(before) != _captured(address):
                     self.against = ""
-                if place.against is not None and _captured(place.against) == _captured(place):
-                    self.against = _key(place.against)
-                for name, value in (_seen(place, bundle) if self._opening else {}).items():
+                if address.against is not None and _captured(address.against) == _captured(address):
+                    self.against = _key(address.against)
+                for name, value in (_seen(address, bundle) if self._opening else {}).items():
                     if name not in self._set:
                         setattr(self, name, value)
                 self._opening = bundle.header.unmeasured and self._opening
                 if fresh:
                     self.bundle, self.content = bundle, bundle.to_bytes()
                     self._stopped = False
-                    self._places[place.model, bundle.header.inputs[0].id] = place
+                    self._addresses[address.model, bundle.header.inputs[0].id] = address
         finally:
             self._following = False
 
     def _choose(self, change: Any) -> None:
         """Show the input that was asked for, or say why not and stay."""
-        if self._following or (self.place is not None and change["new"] == self.place.index):
+        if self._following or (self.location is not None and change["new"] == self.location.index):
             return
         self.trouble = ""
         if self._explorer is None or not 0 <= change["new"] < len(self.choices):
@@ -296,19 +296,19 @@ class PageWidget(anywidget.AnyWidget):
 
     def _stand(self, change: Any) -> None:
         """The page was moved: the explorer stands where it does."""
-        if self._following or self.place is None or self.bundle is None:
+        if self._following or self.location is None or self.bundle is None:
             return
         if self.layer not in [card.index for card in self.bundle.header.layers]:
             return  # the page puts it right
-        view = self.place.view
+        view = self.location.view
         if change["name"] == "tab":
             view = VIEW_OF_TAB.get(self.tab, "attention")
         token = self.tokens[0] if self.tokens else None
         written = self.bundle.header.inputs[0]
         if token is not None and token >= len(written.labels) - written.generated:
             token = None  # of what the model wrote: no part of the input
-        self.place = self.place.moved(layer=self.layer, head=self.head, token=token, view=view)
-        self._host().take(self.place)
+        self.location = self.location.moved(layer=self.layer, head=self.head, token=token, view=view)
+        self._host().take(self.location)
 
     # -------------------------------------------------------------------------------------------------- asked
 
@@ -369,7 +369,7 @@ class PageWidget(anywidget.AnyWidget):
         """Add what a registered analysis says of heads and layers to what the page shows."""
         from workbench.runs.analyze import analyze
 
-        place, bundle, explorer = self._free()
+        address, bundle, explorer = self._free()
         generate = self._generated
 
         def work(report: Report) -> Bundle:
@@ -377,20 +377,20 @@ class PageWidget(anywidget.AnyWidget):
                 chosen = [card.index for card in bundle.header.layers]
                 layers = chosen if bundle.header.left_out else None
                 if generate:
-                    whole, _ = explorer.material.continued(place, generate)
-                    with explorer.material.alone(f"{analysis} of {place.model}"):
+                    whole, _ = explorer.material.continued(address, generate)
+                    with explorer.material.alone(f"{analysis} of {address.model}"):
                         frame = analyze(
-                            analysis, model=explorer.material.model(place), inputs=whole, seed=place.seed,
+                            analysis, model=explorer.material.model(address), inputs=whole, seed=address.seed,
                             layers=layers, progress=report.progress, **options_of(analysis),
                         )  # fmt: skip
                 else:
-                    frame = explorer.material.frame(analysis, place, **options_of(analysis), layers=layers)
+                    frame = explorer.material.frame(analysis, address, **options_of(analysis), layers=layers)
                 return bundle.with_measured(analysis, [frame])
 
         def done(found: Bundle) -> None:
             known = {card.name for card in bundle.header.metrics}
             self._analyses = [*self._analyses, analysis]
-            self._put(Opened(place, found, self.choices, generate))
+            self._put(Opened(address, found, self.choices, generate))
             self.sort = next(
                 (card.name for card in found.header.metrics if card.name not in known), self.sort
             )
@@ -401,7 +401,7 @@ class PageWidget(anywidget.AnyWidget):
 
     def _save(self, name: str, view: str, against: Any = None) -> None:
         """Save a view as a figure with its data and provenance."""
-        place, _, explorer = self._free()
+        address, _, explorer = self._free()
         if self._generated:
             raise InputError(
                 "a figure is drawn of an input, and the model wrote this text; SVG, PNG and CSV take what is seen"
@@ -410,7 +410,7 @@ class PageWidget(anywidget.AnyWidget):
         def work(report: Report) -> str:
             report(f"saving {name}")
             with explorer.material.reporting(report):
-                explorer.save_at(self._at(place, view, against), name)
+                explorer.save_at(self._at(address, view, against), name)
             return name
 
         def done(saved: str) -> None:
@@ -421,37 +421,37 @@ class PageWidget(anywidget.AnyWidget):
 
     def _write(self, view: str, against: Any = None) -> None:
         """Write the lines of Python that make a view."""
-        place, _, explorer = self._free()
+        address, _, explorer = self._free()
 
         def work(report: Report) -> str:
             with explorer.material.reporting(report):
-                return explorer.code_at(self._at(place, view, against))
+                return explorer.code_at(self._at(address, view, against))
 
         self._work(work, lambda found: setattr(self, "lines", found))
 
-    def _at(self, place: Address, view: str, pinned: Any = None) -> Address:
-        """A view of a place; ``pinned`` is what it is compared with: model, id of the input, layer, head and token."""
-        against = place.against
+    def _at(self, address: Address, view: str, pinned: Any = None) -> Address:
+        """A view of a address; ``pinned`` is what it is compared with: model, id of the input, layer, head and token."""
+        against = address.against
         if view == "compare" and isinstance(pinned, Mapping):
-            where = self._places.get((str(pinned.get("model")), str(pinned.get("id"))), place)
+            where = self._addresses.get((str(pinned.get("model")), str(pinned.get("id"))), address)
             parts = {name: pinned.get(name) for name in ("layer", "head", "token")}
             against = where.moved(view="attention", against=None, **parts)
         elif view == "compare" and self.against:
             _, layer, head, tokens = self.against.split(".")
             token = None if tokens == "all" else int(tokens.split("+")[0])
-            against = place.moved(
+            against = address.moved(
                 layer=int(layer), head=int(head), token=token, view="attention", against=None
             )
-        return place.moved(view=view, against=against)
+        return address.moved(view=view, against=against)
 
     def _free(self) -> tuple[Address, Bundle, Explorer]:
         """Where the page stands; raises `InputError` where there is nothing to work on, or other work is under way."""
         explorer = self._host()
-        if self.place is None or self.bundle is None:
+        if self.location is None or self.bundle is None:
             raise InputError("there is nothing here yet; open a model")
         if self.worker.busy and not self._measuring:  # which gives way, and goes on afterwards
             raise InputError(f"wait for what is under way ({self.busy}), or cancel it")
-        return self.place, self.bundle, explorer
+        return self.location, self.bundle, explorer
 
     # ------------------------------------------------------------------------------------------------- saying
 
@@ -494,8 +494,8 @@ class PageWidget(anywidget.AnyWidget):
         self._asked, self._following = {}, True
         try:
             self.busy, self.share = "", None
-            if self.place is not None:
-                self.index = self.place.index
+            if self.location is not None:
+                self.index = self.location.index
         finally:
             self._following = False
 
@@ -522,22 +522,22 @@ def embedding_of(bundle: Bundle, layer: int, head: int, seed: int = 0) -> dict[s
     return found
 
 
-def _captured(place: Address) -> tuple[Any, ...]:
+def _captured(address: Address) -> tuple[Any, ...]:
     """What of an address a bundle depends on."""
-    return place.model, place.pretrained, place.checkpoint, place.inputs, place.n, place.seed, place.index
+    return address.model, address.pretrained, address.checkpoint, address.inputs, address.n, address.seed, address.index
 
 
-def _key(place: Address) -> str:
-    return f"0.{place.layer}.{place.head}.{'all' if place.token is None else place.token}"
+def _key(address: Address) -> str:
+    return f"0.{address.layer}.{address.head}.{'all' if address.token is None else address.token}"
 
 
-def _seen(place: Address, bundle: Bundle) -> dict[str, str]:
+def _seen(address: Address, bundle: Bundle) -> dict[str, str]:
     """Where the page opens for a view and a metric."""
-    found = {"tab": _TAB_OF_VIEW.get(place.view, "matrix")}
-    if place.view == "trajectory":
+    found = {"tab": _TAB_OF_VIEW.get(address.view, "matrix")}
+    if address.view == "trajectory":
         found["depth"] = "tokens"
-    if place.metric != type(place).metric:
-        asked = measure(place.metric)
+    if address.metric != type(address).metric:
+        asked = measure(address.metric)
         starts = asked.metric, f"{asked.analysis}/{asked.metric}"
         found["sort"] = next(
             (card.name for card in bundle.header.metrics if card.name.startswith(starts)), ""
