@@ -115,7 +115,7 @@ def test_analyses_do_not_depend_on_the_batches(loaded, name: str):
 @pytest.mark.parametrize("name", ["t5", "siglip", "llava"])
 def test_every_view_draws_or_says_why_not(folders, name: str):
     explorer = Explorer(folders(name), n=2)
-    layers = [layer.index for layer in explorer.material.outline(explorer.place)]
+    layers = [layer.index for layer in explorer.material.outline(explorer.location)]
     layers = [*dict.fromkeys((layers[0], CROSS.get(name, layers[0]), layers[-1]))]  # one of each kind
     said = {}
     for layer in layers:

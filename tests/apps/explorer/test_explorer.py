@@ -30,7 +30,7 @@ def at_start(explorer):
 
 
 def test_it_opens_on_the_last_layer_and_the_class_token():
-    place = Explorer(n=2).place
+    place = Explorer(n=2).location
     assert (place.inputs, place.layer, place.head, place.token) == ("bundled:digits", 3, 0, 0)
 
 
@@ -48,7 +48,7 @@ def test_an_unknown_view_or_metric_is_said_before_anything_is_shown(part, value)
 
 def test_the_map_shows_the_chosen_head_of_the_chosen_layer(at_start):
     at_start.move(layer=1, head=2, token=5)
-    look = at_start.material.look(at_start.place)
+    look = at_start.material.look(at_start.location)
     row = attention(look, 2)[5, 1:].reshape(8, 8).numpy()
     shown = [
         np.asarray(trace.z, dtype=float)
@@ -60,7 +60,7 @@ def test_the_map_shows_the_chosen_head_of_the_chosen_layer(at_start):
 
 def test_the_reading_is_computed_from_what_is_shown(at_start):
     at_start.move(layer=0, head=1, token=3)
-    look = at_start.material.look(at_start.place)
+    look = at_start.material.look(at_start.location)
     row = attention(look, 1)[3]
     top = int(row.argmax())
     row_of_patch, column = divmod(top - 1, 8)
@@ -70,16 +70,16 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
 
 def test_another_input_goes_back_to_the_class_token(at_start):
     at_start.move(token=9)
-    assert at_start.move(index=1).place.token == 0
-    assert at_start.material.one(at_start.place).ids[0] in at_start.interpretation()
+    assert at_start.move(index=1).location.token == 0
+    assert at_start.material.one(at_start.location).ids[0] in at_start.interpretation()
 
 
 def test_another_model_brings_inputs_of_its_kind(at_start, tmp_path):
     from tests.folders import bert_folder
 
-    place = at_start.move(model=f"hf:{bert_folder(tmp_path / 'bert')}").place
+    place = at_start.move(model=f"hf:{bert_folder(tmp_path / 'bert')}").location
     assert (place.inputs, place.index, place.head, place.token) == ("bundled:prose", 0, 0, None)
-    assert at_start.move(model="bundled:digits-vit").place.inputs == "bundled:digits"
+    assert at_start.move(model="bundled:digits-vit").location.inputs == "bundled:digits"
 
 
 def test_inputs_of_ones_own_stay_when_the_model_changes(at_start, tmp_path):
@@ -87,7 +87,7 @@ def test_inputs_of_ones_own_stay_when_the_model_changes(at_start, tmp_path):
 
     Image.new("L", (16, 16), 200).save(tmp_path / "grey.png")
     at_start.move(inputs=f"images:{tmp_path}")
-    assert at_start.move(model="bundled:digits-tssa").place.inputs == f"images:{tmp_path}"
+    assert at_start.move(model="bundled:digits-tssa").location.inputs == f"images:{tmp_path}"
 
 
 def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
@@ -110,27 +110,27 @@ def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_and_nothing_moves(at_start, part, value, said):
-    before = at_start.place
+    before = at_start.location
     with pytest.raises(InputError, match=said):
         at_start.move(**{part: value})
-    assert at_start.place == before
+    assert at_start.location == before
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_can_be_drawn_read_and_saved_as_numbers(at_start, name):
-    against = at_start.place.moved(layer=0, against=None)
+    against = at_start.location.moved(layer=0, against=None)
     at_start.move(view=name, against=against.to_dict())
     figure = at_start.figure()
     assert figure.data
     assert at_start.interpretation().startswith("Layer 3, ")
-    rows = VIEWS[name].numbers(at_start.place, at_start.material)
+    rows = VIEWS[name].numbers(at_start.location, at_start.material)
     assert len(rows) > 3
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_code_makes_the_very_view(at_start, name):
     """The lines, run as they are, give the figure that is shown."""
-    against = at_start.place.moved(layer=0, head=1, against=None)
+    against = at_start.location.moved(layer=0, head=1, against=None)
     at_start.move(view=name, layer=2, head=1, token=9, index=1, against=against.to_dict())
     made: dict = {}
     exec(at_start.code(), made)
@@ -140,7 +140,7 @@ def test_code_makes_the_very_view(at_start, name):
 def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_them():
     explorer = Explorer("bundled:prose-tost", n=2, layer=2, head=3, token=100, index=1, view="membership")
     figure = explorer.figure()
-    rows = explorer.material.memberships(explorer.place)
+    rows = explorer.material.memberships(explorer.location)
     for head, boxes in enumerate(trace for trace in figure.data if trace.type == "bar"):
         of_head = rows[rows["head"] == head].set_index("token")["value"]
         np.testing.assert_allclose(boxes.marker.color, of_head[list(boxes.customdata)])
@@ -209,9 +209,9 @@ def test_comparing_needs_a_pin(at_start):
 
 
 def test_the_difference_is_the_attention_moved(at_start):
-    first = at_start.place.moved(layer=0, against=None)
+    first = at_start.location.moved(layer=0, against=None)
     at_start.move(view="compare", layer=2, against=first.to_dict())
-    a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.place))
+    a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.location))
     assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.interpretation()
 
 
@@ -222,7 +222,7 @@ def test_a_command_asks_for_the_same_address(at_start):
     from workbench.apps.cli import cli
     from workbench.apps.rendering.notebooks import find_notebooks, read_typed_parameters, resolve_parameters
 
-    pinned = at_start.place.moved(layer=0, against=None)
+    pinned = at_start.location.moved(layer=0, against=None)
     at_start.move(layer=1, head=2, view="compare", against=pinned.to_dict())
     words = shlex.split(at_start.command())
     assert words[:3] == ["workbench", "render", "explorer"]
@@ -230,7 +230,7 @@ def test_a_command_asks_for_the_same_address(at_start):
     given = read_typed_parameters(["explorer"], asked["typed"])
     notebooks = find_notebooks(["explorer"])
     resolved = resolve_parameters(notebooks, given, "default", named=True)["explorer"]
-    assert Explorer(**resolved).place == at_start.place
+    assert Explorer(**resolved).location == at_start.location
 
 
 def test_all_queries_of_an_image_are_looked_at_again_where_they_were_asked_for(at_start):
@@ -238,12 +238,12 @@ def test_all_queries_of_an_image_are_looked_at_again_where_they_were_asked_for(a
 
     at_start.move(layer=1, token=None)
     assert "From all queries" in at_start.interpretation()
-    assert Explorer.at(at_start.address).place == at_start.place
+    assert Explorer.at(at_start.address).location == at_start.location
     words = shlex.split(at_start.command())
     assert words[words.index("token") + 1] == "all"
-    assert Explorer(n=3, layer=1, token="all").place == at_start.place
-    assert Explorer(n=3).move(layer=1, token=None).place == at_start.place
-    assert Explorer(n=3, layer=1).place.token == 0
+    assert Explorer(n=3, layer=1, token="all").location == at_start.location
+    assert Explorer(n=3).move(layer=1, token=None).location == at_start.location
+    assert Explorer(n=3, layer=1).location.token == 0
 
 
 def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch):
@@ -251,16 +251,16 @@ def test_saving_writes_the_view_with_its_address(at_start, tmp_path, monkeypatch
     at_start.move(layer=1, head=2)
     at_start.save("my-view", out=tmp_path)
     about = json.loads((tmp_path / "my-view.json").read_text())
-    assert Explorer.at(about["parameters"]).place == at_start.place
+    assert Explorer.at(about["parameters"]).location == at_start.location
     assert (tmp_path / "my-view.csv").stat().st_size > 500
-    assert at_start.material.model(at_start.place).fingerprint in json.dumps(about)
+    assert at_start.material.model(at_start.location).fingerprint in json.dumps(about)
 
 
 def test_an_address_is_json_and_opens_the_same_view(at_start):
     at_start.move(layer=2, token=7, view="matrix")
     text = json.dumps(at_start.address)
     again = Explorer.at(text)
-    assert again.place == at_start.place
+    assert again.location == at_start.location
     with pytest.raises(InputError, match="no saved address"):
         Explorer.at("{layer: 2")
 
@@ -288,7 +288,7 @@ def test_grouped_heads_read_the_keys_of_their_group(tmp_path):
         if "token" in file.name or "vocab" in file.name:
             (folder / file.name).write_bytes(file.read_bytes())
     explorer = Explorer(f"hf:{folder}", n=2, head=4)
-    look = explorer.material.look(explorer.place)
+    look = explorer.material.look(explorer.location)
     assert torch.allclose(norms(look, 4)["k"], look.record.k[0, 1].double().norm(dim=-1))
     assert torch.allclose(norms(look, 4)["q"], look.record.q[0, 4].double().norm(dim=-1))
 
@@ -296,15 +296,15 @@ def test_grouped_heads_read_the_keys_of_their_group(tmp_path):
 @pytest.mark.parametrize("model", ["bundled:digits-xcit", "bundled:photos-tost"])
 def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
     explorer = Explorer(model, n=2, layer=-1, head=1, view="norms")
-    record = explorer.material.look(explorer.place).record
-    rows = VIEWS["norms"].numbers(explorer.place, explorer.material).set_index("operand")
+    record = explorer.material.look(explorer.location).record
+    rows = VIEWS["norms"].numbers(explorer.location, explorer.material).set_index("operand")
     lengths = {name: getattr(record, name)[0, 1].double().norm(dim=-1) for name in "qkv"}
     assert rows.loc[["q"]][["token", "label"]].to_numpy().tolist() == [[0, "[CLS]"]]
     for name in "kv":
         assert rows.loc[name]["label"].tolist()[:3] == ["[CLS]", "0,0", "0,1"]
         assert rows.loc[name]["token"].tolist() == list(range(65))
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
-    said = VIEWS["norms"].read(explorer.place, explorer.material)
+    said = VIEWS["norms"].read(explorer.location, explorer.material)
     assert said.startswith(
         f"‖q‖ of the queries: median {lengths['q'][0]:.2f}, largest {lengths['q'][0]:.2f} at [CLS]; ‖k‖"
     )
@@ -312,7 +312,7 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
 
 def test_norms_before_the_class_token_joins_are_those_of_the_patches():
     explorer = Explorer("bundled:digits-xcit", n=2, layer=0, view="norms")
-    rows = VIEWS["norms"].numbers(explorer.place, explorer.material)
+    rows = VIEWS["norms"].numbers(explorer.location, explorer.material)
     keys = rows[rows["operand"] == "k"]
     assert keys["token"].tolist() == list(range(1, 65))
     assert keys["label"].tolist() == [f"{row},{column}" for row in range(8) for column in range(8)]
@@ -320,46 +320,48 @@ def test_norms_before_the_class_token_joins_are_those_of_the_patches():
 
 def test_attention_among_patches_alone_is_that_of_the_patches():
     explorer = Explorer("bundled:digits-xcit", n=2, layer=0)
-    look = explorer.material.look(explorer.place)
+    look = explorer.material.look(explorer.location)
     attn = torch.full((1, 3, 64, 64), 0.5 / 63, dtype=torch.float64)
     attn[..., range(64), range(64)] = 0.5
     record = replace(look.record, kind="token", attn=attn)  # as CaiT's first layers
     material = SimpleNamespace(look=lambda address: replace(look, record=record))
-    rows = VIEWS["attention"].numbers(explorer.place, material)
+    rows = VIEWS["attention"].numbers(explorer.location, material)
     own = rows[rows["query"] == rows["key"]]
     assert own["query"].tolist() == list(range(1, 65))
     assert own["from"].tolist()[:2] == ["0,0", "0,1"]
     assert (own["attention"] == 0.5).all()
-    at_patch = explorer.place.moved(token=3)
+    at_patch = explorer.location.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
     place = "row 0, column 2"
     found = "0.5000, 32.0\u00a0× an even share. To"
     assert said.startswith(
         f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 0.5000 of"
     )
-    assert VIEWS["matrix"].read(explorer.place, material).startswith("A token gives itself 50.0% on average")
+    assert (
+        VIEWS["matrix"].read(explorer.location, material).startswith("A token gives itself 50.0% on average")
+    )
 
 
 def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
-    row = explorer.material.look(explorer.place).record.attn[0, 2, 7]
-    said = VIEWS["attention"].read(explorer.place, explorer.material)
+    row = explorer.material.look(explorer.location).record.attn[0, 2, 7]
+    said = VIEWS["attention"].read(explorer.location, explorer.material)
     assert f": {row.max():.4f}, {row.max() * 8:.1f}\u00a0× an even share. To " in said
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
-    assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.place, explorer.material)
+    assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.location, explorer.material)
 
 
 def test_a_checkpoint_is_loaded_named_in_code_and_left_behind_with_its_model():
     explorer = Explorer("bundled:digits-vit", n=1, checkpoint="epoch-000")
-    assert explorer.material.model(explorer.place).checkpoint == "epoch-000"
+    assert explorer.material.model(explorer.location).checkpoint == "epoch-000"
     last = Explorer("bundled:digits-vit", n=1)
-    attention = [look.material.look(look.place).record.q for look in (explorer, last)]
+    attention = [look.material.look(look.location).record.q for look in (explorer, last)]
     assert not torch.equal(*attention)
     assert 'checkpoint="epoch-000"' in explorer.code()
     assert "-p checkpoint epoch-000" in explorer.command()
-    assert Explorer.at(explorer.address).place == explorer.place
-    assert explorer.move(model="bundled:digits-tost").place.checkpoint is None
+    assert Explorer.at(explorer.address).location == explorer.location
+    assert explorer.move(model="bundled:digits-tost").location.checkpoint is None
 
 
 def test_a_saved_figure_of_a_checkpoint_opens_at_it(tmp_path):

@@ -113,7 +113,7 @@ def test_a_saved_figure_opens_at_its_layer_and_head(figure, tmp_path):
     cells = [cell for cell in json.loads(opened.read_text())["cells"] if cell["cell_type"] == "code"]
     for cell in cells[:-1]:  # the last saves a figure
         exec("".join(cell["source"]), names)
-    place = names["explorer"].place
+    place = names["explorer"].location
     assert (place.layer, place.head, place.token, place.view, place.n, place.seed, place.index) == (
         1, 2, None, "matrix", 3, 5, 2
     )  # fmt: skip
@@ -147,7 +147,7 @@ def test_a_figure_of_a_notebook_opens_where_it_measured(tmp_path, monkeypatch):
         "model": "bundled:digits-softmax-sym", "checkpoint": "epoch-030",
         "inputs": "bundled:digits", "n": 2, "seed": 3, "layer": 1, "view": "spectrum",
     }  # fmt: skip
-    assert Explorer.at(address).place.layer == 1
+    assert Explorer.at(address).location.layer == 1
 
 
 def test_a_figure_of_no_model_is_refused(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def test_one_small_file_without_an_address(saved):
     assert "default-src 'none'" in code
     assert [layer.index for layer in bundle_of(html).header.layers] == [0, 1, 2, 3]
     assert [one.id for one in bundle_of(html).header.inputs] == Explorer(n=2).material.inputs(
-        Explorer(n=2).place
+        Explorer(n=2).location
     ).ids
 
 
@@ -105,14 +105,16 @@ def text(tmp_path_factory):
 
 def test_an_input_of_ones_own_is_told_and_layers_that_do_not_fit_too(text, tmp_path):
     own, said = text[0], []
-    own_page = pages.save_page(tmp_path / "own.html", own.place, own.material, limit_mb=0.02, say=said.append)
+    own_page = pages.save_page(
+        tmp_path / "own.html", own.location, own.material, limit_mb=0.02, say=said.append
+    )
     header = bundle_of(own_page.read_text()).header
     assert re.match(r"own\.html will hold the input .* itself \(its text\)", said[0])
     assert "layers would take more than 0.02 MB" in said[1]
     assert header.left_out
-    assert own.place.layer in [layer.index for layer in header.layers]
+    assert own.location.layer in [layer.index for layer in header.layers]
     with pytest.raises(InputError, match=r"one layer of .* takes"):
-        pages.save_page(tmp_path / "own.html", own.place, own.material, limit_mb=1e-4, say=said.append)
+        pages.save_page(tmp_path / "own.html", own.location, own.material, limit_mb=1e-4, say=said.append)
     with pytest.raises(InputError, match=r"saved as \.html"):
         own.save_html(tmp_path / "own.pdf")
 
@@ -451,7 +453,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
 
         # a text: every token, whole and in order, and behind each its attention
         words = bundle_of(text[1].read_text())
-        card, place = words.header.inputs[0], text[0].place
+        card, place = words.header.inputs[0], text[0].location
         page.goto(text[1].as_uri())
         page.wait_for_function(SAYS, arg=f"Layer {place.layer}, head {place.head}")
         page.get_by_role("button", name="linear").click()

@@ -58,7 +58,7 @@ def ask(page, **message):
 def test_it_holds_the_bundle_and_stands_where_the_explorer_stands(explorer, page):
     assert read_bundle(page.content).header == page.bundle.header
     assert [layer.index for layer in page.bundle.header.layers] == [0, 3]
-    assert (page.layer, page.head, page.tokens) == (explorer.place.layer, explorer.place.head, [0])
+    assert (page.layer, page.head, page.tokens) == (explorer.location.layer, explorer.location.head, [0])
 
 
 def test_what_is_set_is_told_and_what_cannot_be_is_refused(explorer, page):
@@ -76,7 +76,7 @@ def test_what_is_set_is_told_and_what_cannot_be_is_refused(explorer, page):
 def test_another_input_is_captured_when_it_is_asked_for(explorer, live):
     one = live
     before = one.content
-    assert one.choices == explorer.material.inputs(explorer.place).ids
+    assert one.choices == explorer.material.inputs(explorer.location).ids
     one.index = 1
     assert read_bundle(one.content).header.inputs[0].id == one.choices[1]
     assert one.bundle.header.inputs[0].id == one.choices[1]
@@ -130,7 +130,7 @@ def test_an_explorer_and_its_page_stand_at_one_place(live):
     live.layer = 0
     live.tokens = []
     live.tab = "spectra"
-    place = own.place
+    place = own.location
     assert (place.layer, place.head, place.token, place.view) == (0, 2, None, "spectrum")
     with pytest.raises(InputError, match="no layer 9"):
         own.layer = 9
@@ -142,7 +142,7 @@ def test_numbers_of_any_analysis_are_measured_and_stay_with_another_input(live):
     assert live.trouble == ""
     assert live.sort == "gram-spectrum/effective_rank"
     own = live.explorer
-    rows = own.material.frame("gram-spectrum", own.place, null_samples=NULL_SAMPLES)
+    rows = own.material.frame("gram-spectrum", own.location, null_samples=NULL_SAMPLES)
     rows = rows[rows["metric"] == "effective_rank"]
     for number in ("value", "null_mean"):
         expected = rows.pivot_table(index="layer", columns="head", values=number).to_numpy()
@@ -192,12 +192,12 @@ def test_random_weights_are_offered_where_trained_ones_are_not_to_be_had(live):
     assert live.bundle.header.model.random_weights
     assert "pretrained=False" in live.explorer.code()
     ask(live, open={"model": "bundled:digits-vit"})
-    assert live.explorer.place.pretrained
+    assert live.explorer.location.pretrained
 
 
 def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, monkeypatch):
     own = live.explorer
-    whole = own.material.keep(own.place, ("whole",), lambda: make_bundle(*_given(own), ablations=True))
+    whole = own.material.keep(own.location, ("whole",), lambda: make_bundle(*_given(own), ablations=True))
     live.layer, live.head = 1, 2
     assert live.bundle.header.ablations == {}
     monkeypatch.setattr(ablation, "RANDOM_HEADS", 4)
@@ -214,7 +214,7 @@ def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, mo
     # the mean over all inputs, put where the module reads it
     ask(live, switch_off="batch")
     model, one = _given(own)
-    seen = workbench.capture(model, own.material.inputs(own.place), layers=[1], sites=["head_out"])
+    seen = workbench.capture(model, own.material.inputs(own.location), layers=[1], sites=["head_out"])
     projection = model.module.get_submodule(live.bundle.header.layers[1].path).proj
 
     def put(_, given):
@@ -254,7 +254,7 @@ def test_queries_and_keys_are_laid_out_by_umap_where_it_is_installed(live, monke
     ask(live, embed=True)
     assert live.trouble == ""
     settings, vectors = given
-    assert settings == {"n_neighbors": 15, "random_state": live.place.seed, "n_jobs": 1}
+    assert settings == {"n_neighbors": 15, "random_state": live.location.seed, "n_jobs": 1}
     found = live.embedding
     assert (found["id"], found["layer"], found["head"]) == (live.choices[0], 1, 2)
     np.testing.assert_array_equal([*found["q"], *found["k"]], vectors[:, :2])
@@ -330,7 +330,7 @@ def test_a_layer_that_was_left_out_is_captured_when_it_is_asked_for(live, monkey
 
 def _given(explorer):
     """The model of an explorer and the one input that it shows."""
-    return explorer.material.model(explorer.place), explorer.material.one(explorer.place)
+    return explorer.material.model(explorer.location), explorer.material.one(explorer.location)
 
 
 def test_a_text_goes_on_and_each_new_token_has_the_attention_it_was_chosen_by(tmp_path, monkeypatch):
@@ -359,7 +359,7 @@ def test_a_text_goes_on_and_each_new_token_has_the_attention_it_was_chosen_by(tm
     )
     page.tokens = [prompt + 1]
     own.head = 1  # the address is that of the prompt
-    assert (own.place.token, page.head, len(page.bundle.header.inputs[0].labels)) == (None, 1, prompt + 5)
+    assert (own.location.token, page.head, len(page.bundle.header.inputs[0].labels)) == (None, 1, prompt + 5)
     for message, words in (
         ({"generate": "many"}, "whole number"),
         ({"generate": 10**6}, "reads 128 tokens"),
@@ -382,7 +382,7 @@ def test_a_fault_is_told_and_the_page_stays_usable(live, monkeypatch):
     assert "the roof is leaking" in live.trouble
     monkeypatch.undo()
     live.index = 1
-    assert (live.trouble, live.explorer.place.index) == ("", 1)
+    assert (live.trouble, live.explorer.location.index) == ("", 1)
 
 
 def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
@@ -416,7 +416,7 @@ def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
         page.start({"index": 1})  # neither is lost
         while page.worker.busy:
             await asyncio.sleep(0.01)
-        assert (own.place.layer, own.place.index) == (1, 1)
+        assert (own.location.layer, own.location.index) == (1, 1)
 
     asyncio.run(scene())
 
@@ -516,7 +516,7 @@ def _the_plane_is_that_of_umap_where_it_was_asked_for(seen, now):
 @needs_chrome
 def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
     state = traits(page) | {"umap": True}
-    other = bundle_at(explorer.place.moved(index=1), explorer.material, [0, 3])
+    other = bundle_at(explorer.location.moved(index=1), explorer.material, [0, 3])
     wrong = []
     with chromium() as browser:
         seen = browser.new_page(viewport={"width": 1300, "height": 900})

@@ -69,7 +69,7 @@ class Ablation:
 
 
 def logits_of(result: Any, model: LoadedModel, tokens: int) -> Float[Tensor, "position outcome"] | None:
-    """What a model gave for one input as logits of classes or of next tokens; None for what is neither."""
+    """Return a model's output for one input as logits of classes or of next tokens; None for any other output."""
     logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
     if not isinstance(logits, Tensor):
         return None
@@ -80,8 +80,8 @@ def logits_of(result: Any, model: LoadedModel, tokens: int) -> Float[Tensor, "po
     return logits[0] if writes and len(model.tokenizer) <= logits.shape[-1] else None
 
 
-def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None:
-    """What the model predicted when it was captured; None where that is neither a class nor the next token."""
+def predict(model: LoadedModel, sample: Inputs, seen: Capture) -> Prediction | None:
+    """Return the prediction at the time of the capture; None where it is neither a class nor the next token."""
     assert seen.tokens is not None
     count = len(seen.tokens.labels[0])
     logits = logits_of(seen.result, model, count)
@@ -89,12 +89,12 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
         return None
     probability = logits.detach().double().softmax(-1).cpu()
     if len(probability) == 1 and model.modality != "text":
-        actual = torch.tensor([_target(one, model, probability.shape[-1])])
+        actual = torch.tensor([_target(sample, model, probability.shape[-1])])
         most, name = CLASSES, _class_names(model)
         of: Literal["class", "next token"] = "class"
         actual = torch.where(actual < probability.shape[-1], actual, -1)
     elif _causal(seen):
-        ids = next(t for t in tensors_of(one.batch) if t.ndim == 2 and not t.is_floating_point())[0].cpu()
+        ids = next(t for t in tensors_of(sample.batch) if t.ndim == 2 and not t.is_floating_point())[0].cpu()
         actual = torch.full((count,), -1)
         following = seen.tokens.mask[0][1:].cpu()
         actual[:-1] = torch.where(following, ids[1:], -1)
@@ -109,37 +109,37 @@ def predict(model: LoadedModel, one: Inputs, seen: Capture) -> Prediction | None
         top.values,
         actual,
         at_outcome(probability, actual),
-        {one: name(one) for one in named},
+        {outcome: name(outcome) for outcome in named},
     )
 
 
-def _target(one: Inputs, model: LoadedModel, outputs: int) -> int:
-    """The output that is the first image's class; -1 where there is none, or its folder does not say which."""
-    if not one.targets:
+def _target(sample: Inputs, model: LoadedModel, outputs: int) -> int:
+    """Return the output of the first image's class; -1 where its folder does not name one."""
+    if not sample.targets:
         return -1
-    if one.classes is None:
-        return one.targets[0]
+    if sample.classes is None:
+        return sample.targets[0]
     try:
-        places = class_indices(one.classes, outputs, (model.meta or {}).get("classes") or ())
+        places = class_indices(sample.classes, outputs, (model.meta or {}).get("classes") or ())
     except InputError:
         return -1
-    return places[one.targets[0]]
+    return places[sample.targets[0]]
 
 
 def at_outcome(probability: Tensor, outcome: Tensor) -> Tensor:
-    """The probability (…, position, outcome) of one outcome by position; NaN where there is none."""
+    """Return the probability (…, position, outcome) of one outcome by position; NaN where there is none."""
     index = outcome.clamp(min=0).expand(probability.shape[:-1])[..., None]
     return torch.where(outcome >= 0, probability.gather(-1, index)[..., 0], torch.nan)
 
 
 def _causal(seen: Capture) -> bool:
-    """Whether no query attends to a later key in any layer."""
+    """Return whether no query attends to a later key in any layer."""
     known = [causal for layer in seen if (causal := _looks_back(layer)) is not None]
     return bool(known) and all(known)
 
 
 def _looks_back(layer: LayerRecord) -> bool | None:
-    """Whether no query attends to a later key; None where queries are not keys, or there is no attention."""
+    """Return whether no query attends to a later key; None where queries are not keys, or without attention."""
     if layer.attn is not None:
         queries, keys = layer.attn.shape[-2:]
         return None if queries != keys else not layer.attn[0].triu(1).any()
@@ -150,7 +150,7 @@ def _looks_back(layer: LayerRecord) -> bool | None:
 
 
 def _visible(layer: LayerRecord) -> Bool[Tensor, "batch head query key"] | None:
-    """The keys that queries see by the mask, alike for all heads where it is one of all; None where they see all."""
+    """Return the keys that the mask lets queries see, once where all heads share it; None where they see all."""
     mask = layer.mask
     if mask is None or layer.q is None or layer.k is None:
         return None
@@ -180,7 +180,7 @@ def _token_names(model: LoadedModel) -> Any:
 
 
 def work(model: LoadedModel, seen: Capture) -> float:
-    """Multiplications that all ablations of one input take, roughly."""
+    """Estimate the multiplications that all ablations of one input take."""
     assert seen.tokens is not None
     size = sum(parameter.numel() for parameter in model.module.parameters())
     heads = sum(layer.head_out.shape[1] for layer in seen if layer.head_out is not None)
@@ -188,7 +188,7 @@ def work(model: LoadedModel, seen: Capture) -> float:
 
 
 def random_heads(heads: Mapping[int, int], count: int, seed: int) -> list[tuple[int, int]]:
-    """Some of a model's heads as (layer, head), without repetition; ``heads`` is how many each layer has."""
+    """Draw heads as (layer, head) without repetition; ``heads`` is the number of heads by layer."""
     every = [(layer, head) for layer, known in heads.items() for head in range(known)]
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))
     return [every[row] for row in order[:count].tolist()]
@@ -196,14 +196,14 @@ def random_heads(heads: Mapping[int, int], count: int, seed: int) -> list[tuple[
 
 def ablate(
     model: LoadedModel,
-    one: Inputs,
+    sample: Inputs,
     seen: Capture,
     prediction: Prediction,
     modes: Sequence[str] = tuple(MODES),
     heads: Sequence[tuple[int, int]] | None = None,
     means: Mapping[int, Float[Tensor, "head feature"]] | None = None,
 ) -> dict[str, Ablation]:
-    """What is predicted without each head of a capture, or without some, in every mode that is asked for.
+    """Predict without each head of a capture, or without some, in every mode asked for.
 
     ``heads`` are (layer, head); ``means`` by layer the outputs that heads have on average, for the mode `BATCH`.
     Raises `InputError` for a batch that is not of one row, and where the outputs of no layer's heads are found again.
@@ -211,10 +211,10 @@ def ablate(
     from workbench.captures.capturing import place_batch
 
     assert seen.tokens is not None
-    arguments = place_batch(one.batch, model.module)
+    arguments = place_batch(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
         raise InputError(
-            f"{model.spec} takes {one.ids[0]} in several rows, of which none is the input by itself"
+            f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"
         )
     takers = _takers(model.module, arguments, seen)
     if not takers:
@@ -225,10 +225,10 @@ def ablate(
     )
     positions, outcomes = prediction.outcomes.shape
     count = len(seen.tokens.labels[0])
-    whole = logits_of(seen.result, model, count)
-    assert whole is not None
-    before = whole.detach().double().log_softmax(-1).cpu()
-    found = {
+    logits = logits_of(seen.result, model, count)
+    assert logits is not None
+    before = logits.detach().double().log_softmax(-1).cpu()
+    ablations = {
         mode: Ablation(
             torch.full((*size, positions, outcomes), torch.nan, dtype=torch.float64),
             torch.full((*size, positions), torch.nan, dtype=torch.float64),
@@ -240,8 +240,8 @@ def ablate(
         if layer.index not in takers:
             continue
         assert layer.head_out is not None  # what its taker was found by
-        own = [head for index, head in heads or [] if index == layer.index]
-        off = own if heads is not None else [*range(layer.head_out.shape[1])]
+        chosen = [head for index, head in heads or [] if index == layer.index]
+        off = chosen if heads is not None else [*range(layer.head_out.shape[1])]
         mean = (means or {}).get(layer.index)
         outputs = _replaced(layer, seen.tokens.mask[0], off, modes, mean) if off else {}
         if not outputs:
@@ -252,17 +252,17 @@ def ablate(
             after = after[:, None]
         for mode, rows in zip(outputs, after.split([len(rows) for rows in outputs.values()]), strict=True):
             index = prediction.outcomes.expand(len(off), -1, -1)
-            found[mode].probability[row, off] = rows.gather(-1, index).exp()
-            found[mode].actual_probability[row, off] = at_outcome(rows.exp(), prediction.actual)
+            ablations[mode].probability[row, off] = rows.gather(-1, index).exp()
+            ablations[mode].actual_probability[row, off] = at_outcome(rows.exp(), prediction.actual)
             divergence = (before.exp() * (before - rows)).sum(-1)
-            found[mode].divergence[row, off] = divergence.clamp(min=0)  # below by rounding alone
-    return found
+            ablations[mode].divergence[row, off] = divergence.clamp(min=0)  # below by rounding alone
+    return ablations
 
 
 def mean_outputs(
     model: LoadedModel, inputs: Inputs, layers: Sequence[int]
 ) -> dict[int, Float[Tensor, "head feature"]]:
-    """By layer the output of every head, mean over the tokens of all inputs; padding does not count."""
+    """Return by layer the output of every head, mean over the tokens of all inputs without padding."""
     from workbench.captures import capture
 
     seen = capture(model, inputs, layers=list(layers), sites=("head_out",))
@@ -281,7 +281,7 @@ def mean_outputs(
 
 
 def tensors_of(batch: Any) -> Sequence[Tensor]:
-    """The tensors among the arguments of a model."""
+    """Return the tensors among a model's arguments."""
     values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
     return [value for value in values if isinstance(value, Tensor)]
 
@@ -291,7 +291,7 @@ def _side_by_side(head_out: Tensor) -> Float[Tensor, "batch token feature"]:
 
 
 def run_model(module: nn.Module, arguments: Any) -> Tensor:
-    """The logits that a model gives for its arguments."""
+    """Return the logits that a model gives for its arguments."""
     with torch.no_grad():
         if isinstance(arguments, Mapping):
             result = module(**arguments)
@@ -301,7 +301,7 @@ def run_model(module: nn.Module, arguments: Any) -> Tensor:
 
 
 def _takers(module: nn.Module, arguments: Any, seen: Capture) -> dict[int, nn.Module]:
-    """By layer the first module that takes the outputs of its heads, found by their values."""
+    """Return by layer the first module that takes the outputs of its heads, found by their values."""
     wanted = {layer.index: _side_by_side(layer.head_out) for layer in seen if layer.head_out is not None}
     found: dict[int, nn.Module] = {}
 
@@ -324,7 +324,7 @@ def _takers(module: nn.Module, arguments: Any, seen: Capture) -> dict[int, nn.Mo
 
 
 def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: Tensor) -> Tensor:
-    """The model's logits where a module takes other outputs of heads, one row each."""
+    """Return the model's logits where a module takes other outputs of heads, one row each."""
 
     def repeated(value: Any) -> Any:
         return value.expand(len(outputs), *value.shape[1:]) if isinstance(value, Tensor) else value
@@ -344,7 +344,7 @@ def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: 
 
 
 def _uniform(layer: LayerRecord, v: Tensor, heads: int) -> Float[Tensor, "head token feature"] | None:
-    """What heads put out that attend alike to all keys that they see; None without attention."""
+    """Return the outputs of heads that attend equally to all visible keys; None without attention."""
     if layer.attn is not None:
         visible = layer.attn[0] > 0
         share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
@@ -360,7 +360,7 @@ def _uniform(layer: LayerRecord, v: Tensor, heads: int) -> Float[Tensor, "head t
 def _replaced(
     layer: LayerRecord, real: Tensor, off: Sequence[int], modes: Sequence[str], mean: Tensor | None
 ) -> dict[str, Float[Tensor, "head token feature"]]:
-    """By mode the outputs of a layer's heads side by side, a row for each head that is switched off."""
+    """Return by mode the outputs of a layer's heads side by side, a row for each head that is switched off."""
     out = layer.head_out
     assert out is not None
     asking = (

@@ -51,7 +51,7 @@ class Address:
     """Checkpoint of a bundled model, or file of weights, as `workbench.load` takes it; None: the last one."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for a value of the wrong kind."""
+        """Raise `InputError` for a value of the wrong kind."""
         for name in ("model", "view", "metric"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
@@ -76,18 +76,18 @@ class Address:
             raise InputError(f"against is another address, got {type(self.against).__name__}")
 
     def moved(self, **changes: Any) -> Address:
-        """The same address with other values."""
+        """Return the same address with other values."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only, for JSON or YAML."""
+        """Return plain values only, for JSON or YAML."""
         plain = {name: getattr(self, name) for name in FIELDS}
         plain["against"] = None if self.against is None else self.against.to_dict()
         return plain
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Address:
-        """An address from what `to_dict` gave, or a part of it.
+        """Return an address from the result of `to_dict`, or a part of it.
 
         Raises `UnknownName` for a key that is no part of an address and `InputError` for a value of the wrong kind.
         """
@@ -104,12 +104,12 @@ class Address:
         return cls(**parts)
 
     def describe(self) -> str:
-        """A short name for people: ``digits-vit · digits/test/17 · layer 3 · head 0``, without the input's id."""
+        """Return a short name: ``digits-vit · digits/test/17 · layer 3 · head 0``, without the input's id."""
         name = self.model.partition(":")[2] or self.model
         return f"{name} · input {self.index} · layer {self.layer} · head {self.head}"
 
     def apart(self) -> tuple[str, str]:
-        """What tells the pinned address and this one apart, in few words: ("layer 0", "layer 2")."""
+        """Return the difference between the pinned address and this one in few words: ("layer 0", "layer 2")."""
         if self.against is None:
             return "", ""
         words = {"layer": "layer ", "head": "head ", "index": "input "}
@@ -130,7 +130,7 @@ FIELDS = tuple(part.name for part in dataclasses.fields(Address))
 
 
 def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """An address as a mapping, from JSON where it is a text. Raises `InputError` for a text that is no JSON."""
+    """Return an address as a mapping, from JSON where it is a text; raise `InputError` for a text that is no JSON."""
     if not isinstance(address, str):
         return address
     try:
@@ -142,29 +142,29 @@ def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 
 def address_of_url(query: str) -> dict[str, Any]:
-    """The parts of an address that the query of a URL says: ``model=digits-vit&layer=2&head=1&query=12``.
+    """Read an address from the query of a URL: ``model=digits-vit&layer=2&head=1&query=12``.
 
     ``query`` is the token in question, a number or "all": a server's page has its own ``token``. Other names are
     passed over; values are checked where the address is opened.
     """
-    said = dict(parse_qsl(query))
+    fields = dict(parse_qsl(query))
     parts: dict[str, Any] = {
-        name: said[name] for name in ("model", "checkpoint", "inputs", "view", "metric") if name in said
+        name: fields[name] for name in ("model", "checkpoint", "inputs", "view", "metric") if name in fields
     }
-    numbers = {name: said[name] for name in _NUMBERS if name in said} | (
-        {"token": said["query"]} if "query" in said else {}
+    numbers = {name: fields[name] for name in _NUMBERS if name in fields} | (
+        {"token": fields["query"]} if "query" in fields else {}
     )
     for name, value in numbers.items():
         parts[name] = int(value) if value.lstrip("-").isdecimal() else value
     if parts.get("token") == "all":
         parts["token"] = None
-    if "pretrained" in said:
-        parts["pretrained"] = {"true": True, "false": False}.get(said["pretrained"], said["pretrained"])
+    if "pretrained" in fields:
+        parts["pretrained"] = {"true": True, "false": False}.get(fields["pretrained"], fields["pretrained"])
     return parts
 
 
 def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The address that a saved figure shows, from its provenance: the explorer's own, or where another one measured.
+    """Read the address of a saved figure from its provenance: the explorer's, or that of another measurement.
 
     A figure of several models, layers or heads opens at the first of each, in the view nearest to what it shows.
 

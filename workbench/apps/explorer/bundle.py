@@ -201,7 +201,7 @@ class Bundle:
             )
 
     def attention(self, layer: int, input: int = 0) -> np.ndarray:
-        """Attention (head, query, key) of a layer as it is in the file; of a pooled one the means."""
+        """Return attention (head, query, key) of a layer as it is in the file; of a pooled one the means."""
         card = next((card for card in self.header.layers if card.index == layer), None)
         if card is None or card.without:
             why = card.without if card else "is not in this bundle"
@@ -209,11 +209,11 @@ class Bundle:
         return self.arrays[f"inputs.{input}.layers.{layer}." + ("attn_mean" if card.pooled else "attn")]
 
     def metric(self, name: str, number: str = "value", input: int = 0) -> np.ndarray:
-        """One of value, null_mean, null_low, null_high and z of a metric, (layer, head); NaN where there is none."""
+        """Return value, null_mean, null_low, null_high or z of a metric, (layer, head); NaN where there is none."""
         return self.arrays[f"inputs.{input}.metrics.{name}.{number}"]
 
     def with_measured(self, analysis: str, frames: Sequence[pd.DataFrame]) -> Bundle:
-        """The bundle and what an analysis says of its heads and layers; a frame for each input.
+        """Return the bundle with an analysis' numbers of heads and layers; a frame for each input.
 
         Raises `InputError` where it says nothing of either.
         """
@@ -232,15 +232,17 @@ class Bundle:
         return Bundle(header, self.arrays | arrays)
 
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
-        """Whether it holds what is predicted without a head that was switched off so."""
+        """Return whether it holds the prediction without a head that was switched off in this mode."""
         held = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
         layers = [card.index for card in self.header.layers]
-        return held is not None and layer in layers and bool(np.isfinite(held[layers.index(layer), head]).any())
+        return (
+            held is not None and layer in layers and bool(np.isfinite(held[layers.index(layer), head]).any())
+        )
 
     def with_effects(
         self, mode: str, words: str, found: Ablation, layers: Sequence[int], input: int = 0
     ) -> Bundle:
-        """The bundle and what is predicted without some more heads, of ``layers`` in the order of ``found``."""
+        """Return the bundle with the predictions without more heads, of ``layers`` in the order of ``found``."""
         heads = max(layer.heads for layer in self.header.layers)
         layer_numbers = [card.index for card in self.header.layers]
         rows, columns = found.divergence.isfinite().any(-1).nonzero(as_tuple=True)
@@ -253,7 +255,9 @@ class Bundle:
             kind = np.float32 if number == "divergence" else np.float16
             held = arrays.get(name)
             grid = (
-                np.full((len(layer_numbers), heads, *values.shape[2:]), np.nan, kind) if held is None else held.copy()
+                np.full((len(layer_numbers), heads, *values.shape[2:]), np.nan, kind)
+                if held is None
+                else held.copy()
             )
             fresh = values[rows, columns].numpy()
             grid[at] = fresh
@@ -271,7 +275,7 @@ class Bundle:
         return Bundle(header, arrays)
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Return the content of the file."""
         from safetensors.numpy import save
 
         arrays = {
@@ -289,7 +293,7 @@ def _words(shape: Sequence[int | None]) -> str:
 
 
 def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
-    """Type and shape of every array that a bundle with this header must hold; None is any length."""
+    """Yield type and shape of every array that a bundle with this header must hold; None is any length."""
     most = max(layer.heads for layer in header.layers)
     for index, one in enumerate(header.inputs):
         count = len(one.labels)
@@ -327,7 +331,7 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
 
 
 def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
-    """Type and shape of the arrays that a bundle may hold."""
+    """Yield type and shape of the arrays that a bundle may hold."""
     most = max(layer.heads for layer in header.layers)
     for index, one in enumerate(header.inputs):
         count = len(one.labels)
@@ -366,7 +370,7 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
 
 
 def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
-    """A bundle from its file or its bytes, checked.
+    """Read and check a bundle from its file or its bytes.
 
     Raises `InputError`: for what is no safetensors file or is cut short, has no header or one that is no bundle's, is
     of another schema, or holds other arrays than its header says.
@@ -402,7 +406,7 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
 
 
 def _said(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON in the metadata of a safetensors file."""
+    """Return the JSON in the metadata of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > len(content) - 8:
         raise InputError(
@@ -493,17 +497,17 @@ def make_bundle(
 
 
 def map_limit(one: Inputs) -> int | None:
-    """`workbench.capture`'s: matrices that are pooled are not formed, where they follow from queries and keys."""
+    """Return the limit for `workbench.capture`: pooled matrices are not formed where queries and keys give them."""
     return 0 if one.tokens.count > POOLED else None
 
 
 def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
-    """The series of an analysis that is always measured: called by their metrics alone."""
+    """Return the series of an analysis that is always measured, named by their metrics only."""
     return [replace(each, name=each.metric.name) for each in series(analysis, frame) if not each.words]
 
 
 def _through_depth(model: LoadedModel, one: Inputs, layers: Sequence[int] | None, seed: int) -> list[Series]:
-    """What becomes of the tokens, layer by layer; nothing of models whose blocks are not known."""
+    """Measure the tokens layer by layer; return nothing for models whose blocks are not known."""
     from workbench.runs.analyze import analyze
 
     found: list[Series] = []
@@ -521,7 +525,7 @@ def _through_depth(model: LoadedModel, one: Inputs, layers: Sequence[int] | None
 
 
 def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) -> pd.DataFrame | None:
-    """The frame of an analysis; None where it has nothing to measure in this model."""
+    """Return the frame of an analysis; None where it has nothing to measure in this model."""
     try:
         return analyze(name, **settings)
     except InputError as error:
@@ -574,7 +578,7 @@ def _input(seen: Capture, one: Inputs, with_operands: bool) -> _Input:
 
 
 def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked: bool | None) -> None:
-    """The prediction, and those without each head, into ``part``; or why there are none."""
+    """Put the prediction, and those without each head, into ``part``; or the reason why there are none."""
     from workbench.apps.explorer import ablation
 
     prediction = ablation.predict(model, one, seen)
@@ -617,7 +621,7 @@ def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked
 
 
 def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int] | None) -> None:
-    """Memberships of every token in the heads of each layer that has them, into ``part``."""
+    """Put memberships of every token in the heads of each layer that has them into ``part``."""
     from workbench.runs.analyze import analyze
 
     chosen = None if layers is None else list(layers)
@@ -639,7 +643,7 @@ def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int]
 def _remove(
     part: _Input, model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction, asked: bool | None
 ) -> None:
-    """The predictions without each patch or word in turn, into ``part``, where they are wanted and can be had."""
+    """Put the predictions without each patch or word in turn into ``part``, where they can be had."""
     from workbench.apps.explorer import ablation, removal
 
     if asked is False or len(part.card.labels) > POOLED:
@@ -657,7 +661,7 @@ def _remove(
 
 
 def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool) -> LayerCard:
-    """A layer's card; its arrays and their errors go into ``part``."""
+    """Return a layer's card, and put its arrays and their errors into ``part``."""
     from workbench.apps.explorer.evidence import operands
 
     count = len(tokens.labels[0])
@@ -687,7 +691,7 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
 
 
 def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:
-    """Attention (head, query, key), or coarse maps of it, which need no matrix where queries and keys are known."""
+    """Return attention (head, query, key), or coarse maps of it, from queries and keys where they are known."""
     if record.attn is None:
         from workbench.analyses.reductions import Pooled
 
@@ -701,7 +705,7 @@ def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str,
 
 
 def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None) -> Operands:
-    """What the attention of one input is made of tile by tile, of all heads or of one."""
+    """Return the operands of one input's attention for tiles, of all heads or of one."""
     from workbench.analyses.layer import Layer
     from workbench.analyses.tiles import layer_operands
 
@@ -709,7 +713,7 @@ def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None)
 
 
 def why_without(record: LayerRecord, count: int) -> str:
-    """Why a layer has no attention matrix over the ``count`` tokens of the input; empty where it has one."""
+    """Return why a layer has no attention matrix over the input's ``count`` tokens; empty where it has one."""
     if record.mixer:
         return f"is a {record.mixer}: it mixes tokens without attention"
     if record.origin is not None:
@@ -728,7 +732,7 @@ def why_without(record: LayerRecord, count: int) -> str:
 
 
 def map_size(record: LayerRecord) -> tuple[int, int] | None:
-    """How many queries and keys attention has, formed or not; None where it has none."""
+    """Return the number of queries and keys of attention, formed or not; None where it has none."""
     if record.attn is not None:
         queries, keys = record.attn.shape[-2:]
         return queries, keys
@@ -738,14 +742,14 @@ def map_size(record: LayerRecord) -> tuple[int, int] | None:
 
 
 def _pooled(attn: np.ndarray) -> dict[str, np.ndarray]:
-    """Means and maxima over `POOLED` bins of queries and of keys; token i is in bin ⌊i · 512 / N⌋."""
+    """Return means and maxima over `POOLED` bins of queries and of keys; token i is in bin ⌊i · 512 / N⌋."""
     edges, _ = _bins(attn.shape[-1], POOLED)
     most = np.maximum.reduceat(np.maximum.reduceat(attn, edges, -1), edges, -2)
     return {"attn_mean": bin_means(attn), "attn_max": most}
 
 
 def bin_means(attn: np.ndarray) -> np.ndarray:
-    """Means of a square (…, query, key) over at most `POOLED` bins on a side; token i is in bin ⌊i · bins / N⌋."""
+    """Return means of a square (…, query, key) over at most `POOLED` bins a side; token i is in bin ⌊i · bins / N⌋."""
     count = attn.shape[-1]
     edges, sizes = _bins(count, min(count, POOLED))
     sums = np.add.reduceat(np.add.reduceat(attn, edges, -1), edges, -2)
@@ -753,7 +757,7 @@ def bin_means(attn: np.ndarray) -> np.ndarray:
 
 
 def coarse_part(operands: Operands, top: int, left: int, count: int) -> np.ndarray:
-    """What `bin_means` gives of a part of a head's attention: ``count`` queries from ``top``, and keys from ``left``.
+    """Return the `bin_means` of ``count`` queries from ``top`` and keys from ``left`` of a head's attention.
 
     Without forming more than a tile.
     """
@@ -767,7 +771,7 @@ def coarse_part(operands: Operands, top: int, left: int, count: int) -> np.ndarr
 
 
 def _bins(count: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first token of every bin, and how many it has."""
+    """Return the first token of every bin, and its number of tokens."""
     from workbench.analyses.reductions import bin_edges
 
     edges = np.array(bin_edges(count, bins))
@@ -831,7 +835,7 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
 def _measured(
     parts: Sequence[Sequence[Series]], layers: Sequence[LayerCard]
 ) -> tuple[list[MetricCard], list[MetricCard], dict[str, np.ndarray]]:
-    """Cards of the numbers of heads and of layers, and the arrays of every input."""
+    """Return cards of the numbers of heads and of layers, and the arrays of every input."""
     names = dict.fromkeys(each.name for part in parts for each in part)
     of_heads: list[MetricCard] = []
     by_layer: list[MetricCard] = []
@@ -864,7 +868,7 @@ def _metric_card(found: Series) -> MetricCard:
 
 
 def _grid(found: Series | None, layers: Sequence[LayerCard], number: str) -> np.ndarray:
-    """The number of every head as (layer, head), NaN where there is none; of a layer in the first column."""
+    """Return the number of every head as (layer, head), NaN where there is none; of a layer in the first column."""
     most = max(layer.heads for layer in layers)
     grid = np.full((len(layers), most if found is None or found.of_heads else 1), np.nan)
     if found is None:

@@ -18,12 +18,12 @@ IMPORTS = ["import workbench", "from workbench.apps.explorer import head_figures
 
 
 def script(lines: list[str]) -> str:
-    """The whole program: imports, what was asked for, and the figure shown."""
+    """Return the whole program: imports, the view's lines, and the figure shown."""
     return "\n".join([*IMPORTS, "", *lines, "figure"]) + "\n"
 
 
 def command(address: Address) -> str:
-    """The `workbench render` line that draws and saves the same view."""
+    """Return the `workbench render` line that draws and saves the same view."""
     plain = address.to_dict()
     words = ["workbench", "render", "explorer"]
     plain["token"] = "all" if address.token is None else address.token
@@ -69,7 +69,7 @@ def _attn(address: Address, name: str = "capture") -> str:
 
 
 def _tokens(address: Address, material: Material, name: str = "capture") -> str:
-    """The tokens of the layer: the input's own, unless the model has several kinds of them."""
+    """Return code for the tokens of the layer: the input's own, unless the model has several kinds of them."""
     several = material.inputs(address).tokens.streams or material.look(address).record.source == "cross"
     return f"{name}.tokens_of({address.layer})" if several else f"{name}.tokens"
 
@@ -79,12 +79,12 @@ def _image(address: Address, material: Material) -> str:
 
 
 def _whole(address: Address, material: Material) -> str:
-    """The image of an input, or how much of a text is shown."""
+    """Return code for the image of an input, or for the number of lines of a text."""
     return _image(address, material) or f", max_lines={LINES}"
 
 
 def attention(address: Address, material: Material) -> list[str]:
-    """Lines of the view attention."""
+    """Return the lines of the view attention."""
     return [
         *_capture(address, material, '["attn"]'),
         f"attn = {_attn(address)}  # query × key",
@@ -94,7 +94,7 @@ def attention(address: Address, material: Material) -> list[str]:
 
 
 def matrix(address: Address, material: Material) -> list[str]:
-    """Lines of the view matrix."""
+    """Return the lines of the view matrix."""
     return [
         *_capture(address, material, '["attn"]'),
         f"figure = head_figures.attention_matrix_figure({_attn(address)}, {_tokens(address, material)}, "
@@ -103,7 +103,7 @@ def matrix(address: Address, material: Material) -> list[str]:
 
 
 def norms(address: Address, material: Material) -> list[str]:
-    """Lines of the view norms."""
+    """Return the lines of the view norms."""
     record = material.look(address).record
     present = [name for name in ("q", "k", "v") if getattr(record, name) is not None]
     group = material.key_head(address)
@@ -121,7 +121,7 @@ def norms(address: Address, material: Material) -> list[str]:
 
 
 def spectrum(address: Address, material: Material) -> list[str]:
-    """Lines of the view spectrum."""
+    """Return the lines of the view spectrum."""
     return [
         *_load(address, material),
         f'frame = workbench.analyze("gram-spectrum", model=model, inputs=inputs, null_samples={NULL_SAMPLES})',
@@ -131,7 +131,7 @@ def spectrum(address: Address, material: Material) -> list[str]:
 
 
 def singular(address: Address, material: Material) -> list[str]:
-    """Lines of the view singular."""
+    """Return the lines of the view singular."""
     return [
         "import torch",
         "",
@@ -144,7 +144,7 @@ def singular(address: Address, material: Material) -> list[str]:
 
 
 def membership(address: Address, material: Material) -> list[str]:
-    """Lines of the view membership."""
+    """Return the lines of the view membership."""
     given = f'"membership", model=model, inputs=inputs, layers=[{address.layer}], per="token"'
     if material.one(address).images:
         figure = "workbench.figures.membership_figure(frame, images=inputs.images)"
@@ -158,7 +158,7 @@ def membership(address: Address, material: Material) -> list[str]:
 
 
 def trajectory(address: Address, material: Material) -> list[str]:
-    """Lines of the view trajectory."""
+    """Return the lines of the view trajectory."""
     return [
         "from workbench.frames.results import join_frames",
         "",
@@ -170,7 +170,7 @@ def trajectory(address: Address, material: Material) -> list[str]:
 
 
 def compare(address: Address, material: Material) -> list[str]:
-    """Lines of the view compare."""
+    """Return the lines of the view compare."""
     against = address.against
     assert against is not None  # nothing is drawn without it
     pictured = material.one(address).images and material.one(against).images

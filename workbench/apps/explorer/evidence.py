@@ -40,7 +40,7 @@ class Plane(NamedTuple):
 
 
 def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch key dim"]) -> Plane:
-    """Queries and keys of a head on the first two principal components of both together (after Yeh et al. 2023, §4).
+    """Project queries and keys of a head on their first two joint principal components (after Yeh et al. 2023, §4).
 
     Attention stays as it is where one vector is added to all keys, and where queries are multiplied by what keys are
     divided by. So the keys are moved onto the mean of the queries, and both scaled to one mean square distance from it:
@@ -62,7 +62,7 @@ def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch k
 def umap_plane(
     q: Float[Tensor, "query dim"], k: Float[Tensor, "key dim"], seed: int = 0
 ) -> tuple[Float[np.ndarray, "query 2"], Float[np.ndarray, "key 2"]]:
-    """The vectors of `joint_plane` laid out by UMAP (McInnes et al. 2018), 15 neighbours, Euclidean.
+    """Lay the vectors of `joint_plane` out by UMAP (McInnes et al. 2018), 15 neighbours, Euclidean.
 
     Raises `MissingResource` where umap-learn is not installed, and `InputError` for fewer points than it can lay out.
     """
@@ -81,7 +81,7 @@ def umap_plane(
 def _joined(
     q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch key dim"]
 ) -> Float[Tensor, "*batch both dim"]:
-    """Queries and keys as points of one space, as `joint_plane` says."""
+    """Return queries and keys as points of one space, as `joint_plane` describes."""
     q, k = q.double(), k.double()
     spread = [(x - x.mean(-2, keepdim=True)).square().mean((-2, -1), keepdim=True) for x in (q, k)]
     known = (spread[0] > 0) & (spread[1] > 0)
@@ -92,7 +92,7 @@ def _joined(
 
 
 def operands(record: LayerRecord, real: Bool[Tensor, " token"]) -> dict[str, np.ndarray]:
-    """q, k and scale of a layer by token, and its heads' planes; of a layer without them nothing.
+    """Return q, k and scale of a layer by token, and its heads' planes; nothing for a layer without them.
 
     Points of padding are NaN. Heads that share keys have them once; planes are of every head of queries.
     """
@@ -109,37 +109,37 @@ def operands(record: LayerRecord, real: Bool[Tensor, " token"]) -> dict[str, np.
     asking = real if q.shape[-2] == len(real) else real.new_ones(1)
     of_queries = k[0].detach().repeat_interleave(heads // k.shape[1], 0)
     plane = joint_plane(q[0].detach()[:, asking], of_queries[:, real])
-    found = {
+    arrays = {
         "q": q[0].detach().double().cpu().numpy(),
         "k": k[0].detach().double().cpu().numpy(),
         "scale": scale.expand(heads).cpu().numpy().copy(),
         "plane.share": plane.share.cpu().numpy().astype(np.float32),
     }
     for name, points, mask in (("plane.q", plane.queries, asking), ("plane.k", plane.keys, real)):
-        whole = np.full((heads, len(mask), 2), np.nan, np.float32)
-        whole[:, mask.cpu().numpy()] = points.cpu().numpy()
-        found[name] = whole
-    return found
+        points_of_all = np.full((heads, len(mask), 2), np.nan, np.float32)
+        points_of_all[:, mask.cpu().numpy()] = points.cpu().numpy()
+        arrays[name] = points_of_all
+    return arrays
 
 
 def spectra(frame: Callable[..., pd.DataFrame | None]) -> dict[str, pd.DataFrame]:
-    """The rows of every metric of `SPECTRA` that a model has; ``frame(analysis, **options)`` runs an analysis."""
-    found = {}
+    """Return the rows of every metric of `SPECTRA` of a model; ``frame(analysis, **options)`` runs an analysis."""
+    frames = {}
     for metric, (analysis, options) in SPECTRA.items():
         rows = frame(analysis, **options)
         if rows is not None and len(rows := rows[(rows["metric"] == metric) & rows["head"].notna()]):
-            found[metric] = rows
-    return found
+            frames[metric] = rows
+    return frames
 
 
 def by_rank(rows: pd.DataFrame) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """By layer the value and its null distribution's mean and interval as (head, rank), NaN where there is none."""
+    """Yield by layer the value, the null's mean and its interval as (head, rank), NaN where there is none."""
     for layer in rows["layer"].unique():
-        own = rows[rows["layer"] == layer]
-        shape = int(own["head"].max()) + 1, int(own["rank"].max())
-        place = own["head"].to_numpy(int), own["rank"].to_numpy(int) - 1
+        layer_rows = rows[rows["layer"] == layer]
+        shape = int(layer_rows["head"].max()) + 1, int(layer_rows["rank"].max())
+        index = layer_rows["head"].to_numpy(int), layer_rows["rank"].to_numpy(int) - 1
         arrays = {}
         for number in NUMBERS:
             arrays[number] = np.full(shape, np.nan, np.float32)
-            arrays[number][place] = own[number].to_numpy(float, na_value=np.nan)
+            arrays[number][index] = layer_rows[number].to_numpy(float, na_value=np.nan)
         yield int(layer), arrays

@@ -53,7 +53,7 @@ class Explorer:
         checkpoint: str | None = None,
         device: str | None = None,
     ) -> None:
-        """Nothing is loaded before it is looked at; what does not exist is said then.
+        """Set up an explorer; models load, and wrong values are reported, at the first view.
 
         Args:
             model: any model spec.
@@ -98,14 +98,14 @@ class Explorer:
 
     @property
     def location(self) -> Address:
-        """What is looked at, complete: inputs named, numbers from 0, a token where one stands for the input."""
+        """Return the complete address: inputs named, numbers from 0, a token where one stands for the input."""
         if self._resolved is None:
             self._resolved = self.after({})
         return self._resolved
 
     @property
     def address(self) -> dict[str, Any]:
-        """What is looked at, as a small dict that can be saved: ``Explorer.at(address)`` opens it again."""
+        """Return the address as a small dict that can be saved: ``Explorer.at(address)`` opens it again."""
         return self.location.to_dict()
 
     def move(self, **changes: Any) -> Explorer:
@@ -123,7 +123,7 @@ class Explorer:
 
     @property
     def layer(self) -> int:
-        """The layer that is looked at; setting it moves the explorer and its pages."""
+        """Return the current layer; setting it moves the explorer and its pages."""
         return self.location.layer
 
     @layer.setter
@@ -132,7 +132,7 @@ class Explorer:
 
     @property
     def head(self) -> int:
-        """The head, likewise."""
+        """Return the current head; setting it moves the explorer and its pages."""
         return self.location.head
 
     @head.setter
@@ -141,7 +141,7 @@ class Explorer:
 
     @property
     def token(self) -> int | None:
-        """The token in question, likewise; None for all queries."""
+        """Return the current token, None for all queries; setting it moves the explorer and its pages."""
         return self.location.token
 
     @token.setter
@@ -149,7 +149,7 @@ class Explorer:
         self.move(token=number)
 
     def after(self, changes: Mapping[str, Any], address: Address | None = None) -> Address:
-        """Where changes would lead, from here or from another address; raises as `move` does."""
+        """Return the address after changes, from here or from another address; raise as `move` does."""
         if address is not None:
             return moved(address, self.material, changes)
         if self._resolved is None:
@@ -158,21 +158,21 @@ class Explorer:
         return moved(self._resolved, self.material, changes)
 
     def take(self, address: Address) -> None:
-        """Stand where a page stands; `address` is what `moved` or `resolve` gave."""
+        """Take over the address of a page, a result of `moved` or `resolve`."""
         self._resolved = address
 
     # ---------------------------------------------------------------------------------------------------- draw
 
     def figure(self, view_name: str | None = None) -> go.Figure:
-        """The chosen view, or another; raises `InputError` where it does not apply."""
+        """Draw the chosen view, or another; raise `InputError` where it does not apply."""
         return view(view_name or self.location.view).draw(self.location, self.material)
 
     def overview(self) -> go.Figure:
-        """All layers and heads, coloured by the chosen metric."""
+        """Draw all layers and heads, coloured by the chosen metric."""
         return overview(self.location, self.material)
 
     def interpretation(self) -> str:
-        """One sentence on what the view shows, computed from its numbers."""
+        """Return one sentence on the view, computed from its numbers."""
         address = self.location
         return (
             f"{where(address, self.material)}: {view(address.view).read(address, self.material)}"
@@ -182,15 +182,15 @@ class Explorer:
     # ------------------------------------------------------------------------------------- take away, and show
 
     def code(self) -> str:
-        """Lines of Python that make this very view with the library alone."""
+        """Return lines of Python that draw this view with the library only."""
         return self.code_at(self.location)
 
     def code_at(self, address: Address) -> str:
-        """The same of another address."""
+        """Return the lines of Python of another address."""
         return code.script(view(address.view).lines(address, self.material))
 
     def command(self) -> str:
-        """The command that draws and saves this view."""
+        """Return the command that draws and saves this view."""
         return code.command(self.location)
 
     def save(self, name: str = "explorer", out: str | os.PathLike[str] | None = None) -> go.Figure:
@@ -198,22 +198,24 @@ class Explorer:
         return self.save_at(self.location, name, out)
 
     def save_at(self, address: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
-        """The same of another address."""
+        """Save the view of another address."""
         from workbench.figures.export import save_figure
 
-        shown = view(address.view)
-        numbers = shown.numbers(address, self.material)
+        chosen_view = view(address.view)
+        numbers = chosen_view.numbers(address, self.material)
         numbers.attrs.setdefault("provenance", [self._provenance(address)])
         here = where(address, self.material)
-        pinned = [address.against] if shown.name == "compare" and address.against is not None else []
-        heads = [(one.model, where(one, self.material)) for one in (*pinned, address)]
+        pinned = [address.against] if chosen_view.name == "compare" and address.against is not None else []
+        heads = [
+            (view_address.model, where(view_address, self.material)) for view_address in (*pinned, address)
+        ]
         named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
-        said = shown.read(address, self.material) + without_attention(address, self.material)
+        sentences = chosen_view.read(address, self.material) + without_attention(address, self.material)
         return save_figure(
-            shown.draw(address, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{shown.caption}: {named}. {said}"
-            + " Rows and columns of patches count from 0." * (", column " in said),
-            alt=f"{shown.title}, {shown.hint.partition(';')[0]}: {here}.",
+            chosen_view.draw(address, self.material), name, data=numbers, width="page", out=out,
+            caption=f"{chosen_view.caption}: {named}. {sentences}"
+            + " Rows and columns of patches count from 0." * (", column " in sentences),
+            alt=f"{chosen_view.title}, {chosen_view.hint.partition(';')[0]}: {here}.",
             parameters=address.to_dict(),
         )  # fmt: skip
 
@@ -237,7 +239,15 @@ class Explorer:
         the attention that it was chosen by. Raises what `workbench.apps.explorer.page.save_page` does.
         """
         return save_page(
-            path, self.location, self.material, layers, limit_mb, indices, ablations, analyses, generate=generate
+            path,
+            self.location,
+            self.material,
+            layers,
+            limit_mb,
+            indices,
+            ablations,
+            analyses,
+            generate=generate,
         )
 
     def page(
@@ -247,7 +257,7 @@ class Explorer:
         wait: bool = True,
         **settings: Any,
     ) -> PageWidget:
-        """All heads on this input as one widget, in a notebook: the page that `save_html` writes, with a kernel.
+        """Show all heads on this input as a widget in a notebook: the page of `save_html`, with a kernel.
 
         Everything that a person sets there is a trait: ``page.layer = 3`` moves it, ``page.observe`` tells where it was
         moved to, and ``page.index = 3`` takes another input. ``settings`` are such traits, ``height`` in pixels and
@@ -257,15 +267,15 @@ class Explorer:
         from workbench.apps.explorer.widget import PageWidget
         from workbench.figures.theme import find_theme
 
-        asked = measure(self.asked.metric).analysis
-        given = {
+        analysis = measure(self.asked.metric).analysis
+        traits = {
             "models": models_to_choose(),
             "measures": measurable(),
             "umap": find_spec("umap") is not None,
             "talk": find_theme(None).name == "talk",
         }
         page = PageWidget(
-            None, self, layers, ablations, [] if asked in ANALYSES else [asked], **given | settings
+            None, self, layers, ablations, [] if analysis in ANALYSES else [analysis], **traits | settings
         )
         if wait:
             page.move()
@@ -279,7 +289,7 @@ class Explorer:
         self._own_page().observe(handler, names=names)
 
     def _own_page(self) -> PageWidget:
-        """The page that the explorer shows where it is the last line of a cell."""
+        """Return the page that the explorer shows as the last line of a cell."""
         if self._shown is None:
             self._shown = self.page(wait=False)
         return self._shown
@@ -290,19 +300,19 @@ class Explorer:
     def _provenance(self, address: Address) -> dict[str, Any]:
         from workbench.frames.provenance import versions
 
-        one = self.material.one(address)
+        sample = self.material.one(address)
         return {
             "analysis": f"explorer: {address.view}",
             "model": self.material.model(address).identity,
-            "inputs": one.identity,
+            "inputs": sample.identity,
             "seed": address.seed,
-            "notes": [*one.notes],
+            "notes": [*sample.notes],
             "versions": versions(),
         }
 
 
 def resolve(address: Address, material: Material, first: bool = False) -> Address:
-    """The address complete and checked: every name known, every number there.
+    """Return the address complete and checked: every name known, every number in range.
 
     With ``first`` a missing token becomes the class token of an image, which a person looks at first.
 
@@ -310,23 +320,23 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     """
     _check_names(address)
     address = address.moved(inputs=address.inputs or material.default_inputs(address))
-    whole = material.whole_outline(address)
-    for mixes in (layer for layer in whole if layer.mixer and layer.index == address.layer):
-        others = ranges([layer.index for layer in whole if not layer.mixer])
+    layers_of_model = material.whole_outline(address)
+    for mixes in (layer for layer in layers_of_model if layer.mixer and layer.index == address.layer):
+        others = ranges([layer.index for layer in layers_of_model if not layer.mixer])
         raise InputError(
             f"layer {mixes.index} of {address.model} is a {mixes.mixer}, which has no attention to look at; layers "
             f"with attention: {others}"
         )
-    layers = {layer.index: layer for layer in whole if not layer.mixer}
+    layers = {layer.index: layer for layer in layers_of_model if not layer.mixer}
     layer = _check("layer", address.layer, sorted(layers), address.model)
     head = _check("head", address.head, range(layers[layer].heads), f"layer {layer} of {address.model}")
     token = address.token
     if first and token is None:
         token = _first_token(address, material)
     tokens = material.one(address).tokens
-    known = max(len(kinds.labels[0]) for kinds in (tokens, *tokens.streams.values()))
-    if token is not None and not 0 <= token < known:
-        raise InputError(f"there is no token {token}: input {address.index} has {known}, counted from 0")
+    count = max(len(kinds.labels[0]) for kinds in (tokens, *tokens.streams.values()))
+    if token is not None and not 0 <= token < count:
+        raise InputError(f"there is no token {token}: input {address.index} has {count}, counted from 0")
     return address.moved(layer=layer, head=head, token=token)
 
 
@@ -337,45 +347,45 @@ def _check_names(address: Address) -> None:
 
 
 def with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of an address: another model is looked at with its trained weights, unless they say otherwise."""
+    """Return changes of an address: another model has its trained weights, unless they say otherwise."""
     return {**({"pretrained": True, "checkpoint": None} if "model" in changes else {}), **changes}
 
 
 def moved(address: Address, material: Material, changes: Mapping[str, Any]) -> Address:
-    """`address` after changes, with what must follow them: inputs of the model's kind, a layer and head that exist."""
-    asked = Address.from_dict({**address.to_dict(), **with_weights(changes)})
-    if asked.model != address.model:
-        if "inputs" not in changes and material.model(asked).modality != material.model(address).modality:
-            asked = asked.moved(inputs=None)
-        asked = asked.moved(layer=changes.get("layer", -1), head=changes.get("head", 0))
-        if "inputs" not in changes and asked.inputs is not None:
-            fitting = material.default_inputs(asked)
+    """Return `address` after changes, and what follows from them: matching inputs, an existing layer and head."""
+    target = Address.from_dict({**address.to_dict(), **with_weights(changes)})
+    if target.model != address.model:
+        if "inputs" not in changes and material.model(target).modality != material.model(address).modality:
+            target = target.moved(inputs=None)
+        target = target.moved(layer=changes.get("layer", -1), head=changes.get("head", 0))
+        if "inputs" not in changes and target.inputs is not None:
+            fitting = material.default_inputs(target)
             if address.inputs == material.default_inputs(address):
-                asked = asked.moved(inputs=fitting)
-    if asked.inputs != address.inputs or asked.model != address.model:
-        asked = asked.moved(index=changes.get("index", 0))
-    if asked.layer != address.layer and "head" not in changes:
-        heads = {layer.index: layer.heads for layer in material.outline(asked)}
-        asked = asked.moved(head=min(asked.head, max(heads.get(asked.layer, 1), 1) - 1))
-    same_input = (asked.model, asked.inputs, asked.index, asked.seed, asked.n) == (
+                target = target.moved(inputs=fitting)
+    if target.inputs != address.inputs or target.model != address.model:
+        target = target.moved(index=changes.get("index", 0))
+    if target.layer != address.layer and "head" not in changes:
+        heads = {layer.index: layer.heads for layer in material.outline(target)}
+        target = target.moved(head=min(target.head, max(heads.get(target.layer, 1), 1) - 1))
+    same_input = (target.model, target.inputs, target.index, target.seed, target.n) == (
         address.model, address.inputs, address.index, address.seed, address.n
     )  # fmt: skip
     if not same_input and "token" not in changes:
-        return resolve(asked.moved(token=None), material, first=True)
-    return resolve(asked, material)
+        return resolve(target.moved(token=None), material, first=True)
+    return resolve(target, material)
 
 
-def _check(kind: str, number: int, known: Any, whose: str) -> int:
-    known = list(known)
-    if not known:
+def _check(kind: str, number: int, numbers: Any, whose: str) -> int:
+    numbers = list(numbers)
+    if not numbers:
         raise InputError(f"{whose} has no {kind} to look at")
-    index = known[number] if -len(known) <= number < 0 else number
-    if index not in known:
-        raise InputError(f"no {kind} {number} in {whose}; there are {known[0]} to {known[-1]}")
+    index = numbers[number] if -len(numbers) <= number < 0 else number
+    if index not in numbers:
+        raise InputError(f"no {kind} {number} in {whose}; there are {numbers[0]} to {numbers[-1]}")
     return index
 
 
 def _first_token(address: Address, material: Material) -> int | None:
-    one = material.one(address)
-    kinds = one.tokens.kinds[0]
-    return kinds.index("class") if one.images and "class" in kinds else None
+    sample = material.one(address)
+    kinds = sample.tokens.kinds[0]
+    return kinds.index("class") if sample.images and "class" in kinds else None

@@ -22,8 +22,8 @@ LONG = "the text is long: what tokens that were written attend to is of one pass
 _SITES = ("attn",)
 
 
-def continued(model: LoadedModel, one: Inputs, count: int) -> tuple[Inputs, Capture]:
-    """One text and what the model continues it with, by its likeliest tokens; and the capture of these steps.
+def continued(model: LoadedModel, sample: Inputs, count: int) -> tuple[Inputs, Capture]:
+    """Return a text with its greedy continuation by the model, and the capture of these steps.
 
     Raises `InputError` for inputs that are no text, for a count out of range, and what
     `workbench.captures.capture_generation` raises.
@@ -32,32 +32,34 @@ def continued(model: LoadedModel, one: Inputs, count: int) -> tuple[Inputs, Capt
 
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_TOKENS:
         raise InputError(f"a model writes 1 to {MOST_TOKENS} tokens at once, a whole number; got {count!r}")
-    if one.texts is None or one.images is not None:
-        raise InputError(f"{model.spec} is given {one.ids[0]}, which is no text that it could go on writing")
+    if sample.texts is None or sample.images is not None:
+        raise InputError(
+            f"{model.spec} is given {sample.ids[0]}, which is no text that it could go on writing"
+        )
     options = {"do_sample": False} if getattr(model.module, "generation_config", None) is not None else {}
-    steps = capture_generation(model, one, count, sites=_SITES, logits=False, **options)
+    steps = capture_generation(model, sample, count, sites=_SITES, logits=False, **options)
     written = steps.generated
     assert written is not None
     assert steps.tokens is not None
     ids = written.sequences
     if model.module.training or len(ids) != 1:
-        raise InputError(f"{one.ids[0]} is not one text")
+        raise InputError(f"{sample.ids[0]} is not one text")
     batch = {name: _with_last(name, value, ids) for name, value in written.batch.items()}
-    text = one.texts[0] + str(model.tokenizer.decode(ids[0, written.prompt_tokens :].tolist()))
+    text = sample.texts[0] + str(model.tokenizer.decode(ids[0, written.prompt_tokens :].tolist()))
     prompt = int(steps.tokens.mask[0, : written.prompt_tokens].sum())
-    whole = replace(
-        one,
-        ids=[f"{one.ids[0]}, its first {prompt} tokens continued"],
-        batch=batch if isinstance(one.batch, dict) else batch["input_ids"],
+    written_input = replace(
+        sample,
+        ids=[f"{sample.ids[0]}, its first {prompt} tokens continued"],
+        batch=batch if isinstance(sample.batch, dict) else batch["input_ids"],
         tokens=steps.tokens,
         texts=[text],
         digests=[hashlib.sha256(text.encode()).digest()],
     )
-    return whole, steps
+    return written_input, steps
 
 
 def _with_last(name: str, value: Tensor, ids: Tensor) -> Tensor:
-    """A tensor of the batch that holds all tokens but the last, for all of them."""
+    """Return a tensor of the batch that lacks the last token, for all tokens."""
     if not isinstance(value, Tensor) or value.shape[:2] != (1, ids.shape[1] - 1):
         return value
     last = ids[:, -1:] if name == "input_ids" else value[:, -1:] + (name == "position_ids")
@@ -73,12 +75,12 @@ def put_steps(whole: Capture, steps: Capture) -> None:
     assert written is not None
     rows = slice(written.prompt_tokens - 1, written.sequences.shape[1] - 1)
     for record in whole:
-        own = next((each.attn for each in steps if each.index == record.index), None)
+        step_rows = next((each.attn for each in steps if each.index == record.index), None)
         attn = record.attn
-        if own is not None and attn is None and record.q is not None and LONG not in whole.notes:
+        if step_rows is not None and attn is None and record.q is not None and LONG not in whole.notes:
             whole.notes.append(LONG)
-        if own is None or attn is None or own.shape[-2:] != attn[:, :, rows, :-1].shape[-2:]:
+        if step_rows is None or attn is None or step_rows.shape[-2:] != attn[:, :, rows, :-1].shape[-2:]:
             continue
         record.attn = attn.clone()  # what was captured is a tensor of inference
-        record.attn[:, :, rows, :-1] = own.to(attn)
+        record.attn[:, :, rows, :-1] = step_rows.to(attn)
         record.attn[:, :, rows, -1] = 0

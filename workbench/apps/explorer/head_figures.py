@@ -103,7 +103,9 @@ def token_attention_figure(
     return word_panels(view, panels, shown, scale, position, notes, hidden)
 
 
-def _from_and_to(weights: np.ndarray, view: TokenView, position: int | None) -> tuple[list[Numbers], list[str]]:
+def _from_and_to(
+    weights: np.ndarray, view: TokenView, position: int | None
+) -> tuple[list[Numbers], list[str]]:
     """Return the panels of a head's weights, and notes on them."""
     if len(weights) == 1 < weights.shape[1]:
         asks = view.labels[view.asking] if "class" in view.kinds else "the query"
@@ -385,7 +387,9 @@ def token_membership_figure(
         )
         for number in heads
     ]  # fmt: skip
-    return word_panels(view, panels, shown, membership_scale(frame, f"Membership Π, {where}"), position, notes)
+    return word_panels(
+        view, panels, shown, membership_scale(frame, f"Membership Π, {where}"), position, notes
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- spectra

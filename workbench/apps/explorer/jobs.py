@@ -25,17 +25,17 @@ class Report:
         self._text = ""
 
     def __call__(self, text: str, share: float | None = None) -> None:
-        """Say what is being done. Raises `Cancelled` once somebody asked to stop."""
+        """Report the current step; raise `Cancelled` once somebody asked to stop."""
         self.check()
         self._text = text
         self._tell(text, share)
 
     def progress(self, share: float) -> None:
-        """Say which share of what was last named is done; raises `Cancelled` likewise."""
+        """Report the share of the current step that is done; raise `Cancelled` once somebody asked to stop."""
         self(self._text, share)
 
     def check(self) -> None:
-        """Raises `Cancelled` once somebody asked to stop."""
+        """Raise `Cancelled` once somebody asked to stop."""
         if self._stop.is_set():
             raise Cancelled
 
@@ -46,7 +46,7 @@ class Report:
 
 @contextmanager
 def stoppable(report: Report) -> Generator[None]:
-    """Within, a forward pass of any model in this thread ends at its next module once the job is to stop."""
+    """End a forward pass of any model in this thread at its next module once the job is to stop."""
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     here = threading.get_ident()
@@ -74,7 +74,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is under way."""
+        """Return whether a job is running."""
         return self._report is not None
 
     def start(
@@ -130,7 +130,7 @@ class Worker:
             threading.Thread(target=run, name="workbench-explorer", daemon=True).start()
 
     def cancel(self) -> bool:
-        """Stop the job under way; whether there was one."""
+        """Stop the running job; return whether there was one."""
         report, self._report = self._report, None
         if report is not None:
             report.stop()

@@ -103,7 +103,7 @@ def _terminated(number: int, frame: object) -> None:
 def lab_command(
     notebook: Path, port: int | None = None, browser: bool = True, module: str = "workbench.apps.explorer.lab"
 ) -> list[str]:
-    """The command that opens a notebook in JupyterLab; `module` starts it."""
+    """Return the command that opens a notebook in JupyterLab; `module` starts it."""
     command = python(
         "-m", module,
         # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
@@ -188,7 +188,7 @@ def _with_token(handler: Any, *given: Any, **named: Any) -> None:
 
 @contextmanager
 def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
-    """The environment of a server: where figures go, how large letters are, and kernels of this Python.
+    """Set the environment of a server: folder of figures, size of letters, and kernels of this Python.
 
     What the user has said before about figures and letters stays. On Linux the kernels are forked from a process
     that imports what the explorer needs while the server and the browser start.
@@ -221,7 +221,7 @@ def page_notebook(folder: Path, start: Path, address: Mapping[str, Any] | None =
 
 
 def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None) -> Path:
-    """A copy of the explorer notebook in `folder`, for JupyterLab to save into; one that is there already is kept.
+    """Copy the explorer notebook into `folder` for JupyterLab; an existing copy is kept.
 
     The copy for a saved ``figure`` is ``explorer-NAME.ipynb``, with the parameters that lead to what it shows.
     The notebooks of a checkout are never opened themselves: started among them, the copy lies beside their folder.
@@ -245,7 +245,7 @@ def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None)
 
 
 def _write_at(address: Mapping[str, Any], source: Path, target: Path) -> None:
-    """The notebook with an address for its parameters, in a cell of their own as papermill writes it."""
+    """Write the notebook with an address for its parameters, in a cell of its own as papermill does."""
     import nbformat
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook

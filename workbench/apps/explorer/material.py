@@ -62,7 +62,7 @@ class Look:
 
 
 def _weights(address: Address) -> tuple[Hashable, ...]:
-    """What of an address chooses the weights."""
+    """Return the parts of an address that choose the weights."""
     return address.model, address.checkpoint, address.pretrained
 
 
@@ -85,7 +85,7 @@ class Material:
     # ------------------------------------------------------------------------------------------------- loading
 
     def model(self, address: Address) -> LoadedModel:
-        """The model; raises as `workbench.load` does."""
+        """Return the model; raise as `workbench.load` does."""
 
         def make() -> LoadedModel:
             from workbench.models.loading import load
@@ -96,7 +96,7 @@ class Material:
         return self._once(self._models, _weights(address), make)
 
     def inputs(self, address: Address) -> Inputs:
-        """All n inputs, or as many as there are.
+        """Return all n inputs, or as many as there are.
 
         Raises as `workbench.inputs` does, and `InputError` for a model that takes neither images nor texts.
         """
@@ -113,7 +113,7 @@ class Material:
         return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
 
     def default_inputs(self, address: Address) -> str:
-        """What is bundled for the model's kind."""
+        """Return the bundled inputs for the model's kind."""
         loaded = self.model(address)
         if loaded.modality not in DEFAULT_INPUTS:
             raise InputError(
@@ -126,7 +126,7 @@ class Material:
         return DEFAULT_INPUTS[loaded.modality]
 
     def one(self, address: Address) -> Inputs:
-        """The input looked at, as a batch of one."""
+        """Return the input of an address, as a batch of one."""
         chosen = self.inputs(address)
         if address.index >= len(chosen):
             raise InputError(
@@ -137,11 +137,11 @@ class Material:
     # ----------------------------------------------------------------------------------------------- capturing
 
     def outline(self, address: Address) -> list[LayerOutline]:
-        """Every attention layer of the model, as one pass over the input shows them."""
+        """Return every attention layer of the model, as one pass over the input shows them."""
         return [layer for layer in self.whole_outline(address) if not layer.mixer]
 
     def whole_outline(self, address: Address) -> list[LayerOutline]:
-        """The layers of `outline`, and beside them those that mix tokens without attention."""
+        """Return the layers of `outline`, and those that mix tokens without attention."""
 
         def make() -> list[LayerOutline]:
             from workbench.captures import capture
@@ -165,7 +165,7 @@ class Material:
         return self._once(self._cached, key, make)
 
     def look(self, address: Address) -> Look:
-        """The layer and input of an address: its captured operands, tokens, and image."""
+        """Return the layer and input of an address: its captured operands, tokens, and image."""
         batch = self.one(address)
 
         def make() -> Look:
@@ -184,13 +184,13 @@ class Material:
         return self._once(self._cached, key, make)
 
     def key_head(self, address: Address) -> int:
-        """Whose keys and values the head reads: its own, or those of its group."""
+        """Return the head whose keys and values this head reads: its own, or that of its group."""
         keys = self.look(address).record.k
         heads = next(layer.heads for layer in self.outline(address) if layer.index == address.layer)
         return address.head if keys is None else address.head * keys.shape[1] // heads
 
     def frame(self, analysis: str, address: Address, **options: Any) -> pd.DataFrame:
-        """The tidy frame of an analysis of the model on this one input; ``layers`` in place of all of them."""
+        """Return the tidy frame of an analysis on this one input; of ``layers``, or of all."""
         batch = self.one(address)
 
         def make() -> pd.DataFrame:
@@ -203,50 +203,54 @@ class Material:
                     **options,
                 )  # fmt: skip
 
-        given = tuple(sorted((name, repr(value)) for name, value in options.items()))
-        key = ("frame", analysis, self._input_key(address), given)
+        options_key = tuple(sorted((name, repr(value)) for name, value in options.items()))
+        key = ("frame", analysis, self._input_key(address), options_key)
         return self._once(self._cached, key, make)
 
     def keep(self, address: Address, key: tuple[Hashable, ...], make: Callable[[], Any]) -> Any:
-        """What is kept of an address' model and input under a key, or is made now."""
+        """Return the cached value of a key of an address' model and input, made where it is missing."""
         return self._once(self._cached, (*key, self._input_key(address)), make)
 
     def has(self, address: Address, key: tuple[Hashable, ...]) -> bool:
-        """Whether something is kept under a key already."""
+        """Return whether a key is cached."""
         with self._guard:
             return (*key, self._input_key(address)) in self._cached
 
     def continued(self, address: Address, count: int) -> tuple[Inputs, Capture]:
-        """The text looked at and what the model continues it with, and the capture of these steps.
+        """Return the text of an address with its continuation by the model, and the capture of these steps.
 
         Where the text fills what the model reads, its first tokens alone are continued.
         """
         from workbench.apps.explorer.generation import continued
         from workbench.data.batches import inputs
 
-        one = self.one(address)
+        sample = self.one(address)
 
         def make() -> tuple[Inputs, Capture]:
             loaded = self.model(address)
             most = loaded.max_length
-            if one.texts is not None and most is not None and len(one.tokens.labels[0]) + count > most:
+            if sample.texts is not None and most is not None and len(sample.tokens.labels[0]) + count > most:
                 if count > most - 2:
                     raise InputError(
                         f"{address.model} reads {most} tokens: it writes at most {most - 2}, after a prompt"
                     )
                 chosen = inputs(
-                    one.spec, loaded, n=len(self.inputs(address)), seed=address.seed, max_length=most - count
+                    sample.spec,
+                    loaded,
+                    n=len(self.inputs(address)),
+                    seed=address.seed,
+                    max_length=most - count,
                 )
-                whole = chosen[address.index : address.index + 1]
+                text_input = chosen[address.index : address.index + 1]
             else:
-                whole = one
+                text_input = sample
             with self.alone(f"writing {count} tokens"):
-                return continued(loaded, whole, count)
+                return continued(loaded, text_input, count)
 
         return self.keep(address, ("continued", count), make)
 
     def memberships(self, address: Address) -> pd.DataFrame:
-        """Π of the patches or words in the heads of the layer."""
+        """Return Π of the patches or words in the heads of the layer."""
         rows = self.frame("membership", address, per="token", layers=[address.layer])
         return rows[rows["kind"] == "patch"] if self.one(address).images else rows
 
@@ -254,7 +258,7 @@ class Material:
 
     @contextmanager
     def reporting(self, report: Report) -> Generator[None]:
-        """Within, what is being done is reported to ``report``, which may stop it."""
+        """Report the work of this thread to ``report``, which may stop it."""
         before, self._here.report = self.report, report
         try:
             yield
@@ -263,12 +267,12 @@ class Material:
 
     @property
     def report(self) -> Report:
-        """Whom this thread tells what it does."""
+        """Return the reporter of this thread."""
         return getattr(self._here, "report", None) or Report()
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of captures and frames that are kept."""
+        """Return the bytes of cached captures and frames."""
         return int(self._cached.currsize)
 
     def _input_key(self, address: Address) -> tuple[Hashable, ...]:
@@ -277,7 +281,7 @@ class Material:
 
     @contextmanager
     def alone(self, text: str) -> Generator[None]:
-        """One model runs at a time: a capture changes its attention for the time being."""
+        """Run one model at a time: a capture changes its attention for its duration."""
         self.report(text)
         while not self._running.acquire(timeout=0.05):
             self.report.check()
@@ -287,7 +291,7 @@ class Material:
             self._running.release()
 
     def _once(self, cache: LRUCache, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What is kept under a key, or is made now; a second thread waits for the first."""
+        """Return the cached value of a key, or make it; a second thread waits for the first."""
         with self._guard:
             if key in cache:
                 return cache[key]
@@ -310,7 +314,7 @@ class Material:
 
 
 def _bytes(value: Any) -> int:
-    """Roughly what a kept value takes: its tensors, arrays and columns."""
+    """Estimate the size of a cached value: its tensors, arrays and columns."""
     if isinstance(value, torch.Tensor):
         return value.untyped_storage().nbytes()
     if hasattr(value, "memory_usage"):
@@ -327,7 +331,7 @@ def _bytes(value: Any) -> int:
 
 
 def models_to_choose() -> list[dict[str, str]]:
-    """Models of images or texts by name, and where their weights are.
+    """List models of images or texts by name, and where their weights are.
 
     That is ``here``, ``random`` (none are published), ``hub`` or ``checkpoint``: the last one of each run below
     ``runs/`` in the current folder, as ``study train`` writes them.
@@ -356,14 +360,14 @@ def models_to_choose() -> list[dict[str, str]]:
 
 
 def _last_checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The last checkpoint of every run of training below a folder, and how many there are."""
+    """Yield the last checkpoint of every training run below a folder, and the number of its checkpoints."""
     for about in sorted(folder.rglob("model.json")):
         if found := sorted(about.parent.glob("epoch-*.safetensors")):
             yield found[-1], len(found)
 
 
 def where(address: Address, material: Material) -> str:
-    """The address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all of them.
+    """Return the address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all.
 
     Weights that no training ever saw are said, so that no view passes for one of a trained model.
     """

@@ -34,7 +34,7 @@ class Measure:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def frame(self, address: Address, material: Material) -> pd.DataFrame:
-        """The rows of this number, of every layer and head on the address' input.
+        """Return the rows of this number for every layer and head on the address' input.
 
         Raises `InputError` where the model has no such number.
         """
@@ -43,8 +43,8 @@ class Measure:
         if rows["statistic"].notna().any():
             rows = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]
         if rows.duplicated(["layer", "head"]).any():  # by several formulas: the layer's own counts
-            own = {layer.index: layer.convention for layer in material.outline(address)}
-            rows = rows[rows["convention"] == rows["layer"].map(own)]
+            conventions = {layer.index: layer.convention for layer in material.outline(address)}
+            rows = rows[rows["convention"] == rows["layer"].map(conventions)]
         if rows.empty:
             raise InputError(f"{address.model} has no {self.label.lower()}")
         return rows
@@ -76,7 +76,7 @@ MEASURES = {
 
 
 def measure(name: str) -> Measure:
-    """The measure of a name; raises `UnknownName`."""
+    """Return the measure of a name; raise `UnknownName`."""
     if name not in MEASURES:
         raise UnknownName("metric of the overview", name, MEASURES)
     return MEASURES[name]
@@ -96,7 +96,7 @@ class Series:
 
 
 def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
-    """What a frame of an analysis on one input says of each head, and of each layer, number by number.
+    """Yield an analysis' numbers of each head and each layer on one input, number by number.
 
     What is measured in several ways (by axis, convention, candidate, standardisation) is a series each. Of several null
     distributions the first counts.
@@ -105,22 +105,22 @@ def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
 
     from workbench.frames.metrics import METRICS
 
-    whole = frame["layer"].notna() & frame["rank"].isna() & ~frame["metric"].isin(_LEFT_OUT)
-    rows = frame[whole & (frame["statistic"].isna() | (frame["statistic"] == "mean"))]
+    is_whole = frame["layer"].notna() & frame["rank"].isna() & ~frame["metric"].isin(_LEFT_OUT)
+    rows = frame[is_whole & (frame["statistic"].isna() | (frame["statistic"] == "mean"))]
     for metric, of_metric in rows.groupby("metric", sort=False):
         differing = [name for name in _APART if of_metric[name].nunique(dropna=False) > 1]
         ways = of_metric.groupby(differing, sort=False, dropna=False) if differing else [((), of_metric)]
-        for way, found in ways:
+        for way, way_rows in ways:
             words = [str(word) for word in way if pd.notna(word)]
             for of_heads in (True, False):
-                each = found[found["head"].notna() == of_heads].drop_duplicates(["layer", "head"])
-                if len(each):
+                level_rows = way_rows[way_rows["head"].notna() == of_heads].drop_duplicates(["layer", "head"])
+                if len(level_rows):
                     name = "/".join([analysis, str(metric), *words])
-                    yield Series(name, METRICS[str(metric)], ", ".join(words), of_heads, each)
+                    yield Series(name, METRICS[str(metric)], ", ".join(words), of_heads, level_rows)
 
 
 def options_of(analysis: str) -> dict[str, Any]:
-    """Options with which an analysis gives numbers by head, and a null distribution in a matter of seconds.
+    """Return options by which an analysis gives numbers by head, and a null distribution within seconds.
 
     Raises `UnknownName`.
     """
@@ -134,7 +134,7 @@ def options_of(analysis: str) -> dict[str, Any]:
 
 
 def measurable() -> list[str]:
-    """Names of the analyses that say something of an input's heads or layers."""
+    """List the analyses that measure an input's heads or layers."""
     from workbench.analyses.registry import ANALYSES
 
     return [name for name in ANALYSES if name not in WITHOUT]

@@ -72,7 +72,7 @@ def script(entry: str = "page", folder: Path = FRONT) -> str:
 
 
 def page_html(bundle: Bundle, title: str, start: str = "") -> str:
-    """The page of a bundle. It asks nobody for anything: its own policy forbids it.
+    """Return the page of a bundle; its own policy forbids any request.
 
     ``start`` is the fragment of an address ("#layer=3&head=1") that the page opens at where it is given none.
     """
@@ -119,7 +119,7 @@ def save_page(
     say: Callable[[str], object] = print,
     generate: int = 0,
 ) -> Path:
-    """Write the page of what an address shows: its model on its input, all layers, or those that fit.
+    """Write the page of an address: its model on its input, all layers, or those that fit.
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
     model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
@@ -135,16 +135,16 @@ def save_page(
     addresses = [address] if indices is None else [address.moved(index=index) for index in indices]
     if not addresses:
         raise InputError("indices are those of the inputs to save, [0, 3]; got none")
-    ones = [material.one(each) for each in addresses]
-    one = ones[0]
-    if not one.spec.startswith("bundled:"):
-        what = "its text" if one.texts else "the image as the model sees it"
-        names = ", ".join(each.ids[0] for each in ones)
+    samples = [material.one(part) for part in addresses]
+    first_input = samples[0]
+    if not first_input.spec.startswith("bundled:"):
+        what = "its text" if first_input.texts else "the image as the model sees it"
+        names = ", ".join(sample.ids[0] for sample in samples)
         say(f"{target.name} will hold the input {names} itself ({what}): whoever gets the file has it")
     with_operands = True
     if layers is None:
         count = len(material.whole_outline(address))
-        layers, with_operands = _that_fit(address, material, limit_mb / len(ones), generate)
+        layers, with_operands = _that_fit(address, material, limit_mb / len(samples), generate)
         if len(layers) < count:
             say(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
@@ -154,7 +154,7 @@ def save_page(
             say(
                 f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
             )
-    bundle = bundle_at(address, material, layers, ones, ablations, with_operands, analyses, generate)
+    bundle = bundle_at(address, material, layers, samples, ablations, with_operands, analyses, generate)
     token = {} if address.token is None else {"token": address.token}
     if generate:
         written = bundle.header.inputs[0]
@@ -168,39 +168,46 @@ def bundle_at(
     address: Address,
     material: Material,
     layers: Sequence[int] | None = None,
-    ones: Sequence[Inputs] | None = None,
+    samples: Sequence[Inputs] | None = None,
     ablations: bool | None = None,
     with_operands: bool = True,
     analyses: Sequence[str] = (),
     generate: int = 0,
     measured: bool = True,
 ) -> Bundle:
-    """The bundle of an address: its model on its input (or on several), all layers or some.
+    """Return the bundle of an address: its model on its input (or on several), all layers or some.
 
     With ``generate`` the model first continues its texts by so many tokens. Raises `InputError` for a layer that does
     not exist.
     """
     loaded = material.model(address)
-    known = [layer.index for layer in material.whole_outline(address)]
-    chosen = known if layers is None else [_number(layer, known, address.model) for layer in layers]
-    left_out = [layer for layer in known if layer not in chosen]
-    ones = ones or [material.one(address)]
+    layer_numbers = [layer.index for layer in material.whole_outline(address)]
+    chosen = (
+        layer_numbers
+        if layers is None
+        else [_number(layer, layer_numbers, address.model) for layer in layers]
+    )
+    left_out = [layer for layer in layer_numbers if layer not in chosen]
+    samples = samples or [material.one(address)]
     every = material.inputs(address).ids
-    numbers = [every.index(one.ids[0]) for one in ones]
+    numbers = [every.index(sample.ids[0]) for sample in samples]
     texts = (
         [material.continued(address.moved(index=number), generate) for number in numbers] if generate else []
     )
     with material.alone(f"{'measuring' if measured else 'capturing'} {address.model}"):
         bundle = make_bundle(
-            loaded, [whole for whole, _ in texts] or ones, chosen if left_out else None, left_out, address.seed,
+            loaded, [text for text, _ in texts] or samples, chosen if left_out else None, left_out, address.seed,
             ablations, with_operands, analyses, progress=material.report.progress, measured=measured,
             steps=[steps for _, steps in texts],
         )  # fmt: skip
     cards = [
         card.model_copy(
-            update={"address": _address(address, number), "whole": 0 if generate else _whole(loaded, one)}
+            update={
+                "address": _address(address, number),
+                "whole": 0 if generate else _full_length(loaded, sample),
+            }
         )
-        for card, one, number in zip(bundle.header.inputs, ones, numbers, strict=True)
+        for card, sample, number in zip(bundle.header.inputs, samples, numbers, strict=True)
     ]
     return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
 
@@ -214,7 +221,7 @@ def live_bundle(
     generate: int = 0,
     first: bool = False,
 ) -> Bundle:
-    """The bundle of an address for a page with a kernel, made once: all layers, or those that fit into `LIVE_MB`.
+    """Return the cached bundle for a page with a kernel: all layers, or those that fit into `LIVE_MB`.
 
     With ``first`` it may be what a person sees first, the rest ``unmeasured``, where the whole was not made before.
     """
@@ -237,8 +244,10 @@ def live_bundle(
     return material.keep(address, key, make)
 
 
-def with_head_off(bundle: Bundle, address: Address, material: Material, how: str, generate: int = 0) -> Bundle:
-    """The bundle and what the model predicts without the address' head, and without random heads beside it.
+def with_head_off(
+    bundle: Bundle, address: Address, material: Material, how: str, generate: int = 0
+) -> Bundle:
+    """Return the bundle with the predictions without the address' head, and without random heads beside it.
 
     Random heads are of the same for every head of an input; what was switched off before is not computed again.
 
@@ -252,33 +261,33 @@ def with_head_off(bundle: Bundle, address: Address, material: Material, how: str
     if bundle.header.inputs[0].prediction is None:
         raise InputError(f"{address.model} makes no predictions here: {bundle.header.without_ablations}")
     loaded = material.model(address)
-    one = material.continued(address, generate)[0] if generate else material.one(address)
-    known = {card.index: card.heads for card in bundle.header.layers if card.heads}
-    size = sum(parameter.numel() for parameter in loaded.module.parameters()) * len(one.tokens.labels[0])
+    sample = material.continued(address, generate)[0] if generate else material.one(address)
+    head_counts = {card.index: card.heads for card in bundle.header.layers if card.heads}
+    size = sum(parameter.numel() for parameter in loaded.module.parameters()) * len(sample.tokens.labels[0])
     count = max(4, min(ablation.RANDOM_HEADS, int(ablation.MOST_WORK / size)))
-    own = (address.layer, address.head)
-    wanted = [own, *ablation.random_heads(known, count, address.seed)]
+    head_key = (address.layer, address.head)
+    wanted = [head_key, *ablation.random_heads(head_counts, count, address.seed)]
     heads = [head for head in dict.fromkeys(wanted) if not bundle.has_effect(how, *head)]
     if heads:
         layers = sorted({layer for layer, _ in heads})
         with material.alone(f"switching off {len(heads)} heads"):
             seen = capture(
-                loaded, one, layers=layers, sites=("v", "attn", "head_out"), map_limit=map_limit(one)
+                loaded, sample, layers=layers, sites=("v", "attn", "head_out"), map_limit=map_limit(sample)
             )
-            prediction = ablation.predict(loaded, one, seen)
+            prediction = ablation.predict(loaded, sample, seen)
             assert prediction is not None  # the bundle has it
             means = (
                 ablation.mean_outputs(loaded, material.inputs(address), layers)
                 if how == ablation.BATCH
                 else None
             )
-            found = ablation.ablate(loaded, one, seen, prediction, [how], heads, means)[how]
+            ablated = ablation.ablate(loaded, sample, seen, prediction, [how], heads, means)[how]
         words = ablation.ON_REQUEST[how].replace("all inputs", f"all {len(material.inputs(address))} inputs")
-        bundle = bundle.with_effects(how, words, found, [record.index for record in seen])
-    if not bundle.has_effect(how, *own):
+        bundle = bundle.with_effects(how, words, ablated, [record.index for record in seen])
+    if not bundle.has_effect(how, *head_key):
         raise InputError(
-            f"layer {address.layer}, head {address.head} cannot be switched off so ({ablation.ON_REQUEST[how]}): where its "
-            "output goes, or its values, are not known"
+            f"layer {address.layer}, head {address.head} cannot be switched off so ({ablation.ON_REQUEST[how]}): where "
+            "its output goes, or its values, are not known"
         )
     return bundle
 
@@ -286,7 +295,7 @@ def with_head_off(bundle: Bundle, address: Address, material: Material, how: str
 def matrix_part(
     address: Address, material: Material, top: int, left: int, count: int, generate: int = 0
 ) -> np.ndarray:
-    """Attention of the address' head between ``count`` queries from ``top`` and as many keys from ``left``, as float16.
+    """Return attention of the address' head, ``count`` queries from ``top`` and keys from ``left``, as float16.
 
     Of more than `POOLED` tokens the means of cells, as `bin_means` gives them: a page of a long input shows it where
     the whole is too coarse. Raises `InputError` where there is no such part.
@@ -294,10 +303,14 @@ def matrix_part(
     from workbench.captures import capture
 
     def make() -> tuple[LayerRecord, TokenInfo]:
-        one = material.continued(address, generate)[0] if generate else material.one(address)
+        sample = material.continued(address, generate)[0] if generate else material.one(address)
         with material.alone(f"looking closer at layer {address.layer}"):
             seen = capture(
-                material.model(address), one, layers=[address.layer], sites=("attn",), map_limit=map_limit(one)
+                material.model(address),
+                sample,
+                layers=[address.layer],
+                sites=("attn",),
+                map_limit=map_limit(sample),
             )
         record, tokens = seen[address.layer], seen.tokens
         assert tokens is not None  # inputs always come with their tokens
@@ -316,16 +329,16 @@ def matrix_part(
     return bin_means(part.detach().float().cpu().numpy()).astype(np.float16)
 
 
-def _whole(model: LoadedModel, one: Inputs) -> int:
-    """How many tokens a text has where the model was given fewer; 0 where it was given all of it."""
-    if one.texts is None or one.images is not None:
+def _full_length(model: LoadedModel, sample: Inputs) -> int:
+    """Return the number of tokens of a text that was cut; 0 where the model was given all of it."""
+    if sample.texts is None or sample.images is not None:
         return 0
-    count = len(model.tokenizer(one.texts[0], truncation=False, verbose=False)["input_ids"])
-    return count if count > int(one.tokens.mask[0].sum()) else 0
+    count = len(model.tokenizer(sample.texts[0], truncation=False, verbose=False)["input_ids"])
+    return count if count > int(sample.tokens.mask[0].sum()) else 0
 
 
 def _address(address: Address, index: int) -> dict[str, str | int]:
-    """What chooses model and input again. A path is nobody's business but of the machine that it is on."""
+    """Return the parts that choose model and input again, without any path of this machine."""
     spec = str(address.inputs)
     travels = not spec.startswith(("images:", "imagenet:", "text:"))
     parts: dict[str, str | int] = {"inputs": spec} if travels else {}
@@ -334,39 +347,39 @@ def _address(address: Address, index: int) -> dict[str, str | int]:
     return {**parts, "n": address.n, "seed": address.seed, "index": index}
 
 
-def _number(layer: int, known: list[int], model: str) -> int:
-    """The number of a layer, which may count from the end."""
-    number = known[layer] if -len(known) <= layer < 0 else layer
-    if number not in known:
-        raise InputError(f"no layer {layer} in {model}; there are {known[0]} to {known[-1]}")
+def _number(layer: int, layer_numbers: list[int], model: str) -> int:
+    """Return the number of a layer, which may count from the end."""
+    number = layer_numbers[layer] if -len(layer_numbers) <= layer < 0 else layer
+    if number not in layer_numbers:
+        raise InputError(f"no layer {layer} in {model}; there are {layer_numbers[0]} to {layer_numbers[-1]}")
     return number
 
 
 def _that_fit(
     address: Address, material: Material, limit_mb: float, generate: int = 0
 ) -> tuple[list[int], bool]:
-    """Layers that fit, as evenly through the depth as may be, with that of the address; and whether their q and k do.
+    """Choose layers that fit, evenly through the depth, with that of the address; and whether their q and k do.
 
     Layers go before queries and keys, of which the matrices say most.
     """
     tokens = len(material.one(address).tokens.labels[0]) + generate
-    whole = material.whole_outline(address)
+    layers = material.whole_outline(address)
     bins = min(tokens, POOLED) ** 2 * (2 if tokens > POOLED else 1)
-    most = max((layer.heads for layer in whole), default=0)
-    each = most * bins * 2 * 4 / 3 / 1e6  # float16 as base64
-    widest = max((layer.head_dim for layer in whole), default=0)
+    most = max((layer.heads for layer in layers), default=0)
+    layer_mb = most * bins * 2 * 4 / 3 / 1e6  # float16 as base64
+    widest = max((layer.head_dim for layer in layers), default=0)
     besides = (
         0 if tokens > POOLED else most * tokens * (2 * 2 * widest + 6 * 4) * 4 / 3 / 1e6
     )  # q, k, norms, planes
-    fit = int(limit_mb / each) if each else len(whole)
+    fit = int(limit_mb / layer_mb) if layer_mb else len(layers)
     if fit < 1:
         raise InputError(
-            f"one layer of {address.model} on {tokens} tokens takes {each:.1f} MB, and the page is to have at most "
-            f"{limit_mb:g}; raise the limit or take a shorter input"
+            f"one layer of {address.model} on {tokens} tokens takes {layer_mb:.1f} MB, more than the limit of "
+            f"{limit_mb:g} MB: raise the limit or take a shorter input"
         )
-    if fit >= len(whole):
-        return [layer.index for layer in whole], (each + besides) * len(whole) <= limit_mb
-    at = next(number for number, layer in enumerate(whole) if layer.index == address.layer)
-    spread = {round(number * (len(whole) - 1) / max(1, fit - 1)) for number in range(fit)}
+    if fit >= len(layers):
+        return [layer.index for layer in layers], (layer_mb + besides) * len(layers) <= limit_mb
+    at = next(number for number, layer in enumerate(layers) if layer.index == address.layer)
+    spread = {round(number * (len(layers) - 1) / max(1, fit - 1)) for number in range(fit)}
     nearest = min(spread, key=lambda number: abs(number - at))
-    return [whole[number].index for number in sorted((spread - {nearest}) | {at})], False
+    return [layers[number].index for number in sorted((spread - {nearest}) | {at})], False

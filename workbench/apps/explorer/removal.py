@@ -39,14 +39,14 @@ class Removal:
 
 
 def work(model: LoadedModel, seen: Capture) -> float:
-    """Multiplications that taking out every token of one input takes, roughly."""
+    """Estimate the multiplications that removing every token of one input takes."""
     assert seen.tokens is not None
     size = sum(parameter.numel() for parameter in model.module.parameters())
     return float(size) * len(seen.tokens.labels[0]) ** 2
 
 
-def remove_each(model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction) -> Removal:
-    """What is predicted without each patch or word of an input.
+def remove_each(model: LoadedModel, sample: Inputs, seen: Capture, prediction: Prediction) -> Removal:
+    """Predict without each patch or word of an input.
 
     Raises `InputError` for inputs whose tokens are not patches of one image or words of one text, and for a tokenizer
     that has no token to stand for none.
@@ -55,16 +55,16 @@ def remove_each(model: LoadedModel, one: Inputs, seen: Capture, prediction: Pred
 
     tokens = seen.tokens
     assert tokens is not None
-    arguments = place_batch(one.batch, model.module)
+    arguments = place_batch(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
         raise InputError(
-            f"{model.spec} takes {one.ids[0]} in several rows, of which none is the input by itself"
+            f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"
         )
-    tensor, rows, places, how = (_images if one.images else _texts)(model, arguments, tokens)
+    tensor, rows, places, how = (_images if sample.images else _texts)(model, arguments, tokens)
     count, (positions, kept) = len(tokens.labels[0]), prediction.outcomes.shape
-    whole = logits_of(seen.result, model, count)
-    assert whole is not None
-    before = whole.detach().double().log_softmax(-1).cpu()
+    logits = logits_of(seen.result, model, count)
+    assert logits is not None
+    before = logits.detach().double().log_softmax(-1).cpu()
     probability = torch.full((count, positions, kept), torch.nan, dtype=torch.float64)
     actual, divergence = (torch.full((count, positions), torch.nan, dtype=torch.float64) for _ in range(2))
     for first in range(0, len(places), ROWS):
@@ -78,7 +78,7 @@ def remove_each(model: LoadedModel, one: Inputs, seen: Capture, prediction: Pred
 
 
 def _images(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tensor, Any, list[int], str]:
-    """The pixels, how rows without patches are made of them, which tokens are patches, and what hides one."""
+    """Return the pixels, a function for rows without patches, which tokens are patches, and the replacement."""
     pixels = next((t for t in tensors_of(arguments) if t.ndim == 4 and t.is_floating_point()), None)
     places = [place for place, kind in enumerate(tokens.kinds[0]) if kind == "patch"]
     if pixels is None or tokens.grid is None or len(places) != tokens.grid[0] * tokens.grid[1]:
@@ -101,7 +101,7 @@ def _images(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tens
 
 
 def _texts(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tensor, Any, list[int], str]:
-    """The token ids, how rows without words are made of them, which tokens are words, and what stands for one."""
+    """Return the token ids, a function for rows without words, which tokens are words, and the replacement."""
     ids = next((t for t in tensors_of(arguments) if t.ndim == 2 and not t.is_floating_point()), None)
     kinds, real = tokens.kinds[0], tokens.mask[0].tolist()
     places = [place for place, kind in enumerate(kinds) if real[place] and kind == "word"]
@@ -121,7 +121,7 @@ def _texts(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tenso
 
 
 def _with(arguments: Any, tensor: Tensor, rows: Tensor) -> Any:
-    """A model's arguments for several rows, in which one tensor is another."""
+    """Return a model's arguments for several rows, with one tensor replaced."""
 
     def each(value: Any) -> Any:
         if value is tensor:

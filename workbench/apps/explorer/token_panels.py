@@ -36,7 +36,7 @@ class Numbers:
 
 
 def with_images(panels: Sequence[Numbers], images: Sequence[np.ndarray | None]) -> list[Numbers | np.ndarray]:
-    """Each of the images before its panel, or the one of all before the first."""
+    """Put each image before its panel, or the one of all before the first."""
     found: list[Numbers | np.ndarray] = []
     for number, panel in enumerate(panels):
         image = images[number] if number < len(images) else None
@@ -45,7 +45,7 @@ def with_images(panels: Sequence[Numbers], images: Sequence[np.ndarray | None]) 
 
 
 def row_of_panels(count: int) -> tuple[float, float, float]:
-    """The side of a panel of a row of them, the gap between two, and the room left over at either end, in pixels."""
+    """Return the side of a panel in a row, the gap between two, and the margin at either end, in pixels."""
     theme = theme_of(WIDTH)
     font, whole = theme.font, theme.widths[WIDTH]
     gap, room = 1.4 * font, whole - 1.2 * font
@@ -63,7 +63,7 @@ def patch_panels(
     notes: Sequence[str] = (),
     most: bool = False,
 ) -> go.Figure:
-    """A map per panel, and beneath it a strip of the class and register tokens; an image where there is one.
+    """Draw a map per panel, with a strip of the class and register tokens below it, and images.
 
     No token is left out: patches and strip together are the whole of a panel's values. Every cell, of an image too,
     carries its token's number as ``customdata``; the token at the position ``chosen`` of the view is framed, and with
@@ -126,19 +126,19 @@ class _Strip:
         self.end = self.bottom + named if count else rows - 0.5
 
     def corners(self, position: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """x and y from where to where the token at a position is drawn."""
+        """Return the ends in x and in y of the token at a position."""
         if position in self.view.special:
             return self.cells[self.view.special.index(position)]
         row, column = divmod(self.view.patches.index(position), self.columns)
         return (column - 0.5, column + 0.5), (row - 0.5, row + 0.5)
 
     def middle(self, position: int) -> dict[str, Any]:
-        """A trace at the middle of a token, without its marker."""
+        """Return a trace at the middle of a token, without its marker."""
         x, y = (sum(ends) / 2 for ends in self.corners(position))
         return {"x": [x], "y": [y], "mode": "markers", "hoverinfo": "skip", "showlegend": False}
 
     def _names(self) -> list[str]:
-        """What the tokens are called: where there are many in short, CLS, DIST, R1, R2, …."""
+        """Return the names of the tokens, short where there are many: CLS, DIST, R1, R2, …."""
         if not self.short:
             return [self.view.names[position] for position in self.view.special]
         registers = itertools.count(1)
@@ -147,7 +147,7 @@ class _Strip:
         return [short.get(kind) or f"R{next(registers)}" for kind in kinds]
 
     def traces(self, panel: Numbers) -> list[go.Heatmap | go.Scatter]:
-        """Its cells, and with each its name and number, since colours are scaled to the patches."""
+        """Return its cells, each with name and number, since colours are scaled to the patches."""
         view = self.view
         if not view.special:
             return []
@@ -192,10 +192,10 @@ def word_panels(
     notes: Sequence[str] = (),
     masked: bool = False,
 ) -> go.Figure:
-    """A block of boxes per panel, above each other: the tokens at the places ``shown`` of the view, in reading order.
+    """Draw a block of boxes per panel: the tokens at the places ``shown`` of the view, in reading order.
 
-    Every box carries its token's number as ``customdata``; the token at the position ``chosen`` has a heavy frame. Where
-    some are ``masked``, the letters of those whose number is 0 are grey.
+    Every box carries its token's number as ``customdata``; the token at the position ``chosen`` has a heavy frame.
+    Where some are ``masked``, the letters of those whose number is 0 are grey.
     """
     font = theme_of(WIDTH).font
     labels = [view.labels[position] for position in shown]
@@ -222,13 +222,13 @@ def word_panels(
 
 
 def _letters(scale: Scale, values: np.ndarray, masked: bool) -> list[str]:
-    """Black or white, whichever is read on the colour of a number; grey where it is masked."""
+    """Return black or white, whichever is readable on the colour of a number; grey where it is masked."""
     letters = ["white" if luminance(colour) < 0.18 else "black" for colour in scale.colour(values)]
     return ["#999999" if masked and not value else one for one, value in zip(letters, values, strict=True)]
 
 
 def page(view: TokenView, position: int | None, most: int) -> list[int]:
-    """Places of the tokens in that part of a long text, of ``most`` lines, which holds the one at ``position``.
+    """Return the places of the tokens in that part of a long text, of ``most`` lines, with the one at ``position``.
 
     Parts do not move when another token of the same is chosen. Padding is left out.
     """
@@ -239,12 +239,12 @@ def page(view: TokenView, position: int | None, most: int) -> list[int]:
 
 
 def _room() -> float:
-    """Pixels that a line of boxes has."""
+    """Return the pixels of a line of boxes."""
     return theme_of(WIDTH).widths[WIDTH] - 1.2 * theme_of(WIDTH).font
 
 
 def _flow(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Left edge, line and width of every box, in pixels: a box that does not fit begins a line."""
+    """Return left edge, line and width of every box, in pixels: a box that does not fit begins a line."""
     font, room = theme_of(WIDTH).font, _room()
     wide = [min(text_width(label, font) + 0.9 * font, room) for label in labels]
     places, position, number = [], 0.0, 0

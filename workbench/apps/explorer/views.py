@@ -55,7 +55,7 @@ class NotShown(InputError):
 
 
 def attention(look: Look, head: int) -> Float[Tensor, "query key"]:
-    """One head's attention over tokens, in float64.
+    """Return one head's attention over tokens, in float64.
 
     Raises `NotShown` where the layer has none.
     """
@@ -89,19 +89,19 @@ def _among_one_kind(look: Look, what: str) -> None:
 
 
 def _amount(tokens: TokenInfo | None) -> str:
-    """How many tokens of which kind there are, in words."""
+    """Return the number of tokens and their kind, in words."""
     if tokens is None:
         return "its tokens"
     names = {"word": "word", "patch": "patch", "frame": "frame of sound"}
-    known = {kind for kind in tokens.kinds[0] if kind not in ("padding", "special", *SPECIAL)}
-    name = names.get(next(iter(known)), "token") if len(known) == 1 else "token"
+    kinds = {kind for kind in tokens.kinds[0] if kind not in ("padding", "special", *SPECIAL)}
+    name = names.get(next(iter(kinds)), "token") if len(kinds) == 1 else "token"
     count = int(tokens.mask[0].sum())
     plural = {"patch": "patches", "frame of sound": "frames of sound"}
     return f"{count} {name if count == 1 else plural.get(name, f'{name}s')}"
 
 
 def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
-    """Length of the query, key and value of every token in one head; grouped heads share keys and values.
+    """Return the norm of the query, key and value of every token in one head; grouped heads share keys and values.
 
     Raises `NotShown` where the layer has none, or has them by window.
     """
@@ -115,20 +115,20 @@ def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
     tensors = {name: getattr(record, name) for name in ("q", "k", "v")}
     heads = next((value.shape[1] for value in tensors.values() if value is not None), 0)
     heads = record.head_out.shape[1] if record.head_out is not None else heads
-    found = {
+    lengths = {
         name: torch.linalg.vector_norm(value[0, head * value.shape[1] // heads].double(), dim=-1)
         for name, value in tensors.items()
         if value is not None
     }
-    if not found:
+    if not lengths:
         raise NotShown(
             f"layer {record.index} has no queries, keys or values of its own; see its membership map"
         )
-    return found
+    return lengths
 
 
 def singular_values(look: Look, head: int) -> Float[Tensor, " rank"]:
-    """Singular values of one head's attention over the real tokens."""
+    """Return singular values of one head's attention over the real tokens."""
     attn = attention(look, head)
     if attn.shape[0] == 1:
         raise NotShown(
@@ -142,7 +142,7 @@ def singular_values(look: Look, head: int) -> Float[Tensor, " rank"]:
 
 
 def _token(address: Address, look: Look) -> int | None:
-    """The token in question, if the input has it."""
+    """Return the chosen token, if the input has it."""
     count = len(look.tokens.labels[0])
     if address.token is not None and count <= address.token < look.most_tokens:
         return None  # the layer has other tokens than the input's own
@@ -156,7 +156,7 @@ def _label(look: Look, token: int | None) -> str:
 
 
 def _names(tokens: TokenInfo) -> list[str]:
-    """What a sentence calls every token: a patch by its place, a word with its number."""
+    """Return every token's name in a sentence: a patch by row and column, a word with its number."""
     return view_tokens(tokens, 0, len(tokens.labels[0])).names
 
 
@@ -172,7 +172,7 @@ def _draw_attention(address: Address, material: Material) -> go.Figure:
 
 
 def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
-    """The numbers of the tokens that so many rows (or columns) of the layer belong to.
+    """Return the numbers of the tokens that so many rows (or columns) of the layer belong to.
 
     A layer may hold other tokens than the model: the patches before the class token joins them, and one query after.
     """
@@ -181,7 +181,7 @@ def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
 
 
 def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], list[int]]:
-    """One head's attention between real tokens, and the numbers of its queries and keys."""
+    """Return one head's attention between real tokens, and the numbers of its queries and keys."""
     attn = attention(look, address.head).cpu()
     if look.tokens.keys is not None:
         asking, seen = look.tokens.mask[0], look.tokens.keys.mask[0]
@@ -194,7 +194,7 @@ def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], li
 
 
 def _even_shares(attn: Tensor) -> Tensor:
-    """What each query would give every key that it may see; a masked key's weight is exactly 0."""
+    """Return each query's even share over the keys that it may see; a masked key's weight is exactly 0."""
     return 1 / (attn > 0).sum(-1).clamp(min=1)
 
 
@@ -207,7 +207,7 @@ def _key_names(look: Look) -> list[str]:
 
 
 def _attention_rows(address: Address, material: Material) -> pd.DataFrame:
-    """One row per pair of real tokens."""
+    """Return one row per pair of real tokens."""
     look = material.look(address)
     attn, queries, keys = _real_attention(address, look)
     labels, seen = look.tokens.labels[0], _key_labels(look)
@@ -232,14 +232,14 @@ def _read_attention(address: Address, material: Material) -> str:
     top = int(row.argmax())
     key = "itself" if keys[top] == token and look.tokens.keys is None else _key_names(look)[keys[top]]
     share, times = f"{row[top]:.4f}", f"{row[top] / even:.1f}"
-    said = sentence("from", query=_label(look, token), key=key, share=share, times=times)
-    return " ".join([said, *_read_column(attn, queries, keys, token, look)])
+    outgoing = sentence("from", query=_label(look, token), key=key, share=share, times=times)
+    return " ".join([outgoing, *_read_column(attn, queries, keys, token, look)])
 
 
 def _read_column(
     attn: Tensor, queries: list[int], keys: list[int], token: int | None, look: Look
 ) -> list[str]:
-    """What gives a token most, where it is one of several keys and queries."""
+    """Return a sentence on the query that gives a token most, where it is one of several keys and queries."""
     if token not in keys or len(queries) < 2:
         return []
     column = attn[:, keys.index(token)]
@@ -268,9 +268,9 @@ def _read_matrix(address: Address, material: Material) -> str:
             f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}, "
             f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} (even: {even:.1%})."
         )
-    own = attn.diagonal().mean()
+    to_itself = attn.diagonal().mean()
     return (
-        f"A token gives itself {own:.1%} on average (even: {even:.1%}); "
+        f"A token gives itself {to_itself:.1%} on average (even: {even:.1%}); "
         f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} of all attention."
     )
 
@@ -304,18 +304,18 @@ def _read_norms(address: Address, material: Material) -> str:
     spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
     names = _names(material.look(address).tokens)
     top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
-    said = [
+    parts = [
         filled(
             "norms", operand=str(name), operands=OPERANDS[str(name)], median=f"{row['median']:.2f}",
             largest=f"{row['max']:.2f}", token=top[name],
         )
         for name, row in spread.iterrows()
     ]  # fmt: skip
-    return f"{'; '.join(said)}."
+    return f"{'; '.join(parts)}."
 
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
-    """Spectra of the keys of the address' head, in every layer that has them."""
+    """Return spectra of the keys of the address' head, in every layer that has them."""
     frame = material.frame("gram-spectrum", address, null_samples=NULL_SAMPLES)
     return frame[frame["head"] == material.key_head(address)]
 
@@ -331,8 +331,8 @@ def _draw_spectrum(address: Address, material: Material) -> go.Figure:
 
 def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
-    own = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
-    rank = sentence("spectrum", rank=f"{own['rank_90']:.0f}", count="the head's")
+    values = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
+    rank = sentence("spectrum", rank=f"{values['rank_90']:.0f}", count="the head's")
     return f"{rank} The thick line is this layer; the null has Gaussian keys of its mean square."
 
 
@@ -369,27 +369,27 @@ def _read_membership(address: Address, material: Material) -> str:
     values = rows.pivot(index="token", columns="head", values="value")
     head = min(address.head, values.shape[1] - 1)
     how = "from value projections" if rows["convention"].iloc[0] == "ours" else "as the layer computes it"
-    said = sentence(
+    words = sentence(
         "membership", head=str(head), share=f"{values[head].mean():.1%}", even=f"{1 / values.shape[1]:.1%}",
         tokens="tokens" if material.look(address).image is None else "patches",
         most=str(int((values[head] >= values.max(axis=1)).sum())), count=str(len(values)),
     )  # fmt: skip
-    return f"{said} Π is {how}."
+    return f"{words} Π is {how}."
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory
 
 
 def _trajectory_rows(address: Address, material: Material) -> pd.DataFrame:
-    found, reasons = [], []
+    frames, reasons = [], []
     for analysis in SIMILARITY:
         try:
-            found.append(material.frame(analysis, address))
+            frames.append(material.frame(analysis, address))
         except InputError as error:  # a model without such a number still has the other
             reasons.append(str(error))
-    if not found:
+    if not frames:
         raise NotShown("; ".join(reasons))
-    return join_frames(found)
+    return join_frames(frames)
 
 
 def _draw_trajectory(address: Address, material: Material) -> go.Figure:
@@ -472,17 +472,17 @@ def _read_compare(address: Address, material: Material) -> str:
 
 
 def without_attention(address: Address, material: Material) -> str:
-    """A sentence that names the layers left out of every view, since they mix tokens without attention; "" for none."""
-    found: dict[str, list[int]] = {}
+    """Return a sentence that names the layers without attention, which no view shows; "" for none."""
+    by_mixer: dict[str, list[int]] = {}
     for layer in material.whole_outline(address):
         if layer.mixer:
-            found.setdefault(layer.mixer, []).append(layer.index)
-    named = "; ".join(f"{ranges(numbers)} {mixer}" for mixer, numbers in found.items())
+            by_mixer.setdefault(layer.mixer, []).append(layer.index)
+    named = "; ".join(f"{ranges(numbers)} {mixer}" for mixer, numbers in by_mixer.items())
     return f" Layers without attention, not shown: {named}." if named else ""
 
 
 def overview(address: Address, material: Material) -> go.Figure:
-    """All layers and heads, coloured by the address' metric; the address' own is outlined."""
+    """Draw all layers and heads, coloured by the address' metric; the address' own is outlined."""
     from workbench.figures.head_grid import head_grid_figure
 
     frame = measure(address.metric).frame(address, material)
@@ -545,7 +545,7 @@ VIEWS = {
 
 
 def view(name: str) -> View:
-    """The view of a name; raises `UnknownName`."""
+    """Return the view of a name; raise `UnknownName`."""
     if name not in VIEWS:
         raise UnknownName("view", name, VIEWS)
     return VIEWS[name]

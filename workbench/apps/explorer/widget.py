@@ -105,7 +105,7 @@ class PageWidget(anywidget.AnyWidget):
         analyses: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """A page of one ``bundle``, or of an ``explorer``, which `move` or `start` has captured."""
+        """Show one ``bundle``, or an ``explorer``, which `move` or `start` captures."""
         super().__init__(content=b"" if bundle is None else bundle.to_bytes(), **settings)
         self.bundle: Bundle | None = bundle
         self.location: Address | None = None
@@ -132,13 +132,13 @@ class PageWidget(anywidget.AnyWidget):
         self._put(self._capture(changes, Report()))
 
     def start(self, changes: Mapping[str, Any] | None = None) -> None:
-        """Do the same beside what else the kernel does; what goes wrong is said in the page."""
+        """Do the same in the background; errors are shown in the page."""
         self._asked |= changes or {}
         asked = dict(self._asked)
         self._work(lambda report: self._capture(asked, report, first=True), self._put)
 
     def generate(self, count: int = GENERATED) -> None:
-        """Have a language model continue the text by so many tokens, and show each with what it was chosen by."""
+        """Have a language model continue the text by ``count`` tokens, and show the attention of each step."""
         self._free()
         if isinstance(count, bool) or not isinstance(count, int):
             raise InputError(f"tokens to write are a whole number; got {count!r}")
@@ -158,8 +158,8 @@ class PageWidget(anywidget.AnyWidget):
             with explorer.material.reporting(report):
                 return with_head_off(bundle, address, explorer.material, how, generate)
 
-        def done(found: Bundle) -> None:
-            self._put(Opened(address, found, self.choices, generate))
+        def done(switched: Bundle) -> None:
+            self._put(Opened(address, switched, self.choices, generate))
             self.tab, self.ablation = "effect", how
 
         self._work(work, done)
@@ -172,8 +172,8 @@ class PageWidget(anywidget.AnyWidget):
             report(f"UMAP of layer {address.layer}, head {address.head}")
             return embedding_of(bundle, address.layer, address.head, address.seed)
 
-        def done(found: dict[str, Any]) -> None:
-            self.embedding = found
+        def done(embedding: dict[str, Any]) -> None:
+            self.embedding = embedding
 
         self._work(work, done)
 
@@ -198,13 +198,13 @@ class PageWidget(anywidget.AnyWidget):
             with explorer.material.reporting(report):
                 return matrix_part(address, explorer.material, top, left, count, generate)
 
-        def done(found: np.ndarray) -> None:
-            self.send({"part": {**part, "count": count, "side": len(found)}}, buffers=[found.tobytes()])
+        def done(matrix: np.ndarray) -> None:
+            self.send({"part": {**part, "count": count, "side": len(matrix)}}, buffers=[matrix.tobytes()])
 
         self._work(work, done)
 
     def follow(self, address: Address) -> None:
-        """Show where the explorer was moved to."""
+        """Show the explorer's new address."""
         if self.bundle is None or self.location is None or _captured(address) != _captured(self.location):
             self.start(address.to_dict())
         elif address.layer not in [card.index for card in self.bundle.header.layers]:
@@ -225,17 +225,21 @@ class PageWidget(anywidget.AnyWidget):
             address = explorer.after(changes, self.location)
             layers = self._layers if self.location is None or address.model == self.location.model else None
             known = [layer.index for layer in explorer.material.whole_outline(address)]
-            if layers is not None and not {address.layer, known.index(address.layer) - len(known)} & {*layers}:
+            if layers is not None and not {address.layer, known.index(address.layer) - len(known)} & {
+                *layers
+            }:
                 self._layers = layers = [*layers, address.layer]  # one that is asked for joins them
             analyses = self._analyses if self.location is None or address.model == self.location.model else []
             if generate is None:
                 same = self.location is not None and _captured(address) == _captured(self.location)
                 generate = self._generated if same else 0
-            bundle = live_bundle(address, explorer.material, layers, self._ablations, analyses, generate, first)
+            bundle = live_bundle(
+                address, explorer.material, layers, self._ablations, analyses, generate, first
+            )
             return Opened(address, bundle, explorer.material.inputs(address).ids, generate)
 
     def _go_on(self) -> None:
-        """Measure what the page lacks, once nothing else is under way; nobody has to ask for it."""
+        """Measure the missing numbers once no other work is running."""
         if self.worker.busy or self._stopped or self.bundle is None or not self.bundle.header.unmeasured:
             return
         generate = self._generated
@@ -248,7 +252,7 @@ class PageWidget(anywidget.AnyWidget):
         self._work(lambda report: self._capture({}, report, generate=generate), done, measuring=True)
 
     def _put(self, opened: Opened, trouble: str = "", missing: str = "") -> None:
-        """Show what was captured, and have the explorer stand there."""
+        """Show a capture, and move the explorer to its address."""
         address, bundle, choices, generated = opened
         written, self._generated = self._generated, generated
         before, self.location, self._asked = self.location, address, {}
@@ -284,7 +288,7 @@ class PageWidget(anywidget.AnyWidget):
             self._following = False
 
     def _choose(self, change: Any) -> None:
-        """Show the input that was asked for, or say why not and stay."""
+        """Show the chosen input, or report why not and stay."""
         if self._following or (self.location is not None and change["new"] == self.location.index):
             return
         self.trouble = ""
@@ -295,7 +299,7 @@ class PageWidget(anywidget.AnyWidget):
             self.start({"index": change["new"]})
 
     def _stand(self, change: Any) -> None:
-        """The page was moved: the explorer stands where it does."""
+        """Move the explorer to where the page was moved."""
         if self._following or self.location is None or self.bundle is None:
             return
         if self.layer not in [card.index for card in self.bundle.header.layers]:
@@ -313,7 +317,7 @@ class PageWidget(anywidget.AnyWidget):
     # -------------------------------------------------------------------------------------------------- asked
 
     def _heard(self, _: Any, message: Any, buffers: Any) -> None:
-        """What the page asks for: a model, inputs, a text, an image with its bytes; numbers; a figure; or to stop."""
+        """Answer a message of the page: another model or input, a measurement, a figure, or to stop."""
         if not isinstance(message, Mapping):
             return
         if "shown" in message:  # a page came up: what was sent before it could hear is sent again
@@ -346,27 +350,27 @@ class PageWidget(anywidget.AnyWidget):
         except Exception as error:  # nobody sees a callback's traceback
             self._fail(error)
 
-    def _open(self, asked: Mapping[str, Any], buffers: Any) -> None:
-        changes = {name: asked[name] for name in ("model", "inputs", "pretrained") if name in asked}
-        if "text" in asked:
-            changes["inputs"] = keep_text(str(asked["text"]))
-        if "image" in asked:
-            changes["inputs"] = keep_image(str(asked["image"]), bytes(buffers[0]) if buffers else b"")
-        if isinstance(asked.get("address"), str):
+    def _open(self, request: Mapping[str, Any], buffers: Any) -> None:
+        changes = {name: request[name] for name in ("model", "inputs", "pretrained") if name in request}
+        if "text" in request:
+            changes["inputs"] = keep_text(str(request["text"]))
+        if "image" in request:
+            changes["inputs"] = keep_image(str(request["image"]), bytes(buffers[0]) if buffers else b"")
+        if isinstance(request.get("address"), str):
             from workbench.apps.explorer.address import plain_address
 
-            changes |= plain_address(asked["address"])
+            changes |= plain_address(request["address"])
         self.start(changes)
 
     def cancel(self) -> None:
-        """Stop what is under way; what was shown stays."""
+        """Stop the running work; the view stays."""
         if self.worker.cancel():
             self._stopped = True
             self._restore()
             self.said = "Cancelled; what was shown stays."
 
     def measure(self, analysis: str) -> None:
-        """Add what a registered analysis says of heads and layers to what the page shows."""
+        """Add a registered analysis' numbers of heads and layers to the page."""
         from workbench.runs.analyze import analyze
 
         address, bundle, explorer = self._free()
@@ -387,14 +391,14 @@ class PageWidget(anywidget.AnyWidget):
                     frame = explorer.material.frame(analysis, address, **options_of(analysis), layers=layers)
                 return bundle.with_measured(analysis, [frame])
 
-        def done(found: Bundle) -> None:
-            known = {card.name for card in bundle.header.metrics}
+        def done(measured: Bundle) -> None:
+            names = {card.name for card in bundle.header.metrics}
             self._analyses = [*self._analyses, analysis]
-            self._put(Opened(address, found, self.choices, generate))
+            self._put(Opened(address, measured, self.choices, generate))
             self.sort = next(
-                (card.name for card in found.header.metrics if card.name not in known), self.sort
+                (card.name for card in measured.header.metrics if card.name not in names), self.sort
             )
-            if len(found.header.by_layer) > len(bundle.header.by_layer):
+            if len(measured.header.by_layer) > len(bundle.header.by_layer):
                 self.depth = "tokens"
 
         self._work(work, done)
@@ -427,10 +431,10 @@ class PageWidget(anywidget.AnyWidget):
             with explorer.material.reporting(report):
                 return explorer.code_at(self._at(address, view, against))
 
-        self._work(work, lambda found: setattr(self, "lines", found))
+        self._work(work, lambda lines: setattr(self, "lines", lines))
 
     def _at(self, address: Address, view: str, pinned: Any = None) -> Address:
-        """A view of a address; ``pinned`` is what it is compared with: model, id of the input, layer, head and token."""
+        """Return a view's address; ``pinned`` is the other one in a comparison: model, input id, layer, head, token."""
         against = address.against
         if view == "compare" and isinstance(pinned, Mapping):
             where = self._addresses.get((str(pinned.get("model")), str(pinned.get("id"))), address)
@@ -445,7 +449,7 @@ class PageWidget(anywidget.AnyWidget):
         return address.moved(view=view, against=against)
 
     def _free(self) -> tuple[Address, Bundle, Explorer]:
-        """Where the page stands; raises `InputError` where there is nothing to work on, or other work is under way."""
+        """Return address, bundle and explorer; raise `InputError` where there is none, or other work is running."""
         explorer = self._host()
         if self.location is None or self.bundle is None:
             raise InputError("there is nothing here yet; open a model")
@@ -477,18 +481,16 @@ class PageWidget(anywidget.AnyWidget):
         self.busy, self.share = text, share
 
     def _fail(self, error: Exception) -> None:
-        """Say what went wrong, and go back to what is shown."""
-        asked = self._asked
-        said = str(error) or type(error).__name__
+        """Show an error, and go back to the last view."""
+        request = self._asked
+        message = str(error) or type(error).__name__
         if not isinstance(error, WorkbenchError):
             logging.getLogger("workbench").error("the explorer met an error it does not know", exc_info=error)
-            said = (
-                f"{type(error).__name__}: {said}. This is a fault of the workbench; its log has the details."
-            )
+            message = f"{type(error).__name__}: {message}. This is a fault of the workbench; see its log."
         self._restore()
-        if _ADVICE.search(said):
-            self.missing = str(asked.get("model") or self._host().asked.model)
-        self.trouble = _ADVICE.sub("take random weights (the button here)", said)
+        if _ADVICE.search(message):
+            self.missing = str(request.get("model") or self._host().asked.model)
+        self.trouble = _ADVICE.sub("take random weights (the button here)", message)
 
     def _restore(self) -> None:
         self._asked, self._following = {}, True
@@ -501,30 +503,38 @@ class PageWidget(anywidget.AnyWidget):
 
 
 def embedding_of(bundle: Bundle, layer: int, head: int, seed: int = 0) -> dict[str, Any]:
-    """Queries and keys of a head of a bundle's first input by UMAP, as (x, y) by token, None for padding.
+    """Lay queries and keys of a head of a bundle's first input out by UMAP, (x, y) by token, None for padding.
 
     Raises `InputError` where they are not in the bundle, and what `umap_plane` raises.
     """
-    one, start = bundle.header.inputs[0], f"inputs.0.layers.{layer}"
+    card, start = bundle.header.inputs[0], f"inputs.0.layers.{layer}"
     if f"{start}.q" not in bundle.arrays:
         raise InputError(
             f"queries and keys of layer {layer} are not here: they were left out, or it has none"
         )
     q, k = (torch.from_numpy(bundle.arrays[f"{start}.{site}"].astype("float64")) for site in ("q", "k"))
     heads = len(q)
-    keys = torch.tensor(one.real)
+    keys = torch.tensor(card.real)
     queries = keys if q.shape[1] == len(keys) else torch.tensor([True])
     planes = umap_plane(q[head, queries], k[head * len(k) // heads, keys], seed)
-    found: dict[str, Any] = {"id": one.id, "layer": layer, "head": head}
+    embedding: dict[str, Any] = {"id": card.id, "layer": layer, "head": head}
     for name, points, real in zip(("q", "k"), planes, (queries, keys), strict=True):
         rows = iter(points.tolist())
-        found[name] = [next(rows) if there else None for there in real.tolist()]
-    return found
+        embedding[name] = [next(rows) if there else None for there in real.tolist()]
+    return embedding
 
 
 def _captured(address: Address) -> tuple[Any, ...]:
-    """What of an address a bundle depends on."""
-    return address.model, address.pretrained, address.checkpoint, address.inputs, address.n, address.seed, address.index
+    """Return the parts of an address that a bundle depends on."""
+    return (
+        address.model,
+        address.pretrained,
+        address.checkpoint,
+        address.inputs,
+        address.n,
+        address.seed,
+        address.index,
+    )
 
 
 def _key(address: Address) -> str:
@@ -532,14 +542,14 @@ def _key(address: Address) -> str:
 
 
 def _seen(address: Address, bundle: Bundle) -> dict[str, str]:
-    """Where the page opens for a view and a metric."""
-    found = {"tab": _TAB_OF_VIEW.get(address.view, "matrix")}
+    """Return where the page opens for a view and a metric."""
+    traits = {"tab": _TAB_OF_VIEW.get(address.view, "matrix")}
     if address.view == "trajectory":
-        found["depth"] = "tokens"
+        traits["depth"] = "tokens"
     if address.metric != type(address).metric:
-        asked = measure(address.metric)
-        starts = asked.metric, f"{asked.analysis}/{asked.metric}"
-        found["sort"] = next(
+        chosen = measure(address.metric)
+        starts = chosen.metric, f"{chosen.analysis}/{chosen.metric}"
+        traits["sort"] = next(
             (card.name for card in bundle.header.metrics if card.name.startswith(starts)), ""
         )
-    return found
+    return traits
