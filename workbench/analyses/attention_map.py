@@ -30,6 +30,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.reductions import Diversity, HeadOutput, Received, RowDistance, RowEntropy
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
 from workbench.analyses.tiles import (
+    MAPS_AT_ONCE,
     Attention,
     Maps,
     Operands,
@@ -373,8 +374,11 @@ def _diversity(
                 own, shown = (part[..., attention.keys[place]] for part in (own, shown))
             if asking is not None:
                 own, shown = (part[:, asking[place]] for part in (own, shown))
-            permuted = (Maps(permuted_heads(own, shown, source)[None]) for _ in range(null_samples))
-            drawn.append(torch.cat([maps.reduced(Diversity())["diversity"].nanmean(-1) for maps in permuted]))
+            samples = torch.arange(null_samples).split(max(1, MAPS_AT_ONCE // max(1, own.numel())))
+            permuted = (torch.stack([permuted_heads(own, shown, source) for _ in part]) for part in samples)
+            drawn.append(
+                torch.cat([Maps(maps).reduced(Diversity())["diversity"].nanmean(-1) for maps in permuted])
+            )
         null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
         columns = columns | {"null": "permutation"}
     return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)

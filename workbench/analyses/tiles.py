@@ -40,6 +40,8 @@ from workbench.core.operands import checked
 
 MEMORY = 96 * 2**20
 """Bytes of the buffers of a tile; what lies in a processor's cache is read faster than a larger one."""
+MAPS_AT_ONCE = 2**17
+"""Entries of maps in one tile, unless a single input has more: 1 MB in float64 stays in a processor's cache."""
 ROWS = 256
 """Rows of one matrix product at most: more gain nothing."""
 _CHUNK = (
@@ -49,9 +51,6 @@ _SHARP = (
     0.5  # below it what lies beside a row's largest weight is added up without that weight, to all its digits
 )
 _PLACES = 8
-_MAPS_AT_ONCE = (
-    2**17
-)  # entries of maps in one tile, or one input: 1 MB in float64 stays in a processor's cache
 ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 _SAME = 1e-3  # of an entry of attention, which is at most 1: beyond the rounding of single precision
 _COMPARED = 4
@@ -631,7 +630,7 @@ class Maps(NamedTuple):
         """All inputs; weights that are NaN, infinite or negative count as 0, and their rows are reported."""
         batch, heads, queries, keys = self.shape
         shape = Shape(batch, heads, queries, keys, self.attn.device, torch.float64)
-        reduced, at_once = Reduced.of(shape), max(1, _MAPS_AT_ONCE // (heads * queries * keys))
+        reduced, at_once = Reduced.of(shape), max(1, MAPS_AT_ONCE // (heads * queries * keys))
         return reduced.reduce(
             (self._tile(part, reduced) for part in _slices(batch, at_once)), shape, reductions
         )
