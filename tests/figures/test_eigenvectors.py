@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 
 from tests.figures.drawn import bands, ends, key, lines, thin
-from tests.figures.study import levels, named, study, titles
+from tests.figures.study import named, study, titles
 from workbench.core.errors import InputError
-from workbench.figures import eigenvector_figure, eigenvector_span_figure
+from workbench.figures import eigenvector_figure
 from workbench.figures.theme import NULL_BAND
 
 SIZES = {"true": 1e-18, "perturbed": 1e-6, "values": 3e-6}
@@ -108,21 +108,6 @@ def test_every_model_gets_a_column():
     assert titles(fig) == ["digits-vit", "bert-base-uncased"]
     assert len([trace for trace in lines(fig) if trace.name == "recovered from V"]) == 6
     assert key(fig).count("recovered from V") == 1
-
-
-def test_the_inconsistency_ends_near_its_largest_value_and_the_share_at_one():
-    null = {"null": "gaussian", "null_mean": 0.2, "null_low": 0.1, "null_high": 0.3}
-    rows = [
-        *levels(0.7, (0.6, 0.8), metric="span_share", candidate="perturbed"),
-        *levels(0.5, (0.4, 0.6), metric="span_share", candidate="values", **null),
-        *levels(0.1, (0.1, 0.1), metric="inconsistency", candidate="values", **null),
-    ]
-    fig = eigenvector_span_figure(study(*rows))
-    assert [round(axis.range[1], 2) for axis in fig.select_xaxes()] == [0.33, 1.02]
-    assert [list(trace.x) for trace in fig.data if trace.error_x.array is not None] == [[0.1], [0.5], [0.7]]
-    assert len(bands(fig, NULL_BAND)) == 2
-    with pytest.raises(InputError, match="span_share"):
-        eigenvector_span_figure(eigen_frame())
 
 
 def test_frames_without_what_is_needed_are_refused():

@@ -1,50 +1,16 @@
-"""The matrices of one head and the shares by layer."""
+"""Shares of the logit variance by layer."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from tests.figures.drawn import bands, key, lines
 from tests.figures.study import titles
 from workbench.core.errors import InputError
-from workbench.figures import position_logit_figure, position_share_figure
+from workbench.figures import position_share_figure
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.results import conform
 
 TERMS = ("token-token", "token-position", "position-token", "position-position", "sum", "model")
-TOKENS = 5
-
-
-def matrices():
-    axes = {"term": TERMS, "query": range(TOKENS), "key": range(TOKENS)}
-    frame = pd.MultiIndex.from_product(axes.values(), names=axes).to_frame(index=False)
-    value = np.random.default_rng(0).normal(size=len(frame))
-    return frame.assign(value=value, model="bundled:a", input="x", layer=0, head=1)
-
-
-def test_panels_stand_as_query_by_key_and_share_a_scale_around_zero():
-    frame = matrices()
-    frame.loc[7, "value"] = -9.0
-    fig = position_logit_figure(frame.sample(frac=1, random_state=0))
-    held = [trace for trace in fig.data if trace.name in TERMS]
-    assert [trace.name for trace in held] == [
-        "token-token", "token-position", "sum", "position-token", "position-position", "model",
-    ]  # fmt: skip
-    for trace in held:
-        expected = frame.loc[frame["term"] == trace.name, "value"].to_numpy().reshape(TOKENS, TOKENS)
-        assert np.array_equal(trace.z, expected)
-    most = frame["value"].abs().quantile(0.99)
-    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (-most, most)
-    tops = [fig.layout[f"yaxis{trace.yaxis[1:]}"].domain[1] for trace in held]
-    assert tops[0] == tops[1] == tops[2] > tops[3] == tops[4] == tops[5]
-    assert all(axis.range[0] > axis.range[1] for axis in fig.select_yaxes())
-
-
-def test_two_heads_are_refused():
-    with pytest.raises(InputError, match="2 heads do not fit one figure"):
-        position_logit_figure(pd.concat([matrices(), matrices().assign(head=2)]))
-    with pytest.raises(InputError, match=r'analyze\("position-logits", …, per="pair"\)'):
-        position_logit_figure(matrices().drop(columns="term"))
 
 
 def shares(model="bundled:a", layers=3):

@@ -10,7 +10,6 @@ from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
 from .eigenvectors import eigenvector_figure as eigenvector_figure
-from .eigenvectors import eigenvector_span_figure as eigenvector_span_figure
 from .estimates import null_of_means as null_of_means
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
@@ -36,7 +35,6 @@ from .membership import membership_figure as membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
-from .position_logits import position_logit_figure as position_logit_figure
 from .position_logits import position_share_figure as position_share_figure
 from .projection import norms_figure as norms_figure
 from .projection import projection_error_figure as projection_error_figure

@@ -1,4 +1,4 @@
-"""Are the columns of V eigenvectors of the keys' Gram matrix? The published test, and the exact one."""
+"""Are the columns of V eigenvectors of the keys' Gram matrix? The published test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, at_level, values_once
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import NOISE, Band, Interval, Line, Null
+from workbench.figures.marks import NOISE, Band, Line, Null
 
 CANDIDATES = {  # the order of their colours
     "values": "recovered from V",
@@ -29,7 +29,7 @@ _NULL = "gaussian"  # the one that `workbench.findings` compares with
 
 
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
-    """Differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
+    """Draw differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
 
     Each model has a column. Lines are medians, between quartiles of inputs' means over layers and heads (see `Band`).
     Mean |γ| of the true axes stands among the absolute differences, which are to be read against it; those of the true
@@ -81,28 +81,3 @@ def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:
             f"no value has convention {convention!r}; there are {sorted(rows['convention'].dropna().unique())}"
         )
     return chosen
-
-
-def eigenvector_span_figure(frame: pd.DataFrame) -> go.Figure:
-    """How much of perturbed eigenvectors and of those from V the top eigenvectors span, and whether any Â exists.
-
-    A row per model, from 0 to 1: the share of squared norm in the span, and the inconsistency of V = G C Â, beside
-    the null distributions: V replaced by Gaussian noise, and its tokens permuted.
-
-    Args:
-        frame: the result of the analysis eigenvector-test without per_head.
-
-    Raises:
-        InputError: the frame holds neither by model.
-    """
-    titles = {
-        "inconsistency": "Inconsistency of V",
-        "span_share": "Share in the span of the top eigenvectors",
-    }
-    rows = rows_of(frame, titles, needs=("candidate",))
-    rows = rows.assign(model=series_labels(rows))
-    forest = Plot(rows, y="model", x=titles, color="candidate", names=CANDIDATES)
-    lost = rows[rows["metric"] == "inconsistency"]
-    most = 1.1 * lost[["value", *(name for name in ("null_high",) if name in lost)]].max().max()
-    ends = {"span_share": (-0.02, 1.02), "inconsistency": (-0.02 * most, most)}
-    return forest.scale(x_range=ends).add(Null(), Interval()).figure()
