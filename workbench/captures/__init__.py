@@ -6,7 +6,8 @@
 - ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
 - ``registry`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
   it which modules are attention, and where the residual stream is;
-- ``recorder`` makes it a layer (``records``), and keeps of its tensors what was asked for;
+- ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it, the residual ``stream`` of its
+  block, and the tensors that ``keeper`` saves from being overwritten;
 - ``weights`` recompute the attention and compare it with what the model computed;
 - ``tokens`` what the tokens are and whether attention is self or cross, ``positions`` what the
   position embedding brings to them;

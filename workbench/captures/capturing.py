@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
-from workbench.captures.recorder import Keeper, Overwritten, Recorder, tensors_in
+from workbench.captures.recorder import Overwritten, Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord
 from workbench.captures.registry import class_path
 from workbench.captures.routes import (
+    Visitor,
     fused_kernels,
     no_cache,
     noting_fast_path,
@@ -226,7 +228,8 @@ def capture(
     records = recorder.selected()
     if each is not None:
         recorder.give(records)
-    not_run = recorder.completeness(strict=module is not model or is_library_model(module)) if check else []
+    strict = module is not model or is_library_model(module)
+    not_run = recorder.completeness.check(recorder.numbers.count, strict) if check else []
 
     return Capture(
         layers=records,
@@ -352,8 +355,13 @@ def identity_of(model: Any, module: nn.Module) -> Any:
 
 
 @contextmanager
-def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Generator[None]:
-    """Have the recorder follow every pass of its model by every route; ``cached`` leaves the model its cache."""
+def watching(
+    recorder: Recorder, visitor: Visitor | None = None, grad: bool = False, cached: bool = False
+) -> Generator[None]:
+    """Have the recorder follow every pass of its model by every route.
+
+    ``visitor`` gets the passes through modules in its place; ``cached`` leaves the model its cache.
+    """
     children = list(recorder.modules.values())
     with ExitStack() as stack:
         # Inference tensors could not be used later in place or with gradients.
@@ -364,10 +372,10 @@ def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Ge
         stack.enter_context(fused_kernels(children))
         if not cached:
             stack.enter_context(no_cache(children))
-        stack.enter_context(recorder.watch_places())
+        stack.enter_context(recorder.stream.watch())
         if POSITION in recorder.sites:
-            recorder.positions = stack.enter_context(watch_positions(recorder.module, recorder.name))
-        stack.enter_context(watch_modules(children, recorder))
+            recorder.positions = stack.enter_context(watch_positions(recorder.modules[""], recorder.name))
+        stack.enter_context(watch_modules(children, visitor or recorder))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(zero_padding(children))
         stack.enter_context(watch_attention(recorder, children))
@@ -376,10 +384,10 @@ def watching(recorder: Recorder, grad: bool = False, cached: bool = False) -> Ge
 
 def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
     """Run the recorder's model once, seen by every route."""
-    module = recorder.module
+    module = recorder.modules[""]
     # whether a cache is there decides how models read positions that start anew
     cached = isinstance(arguments, dict) and arguments.get("position_ids") is not None
-    with watching(recorder, grad, cached), saying_what_was_given(recorder.name, arguments):
+    with watching(recorder, grad=grad, cached=cached), saying_what_was_given(recorder.name, arguments):
         if isinstance(arguments, Tensor):
             recorder.result = module(arguments)
         elif isinstance(arguments, dict):

@@ -32,12 +32,12 @@ from workbench.captures.capturing import (
     visible_modules,
     watching,
 )
+from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.layout import is_library_model
 from workbench.captures.positions import POSITION
-from workbench.captures.recorder import Keeper, Recorder, tensors_in
+from workbench.captures.recorder import Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
-from workbench.captures.registry import Visit
-from workbench.captures.tokens import TokenInfo, readable_token, source_of, token_info, tokens_by_id
+from workbench.captures.tokens import TokenInfo, readable_token, token_info, tokens_by_id
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 
@@ -338,136 +338,76 @@ def _last_query(call: Call) -> Call:
 
 
 @dataclass(eq=False)
-class _Steps(Recorder):
-    """A recorder of many passes of one model, of which it keeps the last query each.
+class _Steps:
+    """The passes of one model that generates: the last query of each is recorded.
 
-    Passes of a part of the model alone, an encoder before the first step, are counted and not kept, so that layers
-    have the numbers that they have in one capture of everything.
+    Passes of a part of the model, an encoder before the first step, are counted and not recorded, so that layers have
+    the numbers that they have in one capture of everything.
     """
 
+    recorder: Recorder
+    logits: list[Tensor] | None = None
     layers: dict[int, _Layer] = field(default_factory=dict)
     opener: nn.Module | None = None
     """The outermost module that runs."""
     before: int = 0
     """Layers that ran before the first step."""
-    numbers: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The layers of the first step by module and call: what reads images runs in that alone."""
     queries: int = 0
     places: dict[int, _Place] = field(default_factory=dict)
-    logits: list[Tensor] | None = None
     steps: int = 0
     prompt_tokens: int = 0
     """How many tokens the first step read."""
     mask: Tensor | None = None
     """The mask of the prompts' tokens as the model was given it."""
-    left_out: list[str] = field(default_factory=list)
     sources: dict[int, str] = field(default_factory=dict)
     once: list[int] = field(default_factory=list)
     """Layers that ran in the first step alone."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.busy = True  # between passes nothing is the model's
+        self.recorder.rows = self
+        self.recorder.visits.busy = True  # between passes nothing is the model's
+
+    # Passes -----------------------------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.opener is None:
-            self.opener, self.busy = module, False
-            self.frames.clear()
-            self.records.clear()
+            recorder, self.opener = self.recorder, module
+            recorder.visits.busy = False
+            recorder.visits.frames.clear()
+            recorder.records.clear()
+            recorder.numbers.begin(self.before)
+            recorder.only_counts = module is not recorder.modules[""]
             self.places.clear()
-            self.calls.clear()
-            self.count = self.before
-            if module is self.module and not self.steps:
+            if not recorder.only_counts and not self.steps:
                 self.prompt(kwargs)
-        super().enter(module, args, kwargs)
+        self.recorder.enter(module, args, kwargs)
 
-    def prompt(self, given: Mapping[str, Any]) -> None:
+    def prompt(self, arguments: Mapping[str, Any]) -> None:
         """Note what the first step reads."""
-        ids = given.get("decoder_input_ids", given.get("input_ids"))
+        ids = arguments.get("decoder_input_ids", arguments.get("input_ids"))
         self.prompt_tokens = ids.shape[1] if isinstance(ids, Tensor) else 0
-        mask = None if "decoder_input_ids" in given else given.get("attention_mask")
+        mask = None if "decoder_input_ids" in arguments else arguments.get("attention_mask")
         if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] == self.prompt_tokens:
             self.mask = mask
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        super().leave(module, output)
-        if module is not self.opener or self.frames:
+        recorder = self.recorder
+        recorder.leave(module, output)
+        if module is not self.opener or recorder.visits.frames:
             return
-        self.opener, self.busy = None, True
-        if module is not self.module:
-            self.before = self.before if self.steps else self.count
+        self.opener, recorder.visits.busy = None, True
+        if recorder.only_counts:
+            self.before = self.before if self.steps else recorder.numbers.count
         elif output is not None:
             self.step(output)
 
-    def keeps(self, index: int) -> bool:
-        return self.opener is self.module and super().keeps(index)
-
-    def wants(self, module: nn.Module | None) -> bool:
-        if not self.busy:
-            self.find_number(self.find(module).visit.path)
-        return super().wants(module)
-
-    def find_number(self, path: str) -> None:
-        """Count on from the layer that the next call of a module was in the first step."""
-        if self.steps:
-            self.count = self.numbers.get((path, self.calls[path]), self.count)
-
-    def pass_over(self, path: str, calls: int) -> None:
-        if not self.steps:
-            for call in range(calls):
-                self.numbers[path, self.calls[path] + call] = self.count + call
-        super().pass_over(path, calls)
-
-    def record(self, call: Call, visit: Visit) -> None:
-        if call.kind != "token":
-            if self.keeps(self.count) and not self.steps:
-                self.left_out.append(f"{self.count} ({visit.path})")
-            self.pass_over(visit.path, 1)
-            return
-        self.queries = call.q.shape[2]
-        if not self.steps:
-            with self.apart():
-                self.sources[self.count] = source_of(visit, call)
-        super().record(_last_query(call), visit)
-
-    def record_mixer(self, visit: Visit) -> None:
-        self.attended.add(visit.path)
-        self.find_number(visit.path)
-        if self.keeps(self.count) and not self.steps:
-            self.left_out.append(f"{self.count} ({visit.path}: {self.mixers[visit.path]})")
-        self.pass_over(visit.path, 1)
-
-    def fill(self, record: LayerRecord, call: Call, attn: Tensor | None, visit: Visit) -> None:
-        where = f"{self.name}, layer {record.index} ({visit.path})"
-        layer = self.layers.setdefault(record.index, _Layer(where))
-        place = layer.place(call, self.queries)
-        layer.hold(call, place, "v" in self.sites)
-        self.places[record.index] = place
-        mask = call.mask
-        if mask is not None and mask.shape[-1] > 1:
-            mask = mask[..., place.shown]
-        attn = None if attn is None else attn[:, :, -1:, place.shown]
-        nothing = call.k[:, :, :0]  # what is new of keys and values is held apart
-        row = replace(
-            call,
-            q=call.q[:, :, -1:],
-            k=nothing,
-            v=nothing,
-            mask=mask,
-            head_out=call.head_out[:, :, -1:],
-            extra={},
-        )
-        record.extra = {}  # of all tokens
-        record.source = self.sources[record.index]
-        super().fill(record, row, attn, visit)
-        record.k = record.v = None
-
     def step(self, output: Any) -> None:
         """A pass of the model is over: take its rows."""
-        records = self.selected()
+        recorder = self.recorder
+        records = recorder.selected()
         if not self.steps:
-            self.chosen = parse_numbers("layer", self.chosen, self.count)
-            self.last = 0
+            recorder.chosen = parse_numbers("layer", recorder.chosen, recorder.numbers.count)
+            recorder.last, recorder.numbers.repeats = 0, True
             self.prompt_tokens = self.prompt_tokens or self.queries
         kept = {record.index for record in records}
         if self.steps == 1:
@@ -480,12 +420,35 @@ class _Steps(Recorder):
                     setattr(record, site, value[:, -1:].clone())
             self.layers[record.index].rows.append((record, self.places[record.index]))
         if self.logits is not None:
-            self.logits.append(_logits(self.name, output)[:, -1].clone())
+            self.logits.append(_logits(recorder.name, output)[:, -1].clone())
         self.steps += 1
 
+    # Rows of one pass -------------------------------------------------------------------------------------
+
+    def narrow(self, call: Call) -> Call:
+        self.queries = call.q.shape[2]
+        return _last_query(call)
+
+    def trim(self, record: LayerRecord, call: Call, attn: Tensor | None) -> tuple[Call, Tensor | None]:
+        layer = self.layers.setdefault(
+            record.index, _Layer(f"{self.recorder.name}, layer {record.index} ({record.path})")
+        )
+        place = layer.place(call, self.queries)
+        layer.hold(call, place, "v" in self.recorder.sites)
+        self.places[record.index] = place
+        mask = call.mask
+        if mask is not None and mask.shape[-1] > 1:
+            mask = mask[..., place.shown]
+        record.extra = {}  # of all tokens
+        record.source = self.sources.setdefault(record.index, record.source)
+        # The layer has the keys and values.
+        row = replace(call, q=call.q[:, :, -1:], k=None, v=None, mask=mask, head_out=call.head_out[:, :, -1:])
+        return row, None if attn is None else attn[:, :, -1:, place.shown]
+
     def joined(self, steps: int) -> list[LayerRecord]:
-        """The layers, with the rows of so many steps."""
-        return [_joined(layer, layer.rows[:steps], self.sites) for _, layer in sorted(self.layers.items())]
+        """Return the layers, with the rows of the first ``steps``."""
+        sites = self.recorder.sites
+        return [_joined(layer, layer.rows[:steps], sites) for _, layer in sorted(self.layers.items())]
 
 
 def _logits(name: str, output: Any) -> Tensor:
@@ -594,20 +557,19 @@ class _Generation:
         modules = visible_modules(self.module, self.name)
         chosen = parse_numbers("layer", self.asked_layers)
         keeper = Keeper([*owned_tensors(modules), *tensors_in(self.arguments)], copy=True)
-        steps = _Steps(
-            modules, self.name, keeper, chosen, self.sites, self.check, False, None, set(),
-            logits=[] if self.keep_logits else None,
-        )  # fmt: skip
+        recorder = Recorder(modules, self.name, keeper, chosen, self.sites, self.check)
+        steps = _Steps(recorder, [] if self.keep_logits else None)
         chosen_tokens = _Sequences()
         criteria = StoppingCriteriaList([*(options.pop("stopping_criteria", None) or []), chosen_tokens])
         ended = options.get("generation_config") or self.module.generation_config
         ends = options.get("eos_token_id", getattr(ended, "eos_token_id", None))
         try:
-            with watching(steps, cached=True), saying_what_was_given(self.name, self.arguments):
+            with watching(recorder, steps, cached=True), saying_what_was_given(self.name, self.arguments):
                 result = self.module.generate(
                     **self.arguments, max_new_tokens=most, stopping_criteria=criteria, **options
                 )
-            not_run = self.complete(steps)
+            strict = self.module is not self.model or is_library_model(self.module)
+            not_run = recorder.completeness.check(recorder.numbers.count, strict) if self.check else []
         except BaseException as stopped:
             partial = None if chosen_tokens.ids is None else self.capture(steps, chosen_tokens.ids, ends)
             if partial is not None and partial.generated is not None:
@@ -626,10 +588,6 @@ class _Generation:
         captured.result, captured.not_run = result, not_run
         return captured
 
-    def complete(self, steps: _Steps) -> list[str]:
-        strict = self.module is not self.model or is_library_model(self.module)
-        return steps.completeness(strict) if self.check else []
-
     def capture(self, steps: _Steps, sequences: Tensor, ends: Any) -> Capture:
         """What the steps give whose tokens were chosen."""
         sequences = sequences.detach().clone()
@@ -642,9 +600,12 @@ class _Generation:
             None if steps.logits is None else torch.stack(steps.logits[:count], dim=1),
             self.whole(sequences, mask),
         )  # fmt: skip
-        notes = [*steps.notes, *switched(self.model, steps)]
-        if steps.left_out:
-            notes.append(f"layers left out, since they attend to no tokens: {', '.join(steps.left_out)}")
+        left_out, notes = (
+            steps.recorder.left_out,
+            [*steps.recorder.notes, *switched(self.model, steps.recorder)],
+        )
+        if left_out:
+            notes.append(f"layers left out, since they attend to no tokens: {', '.join(left_out)}")
         if steps.once:
             notes.append(f"layers {ranges(steps.once)} left out, since they run once, for the prompt")
         return Capture(

@@ -52,6 +52,11 @@ class Visitor(Protocol):
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
+
+
+class VariantObserver(Protocol):
+    """What the workbench's own variants report to."""
+
     def observes(self, module: nn.Module) -> bool:
         """Whether to hand over what lies inside this variant, which is about to attend."""
         ...
@@ -555,28 +560,30 @@ def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None
 
 
 @contextmanager
-def watch_variants(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[None]:
+def watch_variants(modules: Sequence[nn.Module], observer: VariantObserver) -> Generator[None]:
     """Let our own variants observe themselves while they attend."""
     variants = [child for child in modules if isinstance(child, AttentionModule)]
     try:
         for child in variants:
-            vars(child)["attend"] = _observing(child, visitor)
+            vars(child)["attend"] = _observing(child, observer)
         yield
     finally:
         for child in variants:
             vars(child).pop("attend", None)
 
 
-def _observing(module: AttentionModule, visitor: Visitor) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
+def _observing(
+    module: AttentionModule, observer: VariantObserver
+) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
     plain = module.attend
 
     def attend(
         x: Tensor, mask: Tensor | None = None, *, observe: bool = False
     ) -> tuple[Tensor, dict[str, Any]]:
-        if not visitor.observes(module):
+        if not observer.observes(module):
             return plain(x, mask, observe=observe)
         output, inside = plain(x, mask, observe=True)
-        visitor.observed(module, output, inside)
+        observer.observed(module, output, inside)
         return output, inside if observe else {}
 
     return attend
