@@ -1,4 +1,4 @@
-"""What only the papers' tables need: training, evaluation, the cost of operators, and the records of all three.
+"""Training, evaluation, operator costs and their records, which only the papers' tables need.
 
 No other room imports this one; the rest of the library works with the folder removed.
 """

@@ -1,8 +1,8 @@
 """Check the papers' claims about attention mechanisms against committed records.
 
-A bundled model and its baseline were trained alike, except for their attention. Their training and evaluation records
-are compared: the confirmatory seeds where all of them are on record, otherwise the exploratory ones (three of training,
-one of evaluation). Exponents of the efficiency study are read. Nothing is trained, attacked or timed here.
+A bundled model and its baseline were trained in the same way, except for their attention. Their training and evaluation
+records are compared: the confirmatory seeds where all of them are on record, otherwise the exploratory ones (three of
+training, one of evaluation). Exponents of the efficiency study are read. Nothing is trained, attacked or timed here.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
     - for training: Welch's over seeds (of logarithms for a ratio); a paired t-interval for a change. With three seeds a
       side it is wide;
     - for evaluations of confirmatory seeds: Welch's over seeds, widened by the choice of inputs where the record has
-      per-input outcomes (`crossed_interval`); ``why`` then counts the seeds in which McNemar's test finds a difference;
+      per-input outcomes (`crossed_interval`); ``why`` then counts the seeds where McNemar's test finds a difference;
     - for evaluations of the bundled weights with a value for each kind (corruptions, out-of-distribution inputs): a
       paired t-interval over kinds;
     - for their other evaluations: over inputs, from the two recorded intervals (Newcombe's method). With one training
@@ -517,7 +517,7 @@ def _allowed(claim: Mapping[str, Any]) -> tuple[float, float] | None:
 def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
     """Return the data sets on which every seed of one side beats the trivial predictor, beyond noise.
 
-    The noise of an accuracy comes from the test examples (Wilson's interval, seed by seed), that of other scores from
+    The noise of an accuracy is that of the test examples (Wilson's interval, seed by seed), that of other scores from
     the seeds (t-interval of their mean).
     """
     trivial = frames[0][frames[0]["variant"] == _TRIVIAL]

@@ -1,8 +1,8 @@
-"""What the papers' claims come to in models at hand: measured for the committed record, and read from it.
+"""Measure claims about models at hand for the committed record, and read them from it.
 
-``workbench study records claims`` measures what the notebook `claims` asks for by itself, `QUESTIONS`, and writes
-``data/records/claims``: a call of `workbench.claims` takes minutes. Each is kept as it is finished, so an interrupted
-command goes on where it stopped. `measured_claims` reads what is on record, and measures everything else.
+``workbench study records claims`` measures the default `QUESTIONS` of the notebook `claims` and writes
+``data/records/claims``, because a call of `workbench.claims` takes minutes. Each call is kept when it is finished, so
+an interrupted command resumes. `measured_claims` reads recorded calls and measures the others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from workbench.studies.records import CLAIMS, CLAIMS_FILE, claims_record, read_c
 COMMAND = "workbench study records claims"
 SEED, NULL_SAMPLES, UNTRAINED = 0, 20, 6
 _WORDS = ["place", "claim", "interpretation", "label", "stated"]
-"""Columns that no measured number depends on, so they are today's and not the record's."""
+"""Columns without influence on measured numbers, so today's wording replaces the recorded one."""
 
 
 class Question(NamedTuple):
-    """What one call of `workbench.claims` answers: the claims of a paper, or of all, about a model on n inputs."""
+    """One call of `workbench.claims`: the claims of a paper, or of all, about a model on n inputs."""
 
     paper: str | None
     model: str
@@ -48,7 +48,7 @@ QUESTIONS = (
     Question("chen2023", "bundled:digits-primal", "bundled:digits", 25),
     Question("abdullaev2025", "bundled:digits-bilateral-boost", "bundled:digits", 25),
 )
-"""What is on record: what the notebook `claims` asks for by default."""
+"""The recorded calls: the defaults of the notebook `claims`."""
 
 
 def measured_claims(
@@ -141,7 +141,7 @@ def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame 
 
 
 def _stated(paper: str | None) -> pd.DataFrame:
-    """The claims about a model at hand, as `workbench.claims` takes them."""
+    """Return the claims about a model at hand, as `workbench.claims` takes them."""
     stated = stated_claims(paper)
     return stated[~stated["analysis"].isin(RECORDED)]
 
@@ -171,10 +171,10 @@ def _weights_sha256(spec: str, checkpoint: str | None) -> str:
 
 
 def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str, Any]:
-    """Measure all `QUESTIONS`, and write ``data/records/claims`` in place of what is there.
+    """Measure all `QUESTIONS` and replace ``data/records/claims``.
 
-    Unfinished work lies in `work` until then; `workers` questions are answered at a time, on one thread each. Raises
-    MissingResource where a model is not on this machine.
+    Unfinished work is kept in `work`; `workers` questions run in parallel, on one thread each. Raises MissingResource
+    if a model is not on this machine.
     """
     from joblib import Parallel, delayed
 
@@ -195,7 +195,7 @@ def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str,
 
 
 def _answer(question: Question, work: Path) -> tuple[Path, Path]:
-    """One question on one thread, unless the same one lies answered in `work`: files of rows and of their origin."""
+    """Answer one question on one thread unless `work` has its answer; return files of rows and of their origin."""
     import torch
 
     from workbench.models.loading import load

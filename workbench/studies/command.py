@@ -1,6 +1,6 @@
 """The command ``workbench study``: training, evaluation, the cost of attention, recorded verdicts, committed records.
 
-It joins the command line as a plug-in, through the entry point ``workbench.commands``.
+It is a plug-in of the command line, through the entry point ``workbench.commands``.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def efficiency(
 
 
 def _exponent_rows(fitted: Any, printed: Any) -> list[dict[str, Any]]:
-    """Fitted exponents as the printed table shows them: what is counted and published beside what is measured."""
+    """Return rows of the printed table: measured exponents with the counted and published ones."""
     keys = ["sweep", "operator", "metric"]
     counted = fitted[fitted["source"] == "counted"].set_index([*keys, "condition"])["value"]
     published = printed.set_index(keys)["value"]
@@ -333,7 +333,7 @@ def records() -> None:
 
 
 def _into(work: str) -> Any:
-    """Where a record goes, and where what is unfinished lies meanwhile."""
+    """Add the options for a record's folder and its folder of unfinished work."""
 
     def decorate(command: Any) -> Any:
         command = restart_option(command)
@@ -354,7 +354,7 @@ def _data(out: str | None) -> Path:
 
 
 def begin_anew(folder: str | os.PathLike[str] | None) -> None:
-    """Move a folder aside, and say where it is now."""
+    """Move a folder aside and print its new path."""
     from workbench.core.store import set_aside
 
     moved = None if folder is None else set_aside(folder)

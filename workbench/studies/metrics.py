@@ -1,4 +1,4 @@
-"""Metrics that no analysis measures: of evaluations, sparse components and costs."""
+"""Metrics of evaluations, sparse components and costs, which no analysis measures."""
 
 from __future__ import annotations
 
@@ -189,4 +189,4 @@ _METRICS = (
     ),
 )
 TABLE = {metric.name: metric for metric in _METRICS}
-"""What the entry point ``workbench.metrics`` of this package names."""
+"""Value of this package's entry point ``workbench.metrics``."""

@@ -1,7 +1,7 @@
-"""Means and differences over every committed training seed: what a figure of the records compares mechanisms by.
+"""Means and differences over every committed training seed, for comparing mechanisms.
 
-docs/papers/verdicts.md says which seeds answer: the confirmatory ones where all of them are on record of the models
-that are compared, otherwise the exploratory ones. Figures and `claims_from_records` use the same differences.
+docs/papers/verdicts.md defines which seeds count: the confirmatory ones if all of them are on record for the models
+compared, otherwise the exploratory ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The seeds of training: those whose results have been seen, and those that were fixed before any of them was trained.
+"""The training seeds: exploratory ones, and confirmatory ones fixed before any of them was trained.
 
-docs/papers/verdicts.md says what each may be used for; `workbench.papers.verdicts.evidence` decides by it.
+docs/papers/verdicts.md defines their use; `workbench.papers.verdicts.evidence` applies it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 CONFIRMED, EXPLORED = "confirmatory", "exploratory"
 """The two kinds of seed, as the column ``seed_kind`` of `workbench.studies.records.recorded` names them."""
 SEEDS = (0, 1, 2)
-"""Of the bundled models; what they show has been seen, so it is exploratory."""
+"""Seeds of the bundled models; their results were seen, so they are exploratory."""
 _COMPARED = {
     "digits": ("rpc-sym", "softmax-sym", "bilateral", "softmax-boost", "bilateral-boost", "vit", "primal", "tssa",
                "tost", "xcit", "tost-ista", "tost-text", "scaled-free", "scaled-alpha"),
@@ -16,7 +16,7 @@ _COMPARED = {
     "prose": ("softmax", "softmax-sym", "rpc-sym", "bilateral-boost", "primal-causal", "tssa-causal", "tost"),
 }  # fmt: skip
 SEEN_DATA = ("chirp",)
-"""Embedded data whose scores had been seen before a claim about them was stated: what they show is exploratory."""
+"""Embedded data whose scores were seen before a claim about them was stated, so they are exploratory."""
 CONFIRMATORY: dict[str, tuple[int, ...]] = {
     f"{task}-{name}": (1907, 1912, 1931, 1949, 1973)[: 5 if task == "digits" else 3]
     for task, names in _COMPARED.items()

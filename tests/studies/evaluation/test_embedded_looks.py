@@ -54,7 +54,7 @@ def classifier(small, tmp_path_factory):
 
 def test_scenes_are_clean_and_corrupted_with_the_masks_of_their_own_and_of_another(segmenter):
     scenes = embedded_scenes("mosaics", segmenter, n=N, corruption="gaussian-noise", severity=2)
-    clean, corrupted = scenes.given["clean"], scenes.given["corrupted"]
+    clean, corrupted = scenes.inputs["clean"], scenes.inputs["corrupted"]
     assert clean.ids == corrupted.ids
     assert (clean.spec, clean.n) == ("embedded:mosaics, clean", N)
     own = np.abs(np.stack(clean.images).astype(float) - np.stack(corrupted.images)).mean((1, 2, 3))
@@ -88,12 +88,12 @@ def test_scenes_are_clean_and_corrupted_with_the_masks_of_their_own_and_of_anoth
 
 def test_runs_are_measured_one_after_the_other_and_say_their_condition(segmenter):
     scenes = embedded_scenes("mosaics", segmenter, n=N, corruption="gaussian-noise", severity=2)
-    runs = [(words, segmenter, given) for words, given in scenes.given.items()]
+    runs = [(words, segmenter, given) for words, given in scenes.inputs.items()]
     found = entropy_and_cosine(runs, layers="0,1", seed=0, null_samples=2)
     parts = found[["metric", "condition", "attention"]].drop_duplicates().to_numpy().tolist()
     metrics = ("attention_entropy_share", "token_cosine")
-    assert parts == [[metric, words, "softmax"] for metric in metrics for words in scenes.given]
-    asked = {"model": segmenter, "inputs": scenes.given["corrupted"], "layers": "0,1", "seed": 0}
+    assert parts == [[metric, words, "softmax"] for metric in metrics for words in scenes.inputs]
+    asked = {"model": segmenter, "inputs": scenes.inputs["corrupted"], "layers": "0,1", "seed": 0}
     plain = workbench.analyze("token-similarity", null_samples=2, **asked)
     alone = found[(found["metric"] == "token_cosine") & (found["condition"] == "corrupted")]
     expected = plain[plain["metric"] == "token_cosine"]
@@ -127,14 +127,14 @@ def test_means_are_named_in_the_order_of_the_frame():
 
 def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classifier):
     passages = embedded_passages(classifier, 0.3, n=N)
-    assert [*passages.given] == ["clean", "swapped"]
+    assert [*passages.inputs] == ["clean", "swapped"]
     new = passages.swapped
     characters = classifier.meta["preprocessing"]["characters"]
     letter = characters.index("A") + 2  # behind padding and unknown
-    assert (passages.given["swapped"]["input_ids"][new] == letter).all()
+    assert (passages.inputs["swapped"]["input_ids"][new] == letter).all()
     frame = attention_on_swapped([classifier], passages)
     assert set(frame["mechanism"]) == {"softmax-sym"}
-    batch = passages.given["swapped"]
+    batch = passages.inputs["swapped"]
     attn = workbench.capture(classifier, batch, layers=[1], sites=["attn"])[1].attn.double()
     number, head = 1, 2
     real = int(batch.get("attention_mask", torch.ones_like(batch["input_ids"]))[number].sum())

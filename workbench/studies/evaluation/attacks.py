@@ -1,6 +1,6 @@
-"""Attacks on a classifier of pixels: one signature over the Adversarial Robustness Toolbox and our own SPSA.
+"""Attacks on a classifier of pixels: one signature for the Adversarial Robustness Toolbox and our SPSA.
 
-Each takes (model, pixels, targets, budget) and gives images in [0, 1] within the budget. Budgets are the largest
+Each takes (model, pixels, targets, budget) and returns images in [0, 1] within the budget. Budgets are the largest
 change of a pixel (L∞), for ``carlini_wagner`` the Euclidean norm of the change (L2).
 """
 
@@ -25,14 +25,14 @@ Targets = Int[Tensor, " n"]
 
 
 def noise(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *, seed: int = 0) -> Pixels:
-    """A point drawn uniformly from the budget: the weakest attack."""
+    """Draw a point uniformly within the budget: the weakest attack."""
     del model, targets
     drawn = torch.rand(pixels.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
     return (pixels + epsilon * drawn.to(pixels)).clamp(0, 1)
 
 
 def fgsm(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *, seed: int = 0) -> Pixels:
-    """One step of size `epsilon` along the sign of the gradient (Goodfellow et al. 2015)."""
+    """Take one step of size `epsilon` along the sign of the gradient (Goodfellow et al. 2015)."""
     art = _toolbox()
 
     def attack(estimator: Any) -> Any:
@@ -52,11 +52,11 @@ def pgd(
     restarts: int = 0,
     seed: int = 0,
 ) -> Pixels:
-    """`steps` of size `step_size` · `epsilon`, each back into the budget (Madry et al. 2018); starts at the image.
+    """Take `steps` of size `step_size` · `epsilon`, each projected to the budget, from the image (Madry et al. 2018).
 
-    With `restarts` it starts at that many random points of the budget instead, and keeps the worst image found.
-    teo2024 prints a step of 0.15 beside a budget of 1/255; the library it used (CleverHans) refuses a step
-    above the budget, so the step is read as a share of it.
+    With `restarts` it starts at that number of random points instead, and keeps the worst image. teo2024 prints a step
+    of 0.15 with a budget of 1/255; its library (CleverHans) rejects a step above the budget, so the step is taken as a
+    share of it.
     """
     art = _toolbox()
 
@@ -84,12 +84,12 @@ def spsa(
     samples: int = 16,
     seed: int = 0,
 ) -> Pixels:
-    """Black box: gradients estimated from logits; see :mod:`workbench.studies.evaluation.spsa`."""
+    """Attack with gradients estimated from logits (black box); see :mod:`workbench.studies.evaluation.spsa`."""
     device = next(model.parameters()).device
-    found = estimate_and_climb(
+    adversarial = estimate_and_climb(
         model, pixels.to(device), targets.to(device), epsilon, steps=steps, samples=samples, seed=seed
     )
-    return found.cpu()
+    return adversarial.cpu()
 
 
 def square(
@@ -101,7 +101,7 @@ def square(
     queries: int = 250,
     seed: int = 0,
 ) -> Pixels:
-    """Black box: random search over squares (Andriushchenko et al. 2020), `queries` of them per image."""
+    """Search squares at random (black box; Andriushchenko et al. 2020), with `queries` per image."""
     art = _toolbox()
     height, width = pixels.shape[2:]
     # The toolbox needs a first square smaller than the image; 0.8 is the published share of its area.
@@ -126,10 +126,10 @@ def autoattack(
     queries: int = 250,
     seed: int = 0,
 ) -> Pixels:
-    """The worst of Auto-PGD on the cross-entropy, Auto-PGD on the logit-ratio, and Square (Croce & Hein 2020).
+    """Return the worst of Auto-PGD on the cross-entropy, Auto-PGD on the logit ratio, and Square (Croce & Hein 2020).
 
-    Each attacks the images that the ones before left right. The published ensemble also has FAB, and runs the
-    logit ratio against nine targets and Square with 5000 queries.
+    Each attacks the images still classified correctly. The published ensemble also has FAB, and runs the logit ratio
+    against nine targets and Square with 5000 queries.
     """
     art = _toolbox()
 
@@ -148,16 +148,18 @@ def autoattack(
     classes = model(pixels[:1].to(next(model.parameters()).device)).shape[1]
     # The logit ratio divides by the gap to the third-largest logit.
     losses = ("cross_entropy", "difference_logits_ratio") if classes > 2 else ("cross_entropy",)
-    found = pixels.clone()
+    adversarial = pixels.clone()
     for loss in (*losses, None):
-        left = _right(model, found, targets)
+        left = _right(model, adversarial, targets)
         if not left.any():
             break
         if loss is None:
-            found[left] = square(model, pixels[left], targets[left], epsilon, queries=queries, seed=seed)
+            adversarial[left] = square(
+                model, pixels[left], targets[left], epsilon, queries=queries, seed=seed
+            )
         else:
-            found[left] = _perturb(climbing(loss), model, pixels[left], targets[left], seed)
-    return found
+            adversarial[left] = _perturb(climbing(loss), model, pixels[left], targets[left], seed)
+    return adversarial
 
 
 def carlini_wagner(
@@ -169,9 +171,9 @@ def carlini_wagner(
     searches: int = 3,
     seed: int = 0,
 ) -> Pixels:
-    """The nearest misclassified image found, in Euclidean norm (Carlini & Wagner 2017); the image itself if none.
+    """Return the nearest misclassified image, in Euclidean norm (Carlini & Wagner 2017); the image itself if none.
 
-    `searches` are the values of the trade-off constant tried for each image, with `steps` of descent each.
+    `searches` is the number of trade-off constants tried for each image, with `steps` of descent each.
     """
     art = _toolbox()
 
@@ -180,9 +182,9 @@ def carlini_wagner(
             estimator, max_iter=steps, binary_search_steps=searches, batch_size=BATCH, verbose=False
         )
 
-    found = _perturb(attack, model, pixels, targets, seed)
+    adversarial = _perturb(attack, model, pixels, targets, seed)
     # The search goes through tanh, which moves also the images it gives up on by rounding.
-    return torch.where(_right(model, found, targets)[:, None, None, None], pixels, found)
+    return torch.where(_right(model, adversarial, targets)[:, None, None, None], pixels, adversarial)
 
 
 @torch.no_grad()
@@ -206,8 +208,8 @@ def _perturb(make: Any, model: nn.Module, pixels: Pixels, targets: Targets, seed
         device_type="cpu" if device.type == "cpu" else "gpu",
     )
     with _seeded(seed):
-        found = make(estimator).generate(pixels.numpy().astype(np.float32), y=targets.numpy())
-    return torch.from_numpy(found).to(pixels.dtype)
+        adversarial = make(estimator).generate(pixels.numpy().astype(np.float32), y=targets.numpy())
+    return torch.from_numpy(adversarial).to(pixels.dtype)
 
 
 def _toolbox() -> Any:
@@ -222,7 +224,7 @@ def _toolbox() -> Any:
 
 @contextmanager
 def _seeded(seed: int) -> Generator[None]:
-    """The toolbox draws from the global generators; they are as before at the end."""
+    """Seed the global generators, which the toolbox uses, and restore them at the end."""
     before = np.random.get_state()  # noqa: NPY002 - the toolbox's generator, not ours
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""Contaminated images, and whether RPC-Attention's sparse part lies where they are contaminated (teo2024 §3).
+"""Contaminate images, and test whether RPC-Attention's sparse part marks the contamination (teo2024 §3).
 
-A block of patches at a known random place is damaged and the rest of the image left alone. If attention by principal
-attention pursuit is robust because S takes up corruption, ‖S_j‖ must be larger on these patches than on others, and
-larger than on the same patches of the clean image.
+A block of patches at a known random position is changed, the rest of the image is not. If principal attention pursuit
+is robust because S absorbs corruption, ‖S_j‖ must be larger on these patches than on others, and larger than on the
+same patches of the clean image.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BATCH = 32
 EPSILON = 0.3
-"""Of the attack: as much as a stroke of a digit differs from its neighbours."""
+"""Budget of the attack: the difference between a digit's stroke and its neighbours."""
 
 
 def _noise(pixels: Tensor, source: torch.Generator) -> Tensor:
@@ -63,7 +63,7 @@ of the model's own loss, of size `EPSILON`."""
 
 @dataclass
 class Contaminated:
-    """Images before and after a block of their patches was contaminated; a slice holds fewer of them."""
+    """Images before and after the contamination of a block of patches; a slice holds some of them."""
 
     kind: str
     clean: Images = field(repr=False)
@@ -78,19 +78,19 @@ class Contaminated:
         return len(self.clean)
 
     def __getitem__(self, chosen: slice) -> Contaminated:
-        whole = self.clean
+        images = self.clean
         clean = replace(
-            whole, pixels=whole.pixels[chosen], targets=whole.targets[chosen], ids=whole.ids[chosen]
+            images, pixels=images.pixels[chosen], targets=images.targets[chosen], ids=images.ids[chosen]
         )
         return replace(self, clean=clean, pixels=self.pixels[chosen], marked=self.marked[chosen])
 
     def images(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Clean and contaminated images as people see them, (height, width, channel) from 0 to 1."""
+        """Return clean and contaminated images for display, (height, width, channel) from 0 to 1."""
         clean, after = (list(part.permute(0, 2, 3, 1).numpy()) for part in (self.clean.pixels, self.pixels))
         return clean, after
 
     def accuracies(self) -> tuple[float, float]:
-        """Share of the clean and of the contaminated images that the model classifies correctly."""
+        """Return the model's accuracy on the clean and on the contaminated images."""
         clean, after = (
             float(hits(self.classifier.logits(part), self.clean.targets, 1).double().mean())
             for part in (self.clean.pixels, self.pixels)
@@ -101,12 +101,12 @@ class Contaminated:
 def contaminate(
     model: LoadedModel, inputs: str, kind: str, *, n: int = 25, seed: int = 0, side: int = 3
 ) -> Contaminated:
-    """`n` images of `inputs` with a block of side × side patches contaminated, at a random place of each.
+    """Contaminate a block of side × side patches at a random position in `n` images of `inputs`.
 
-    The place depends on the image's name and the seed, not on the kind, and the block lies on whole patches. Raises
-    UnknownName for a kind that is not in `CONTAMINATIONS`, InputError for a model without a grid of patches or a
-    block that leaves none of it clean, MissingResource for ``fgsm`` without the attack library, and what
-    `workbench.inputs` raises.
+    The position depends on the image's name and the seed, not on the kind; the block covers complete patches. Raises
+    UnknownName for a kind that is not in `CONTAMINATIONS`, InputError for a model without a grid of patches or a block
+    that covers it completely, MissingResource for ``fgsm`` without the attack library, and the errors of
+    `workbench.inputs`.
     """
     from workbench.captures.tokens import token_info
 
@@ -124,8 +124,8 @@ def contaminate(
     marked = torch.zeros(len(clean), *grid, dtype=torch.bool)
     drawn = clean.pixels.clone()
     for number, name in enumerate(clean.ids):
-        place = null_distributions.generator(seed, name, "place")
-        row, column = (int(torch.randint(size - side + 1, (1,), generator=place)) for size in grid)
+        generator = null_distributions.generator(seed, name, "place")
+        row, column = (int(torch.randint(size - side + 1, (1,), generator=generator)) for size in grid)
         marked[number, row : row + side, column : column + side] = True
         if kind in _DRAWN:
             drawn[number] = _DRAWN[kind](clean.pixels[number], null_distributions.generator(seed, name, kind))
@@ -148,15 +148,14 @@ def contamination_frame(
     seed: int = 0,
     pursuit: bool = True,
 ) -> pd.DataFrame:
-    """Whether S marks the contaminated patches, layer by layer, in means as `workbench.analyze` gives them.
+    """Measure layer by layer how well S marks the contaminated patches, in means as from `workbench.analyze`.
 
     ``contamination_auc`` and ``contamination_share`` for the candidates of
-    `workbench.analyses.robust_components.contamination_scores`, with their level when the marks are permuted
-    over the patches (``null_samples``, 0 for none); and what the analysis robust-components measures, for the ``clean``
-    and the ``contaminated`` images in the column ``candidate``. The column ``contamination`` names the kind.
+    `workbench.analyses.robust_components.contamination_scores`, with their null of marks permuted over the patches
+    (``null_samples``, 0 for none); and the metrics of robust-components for ``clean`` and ``contaminated`` images, in
+    the column ``candidate``. The column ``contamination`` names the kind.
 
-    ``frame.attrs["notes"]`` says how the contamination moves the model's accuracy. Raises InputError for a model
-    none of whose layers performs a pursuit.
+    ``frame.attrs["notes"]`` has the model's accuracy before and after. Raises InputError for a model without a pursuit.
     """
     if null_samples < 0 or null_samples == 1:
         raise InputError(f"null_samples is 0 or a whole number from 2 up, got {null_samples}")
@@ -203,25 +202,25 @@ def contamination_frame(
 
 
 def contamination_findings(frame: pd.DataFrame) -> list[str]:
-    """Whether S tells the contaminated patches, kind by kind and over all: AUC with intervals, means over inputs.
+    """State whether S detects the contaminated patches, by kind and overall: AUC with intervals, means over inputs.
 
     Args:
         frame: results of `contamination_frame`, of one model; several kinds joined.
     """
-    whole = frame[frame["layer"].isna() & frame["head"].isna() & frame["input"].notna()]
+    means = frame[frame["layer"].isna() & frame["head"].isna() & frame["input"].notna()]
     sentences, gains = [], []
-    for kind, rows in whole.groupby("contamination", sort=False):
+    for kind, rows in means.groupby("contamination", sort=False):
         each = rows.pivot_table(index="input", columns=["metric", "candidate"], values="value")
         auc, share = each["contamination_auc"], each["contamination_share", "sparse"]
         gains.append(auc["sparse"] - auc["clean"])
-        own, before, more, over_keys, changed = (
+        sparse_auc, clean_auc, more, over_keys, changed = (
             mean_interval(values).words(".3f")
             for values in (auc["sparse"], auc["clean"], gains[-1], auc["sparse"] - auc["keys"], auc["change"])
         )
         sentences.append(
-            f"{kind}: ‖S_j‖ tells the contaminated patches with an AUC of {own}, the same places of the clean image "
-            f"with {before}, a gain of {more}; over the keys' distance from their mean a gain of {over_keys}; the "
-            f"change of S has {changed}; mean over {len(each)} inputs with its 95 % CI"
+            f"{kind}: ‖S_j‖ tells the contaminated patches with an AUC of {sparse_auc}, the same places of the clean "
+            f"image with {clean_auc}, a gain of {more}; over the keys' distance from their mean a gain of {over_keys}; "
+            f"the change of S has {changed}; mean over {len(each)} inputs with its 95 % CI"
             f"{_beside_permuted(frame, str(kind))}; {share.mean():.1%} of the energy of S lies there."
         )
     gain = mean_interval(sum(gains) / len(gains))
@@ -233,7 +232,7 @@ def contamination_findings(frame: pd.DataFrame) -> list[str]:
 
 
 def _beside_permuted(frame: pd.DataFrame, kind: str) -> str:
-    """The range of the null with permuted patches for the AUC of S, mean over inputs and layers."""
+    """Return the range of the permutation null of the AUC of S, mean over inputs and layers."""
     level = frame[frame[["input", "layer", "head"]].isna().all(axis=1) & (frame["contamination"] == kind)]
     rows = level[(level["metric"] == "contamination_auc") & (level["candidate"] == "sparse")]
     if rows.empty or rows["null_low"].isna().all():
@@ -245,7 +244,7 @@ def _beside_permuted(frame: pd.DataFrame, kind: str) -> str:
 def _layers(
     model: LoadedModel, images: Contaminated, layers: Numbers, seed: int, counts: Counts
 ) -> tuple[list[Layer], list[Layer]]:
-    """The layers of both captures, clean and contaminated, in order."""
+    """Return the layers of both captures, clean and contaminated, in order."""
 
     def of(pixels: Tensor) -> list[Layer]:
         captured: Capture = capture(model, images.classifier.prepared(pixels), layers=layers, sites=("k",))
@@ -266,7 +265,7 @@ IMAGES = ("clean", "contaminated", "change")
 
 @dataclass
 class SparseMaps:
-    """‖S_j‖ of every patch on its grid: of the clean image, the contaminated one, and of S's change between them."""
+    """‖S_j‖ of every patch on its grid: of the clean image, the contaminated one, and of the change of S."""
 
     values: Float[Tensor, "image input row column"]
     """In the order of `IMAGES`; the change is ‖S_j − S_j before‖."""
@@ -279,7 +278,7 @@ class SparseMaps:
     provenance: dict[str, Any]
 
     def frame(self) -> pd.DataFrame:
-        """One row per number: model, layer, contamination, image, input, row, column, marked, value."""
+        """Return one row per number: model, layer, contamination, image, input, row, column, marked, value."""
         axes = [IMAGES, self.ids, *map(range, self.values.shape[2:])]
         names = ["image", "input", "row", "column"]
         rows = pd.MultiIndex.from_product(axes, names=names).to_frame(index=False)
@@ -292,9 +291,9 @@ class SparseMaps:
 
 
 def sparse_maps(model: LoadedModel, images: Contaminated, layer: int | None = None) -> SparseMaps:
-    """‖S_j‖ over all heads, patch by patch, in one layer: unless given, the first that performs a pursuit.
+    """Return ‖S_j‖ over all heads by patch, in one layer; by default the first with a pursuit.
 
-    Raises InputError where the layer performs none.
+    Raises InputError if the layer performs none.
     """
     pairs = zip(*_layers(model, images, layer, 0, Counts()), strict=True)
     split = [(before, after) for before, after in pairs if "sparse" in after.record.extra]

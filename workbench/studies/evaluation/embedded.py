@@ -1,4 +1,4 @@
-"""What the models trained on embedded tasks undergo for the record, beside the test set as it is."""
+"""Evaluate models trained on embedded tasks under perturbations, for the record."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from workbench.studies.training.feeding import pad_together
 
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
 IMAGES = {("images", "pgd"): 100}
-"""How many test images, where not all: FAN takes its twenty steps as the models of digits do."""
+"""Number of test images if not all: FAN takes PGD's twenty steps on 100, as the models of digits do."""
 BUDGETS = dict.fromkeys([("images", "fgsm"), ("images", "pgd")], (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.02))
-"""Budgets where they are not the protocol's own, which leave nothing of FAN under PGD (docs/papers/verdicts.md)."""
+"""Budgets that replace the protocol's, under which PGD reduces FAN to zero (docs/papers/verdicts.md)."""
 INPUTS_OF_TASK = {"images": PHOTO_CUTS}
-"""Where a checkpoint does not say its test set: the embedded cuts are those of the task ``photos``."""
+"""Test set of checkpoints that do not name theirs: the embedded cuts are those of the task ``photos``."""
 
 
 def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
-    """``split`` (the protocol, with its budget), ``metric`` and ``value`` of a checkpoint under what its task has.
+    """Return ``split`` (protocol and budget), ``metric`` and ``value`` of a checkpoint under its task's protocols.
 
     Corruptions are the mean over types and severities.
     """
@@ -33,7 +33,7 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
         return swapped(checkpoint)
     rows: list[dict[str, Any]] = []
     for protocol in PROTOCOLS_OF_TASK.get(task, ()):
-        found = evaluate(
+        evaluation = evaluate(
             f"file:{checkpoint}",
             protocol,
             INPUTS_OF_TASK.get(task),
@@ -41,8 +41,8 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
             epsilons=BUDGETS.get((task, protocol)),
         )
         if protocol == "corruptions":
-            found = found[found["kind"].isna()]
-        for row in found.to_dict("records"):
+            evaluation = evaluation[evaluation["kind"].isna()]
+        for row in evaluation.to_dict("records"):
             budget = "" if pd.isna(row["epsilon"]) else f" {row['epsilon']:g}"
             rows.append({"split": protocol + budget, "metric": row["metric"], "value": row["value"]})
     return pd.DataFrame(rows, columns=["split", "metric", "value"])
@@ -50,7 +50,7 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
 
 @torch.no_grad()
 def swapped(checkpoint: Path, shares: Sequence[float] = (0.0, 0.05, 0.1, 0.2)) -> pd.DataFrame:
-    """Accuracy of a classifier of passages on its test set, a share of the words replaced (teo2024 App. A.4)."""
+    """Return a passage classifier's test accuracy with a share of the words replaced (teo2024 App. A.4)."""
     module, about = restore(checkpoint)
     task = passages_of(about)
     rows = []

@@ -1,4 +1,4 @@
-"""Test passages of an embedded task with some of their words swapped, and the attention that these words get."""
+"""Swap words in the test passages of an embedded task, and measure attention on the swapped words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workbench.studies.training.tasks.passages import decoded, encoded
 
 
 def passages_of(about: Mapping[str, Any]) -> Task:
-    """The task ``passages`` that a checkpoint was trained on, in its characters, with one passage for training."""
+    """Load the task ``passages`` of a checkpoint, with its characters and one training passage."""
     read = about["preprocessing"]
     return load_task(
         "passages",
@@ -41,13 +41,13 @@ def passages_of(about: Mapping[str, Any]) -> Task:
 def swapped_passages(
     task: Task, share: float
 ) -> Iterator[tuple[Int[Tensor, " token"], int, Bool[Tensor, " token"]]]:
-    """The test passages of a task ``passages``, a share of the words replaced: ids, class, and which tokens are new.
+    """Yield ids, class and swapped tokens of the test passages of a task, with a share of their words replaced.
 
-    The same words at every call, and with a larger share these and more.
+    The replaced words are the same at every call; a larger share includes those of a smaller one.
     """
     characters, context = task.preprocessing["characters"], task.preprocessing["context"]
-    held: Any = task.test  # `Sequences`
-    for number, (ids, target) in enumerate(zip(held.sequences, held.targets, strict=True)):
+    test_set: Any = task.test  # `Sequences`
+    for number, (ids, target) in enumerate(zip(test_set.sequences, test_set.targets, strict=True)):
         draw = np.random.default_rng(derived_seed(0, str(number)))
         changed = swap_words(decoded(ids, characters), share, draw)
         ids = torch.from_numpy(encoded(changed.text, characters, context).astype(np.int64))
@@ -56,41 +56,41 @@ def swapped_passages(
 
 @dataclass(frozen=True)
 class EmbeddedPassages:
-    """Some test passages, as they are and with a share of their words swapped, in the same order."""
+    """Some test passages, original and with a share of words swapped, in the same order."""
 
-    given: dict[str, dict[str, Tensor]]
-    """What the model takes: the "clean" passages and the same "swapped"."""
+    inputs: dict[str, dict[str, Tensor]]
+    """Inputs of the model: the "clean" passages and the same ones "swapped"."""
     swapped: Bool[Tensor, "batch token"]
-    """Which tokens of the swapped ones are of words put in the place of others."""
+    """Which tokens of the swapped passages belong to replaced words."""
     targets: Int[Tensor, " batch"]
 
 
 def embedded_passages(model: LoadedModel, swapped: float, *, n: int) -> EmbeddedPassages:
-    """``n`` test passages, spread over all, of the embedded data that a classifier of passages was trained on.
+    """Return ``n`` evenly spaced test passages of the embedded data that a classifier was trained on.
 
     ``swapped`` is the share of words that is swapped.
     """
     assert model.meta is not None  # it was trained here
     task = passages_of(model.meta)
-    given, new, targets = {}, torch.empty(0), torch.empty(0)
+    batches, new, targets = {}, torch.empty(0), torch.empty(0)
     for words, share in {"clean": 0.0, "swapped": swapped}.items():
         every = [*swapped_passages(task, share)]
         chosen = [every[number] for number in spread(len(every), n)]
-        given[words], targets = pad_together([(ids, target) for ids, target, _ in chosen], "input_ids")
+        batches[words], targets = pad_together([(ids, target) for ids, target, _ in chosen], "input_ids")
         new = torch.nn.utils.rnn.pad_sequence([new for *_, new in chosen], batch_first=True)
-    return EmbeddedPassages(given, new, targets)
+    return EmbeddedPassages(batches, new, targets)
 
 
 def attention_on_swapped(models: Iterable[LoadedModel], passages: EmbeddedPassages) -> pd.DataFrame:
-    """Share of a head's attention on swapped words, mean over queries that see some; beside it the null distribution.
+    """Return the share of a head's attention on swapped words, mean over queries that see some, with its null.
 
     Columns mechanism (the attention of a model), input, layer, head, metric "swapped_share", value, null
-    ("permutation": the weights of a query among the keys that it sees), null_mean, null_low, null_high; without input
-    and head the mean of a layer, whose null is narrower: each head of each input is permuted by itself.
+    ("permutation": the weights of a query among its visible keys), null_mean, null_low, null_high. Rows without input
+    and head are means of a layer; their null is narrower because each head of each input is permuted independently.
 
-    Raises what `by_attention` raises.
+    Raises the errors of `by_attention`.
     """
-    batch, new = passages.given["swapped"], passages.swapped
+    batch, new = passages.inputs["swapped"], passages.swapped
     count = new.shape[1]
     real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
     before = torch.ones(count, count, dtype=torch.bool).tril()
@@ -103,13 +103,13 @@ def attention_on_swapped(models: Iterable[LoadedModel], passages: EmbeddedPassag
         for layer in capture(model, batch, sites=["attn"]):
             assert layer.attn is not None  # of a language model every layer has one
             maps = Maps(layer.attn, before, real)
-            found = pattern_scores(maps, {"swapped": swapped_keys})["swapped"]
-            for place in np.ndindex(*found.value.shape):
+            shares = pattern_scores(maps, {"swapped": swapped_keys})["swapped"]
+            for index in np.ndindex(*shares.value.shape):
                 null = {
-                    f"null_{part}": float(getattr(found.null, part)[place])
+                    f"null_{part}": float(getattr(shares.null, part)[index])
                     for part in ("mean", "low", "high")
                 }
-                one = {"mechanism": name, "input": str(place[0]), "layer": layer.index, "head": place[1]}
-                rows.append({**one, "value": float(found.value[place]), **null})
+                row = {"mechanism": name, "input": str(index[0]), "layer": layer.index, "head": index[1]}
+                rows.append({**row, "value": float(shares.value[index]), **null})
     single = pd.DataFrame(rows).dropna(subset="value").assign(metric="swapped_share", null="permutation")
     return with_means(single, ["mechanism", "layer"])

@@ -1,4 +1,4 @@
-"""Test images of an embedded segmentation, clean and corrupted, with their masks, and what models make of them."""
+"""Load test images of an embedded segmentation, clean and corrupted, with masks and models' predictions."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED
 
 @dataclass(frozen=True)
 class EmbeddedScenes:
-    """Some test images of an embedded segmentation; the folders of masks are there as long as this is."""
+    """Some test images of an embedded segmentation; its folders of masks exist as long as the object."""
 
-    given: dict[str, Inputs]
-    """The "clean" images and the same "corrupted", in the same order."""
+    inputs: dict[str, Inputs]
+    """The "clean" images and the same ones "corrupted", in the same order."""
     truth: list[np.ndarray]
     """(height, width) classes of the pixels of each, from 0."""
     masks: str
-    """The folder of masks, as analyses take it."""
+    """The folder of masks, for analyses."""
     other_masks: str
-    """One in which every image has the mask of another: what only the place of patches decides is the same there."""
+    """A folder with another image's mask for each image: the control for the position of patches."""
     _folder: tempfile.TemporaryDirectory = field(repr=False)
 
     @property
     def images(self) -> dict[str, list[np.ndarray]]:
-        """(height, width, 3) pixels of each image by condition, for people."""
-        return {words: batch.images or [] for words, batch in self.given.items()}
+        """Return (height, width, 3) pixels of each image by condition, for display."""
+        return {words: batch.images or [] for words, batch in self.inputs.items()}
 
 
 def embedded_scenes(
     data: str, model: LoadedModel, *, n: int, corruption: str, severity: int, seed: int = 0
 ) -> EmbeddedScenes:
-    """``n`` test images of the embedded segmentation ``data``, for a model that was trained on it.
+    """Return ``n`` test images of the embedded segmentation ``data``, for a model trained on it.
 
-    Raises what `workbench.inputs` and `workbench.data.corruptions.corrupt` raise, and KeyError for other data.
+    Raises the errors of `workbench.inputs` and `workbench.data.corruptions.corrupt`, and KeyError for other data.
     """
-    held = tempfile.TemporaryDirectory(prefix="workbench-scenes-")
-    root, entry = Path(held.name), EMBEDDED[data]
+    temporary = tempfile.TemporaryDirectory(prefix="workbench-scenes-")
+    root, entry = Path(temporary.name), EMBEDDED[data]
     entry.write(root, {"train": 0, "test": entry.test}, SEED)
     images, masks = root / "images" / "validation", root / "annotations" / "validation"
     corrupted, others = root / "corrupted", root / "others"
@@ -64,24 +64,25 @@ def embedded_scenes(
             pixels, corruption, severity, np.random.default_rng(derived_seed(seed, corruption, name))
         )
         Image.fromarray(np.round(255 * changed).astype(np.uint8)).save(corrupted / name)
-    given = {
-        words: replace(inputs(f"images:{place}", model, n=n, seed=seed), spec=f"{PREFIX}{data}, {words}")
-        for words, place in (("clean", images), ("corrupted", corrupted))
+    batches = {
+        words: replace(
+            inputs(f"images:{image_folder}", model, n=n, seed=seed), spec=f"{PREFIX}{data}, {words}"
+        )
+        for words, image_folder in (("clean", images), ("corrupted", corrupted))
     }
-    truth = [np.array(Image.open(masks / name)).astype(np.int64) - 1 for name in given["clean"].ids]
-    return EmbeddedScenes(given, truth, str(masks), str(others), held)
+    truth = [np.array(Image.open(masks / name)).astype(np.int64) - 1 for name in batches["clean"].ids]
+    return EmbeddedScenes(batches, truth, str(masks), str(others), temporary)
 
 
 def segment_shares(
     models: Iterable[LoadedModel], scenes: EmbeddedScenes, *, layers: str | None = None, seed: int = 0
 ) -> pd.DataFrame:
-    """Share of a patch's attention that other patches of its segment get, on the clean images.
+    """Return the share of a patch's attention on other patches of its segment, on the clean images.
 
-    Rows of ``pattern_segment`` by image, layer and head as `under_conditions` has them, with its errors; the
-    ``condition`` says whether segments are the image's "own segments", or "another image's segments", which leave what
-    the place of patches explains.
+    Rows of ``pattern_segment`` by image, layer and head as in `under_conditions`, with its errors. The ``condition`` is
+    "own segments", or the control "another image's segments", explained by the position of patches only.
     """
-    models, clean = [*models], scenes.given["clean"]
+    models, clean = [*models], scenes.inputs["clean"]
     segments = {"own segments": scenes.masks, "another image's segments": scenes.other_masks}
     return join_frames(
         [
@@ -98,20 +99,22 @@ def segment_shares(
 def predicted_masks(
     models: Iterable[LoadedModel], scenes: EmbeddedScenes
 ) -> tuple[dict[str, dict[str, list[np.ndarray]]], pd.DataFrame]:
-    """The classes that segmentation models predict, by attention and condition, and the share of pixels that are right.
+    """Return the classes that segmentation models predict, by attention and condition, and the share of correct pixels.
 
     The frame has the columns attention, condition, input, metric (accuracy) and value.
 
-    Raises what `by_attention` raises.
+    Raises the errors of `by_attention`.
     """
     masks, rows = {}, []
     for name, model in by_attention(models).items():
         masks[name] = {
             words: [*model.module(batch.batch).argmax(1).cpu().numpy()]
-            for words, batch in scenes.given.items()
+            for words, batch in scenes.inputs.items()
         }
-        for words, own in masks[name].items():
-            for label, found, true in zip(scenes.given[words].ids, own, scenes.truth, strict=True):
-                right = float((found == true).mean())
+        for words, predictions in masks[name].items():
+            for label, predicted, true in zip(
+                scenes.inputs[words].ids, predictions, scenes.truth, strict=True
+            ):
+                right = float((predicted == true).mean())
                 rows.append({"attention": name, "condition": words, "input": label, "value": right})
     return masks, pd.DataFrame(rows).assign(metric="accuracy")

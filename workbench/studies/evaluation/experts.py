@@ -1,4 +1,4 @@
-"""How a mixture of experts shares the tokens of texts out: how evenly, and whether by what a token is."""
+"""Measure how a mixture of experts distributes tokens: how evenly, and how far the token decides."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workbench.studies.evaluation.conditions import Run, named
 def expert_use(
     model: nn.Module, batch: dict[str, Tensor], *, seed: int = 0, null_samples: int = 20
 ) -> pd.DataFrame:
-    """By layer how the real tokens of a batch are shared out among the experts.
+    """Measure by layer how the real tokens of a batch are distributed among the experts.
 
     Columns ``layer``, ``expert``, ``metric``, ``value``, ``null_mean``, ``null_low``, ``null_high``. ``expert_share``:
-    share of the tokens that an expert takes. ``expert_evenness``: entropy of these shares over log of the number of
-    experts, 1 where all take as many. ``expert_by_token``: mutual information of expert and token (a character) over
-    the entropy of the shares, 1 where the character alone decides; its null has the choices permuted among the tokens,
+    share of the tokens of an expert. ``expert_evenness``: entropy of these shares divided by log of the number of
+    experts, 1 for equal shares. ``expert_by_token``: mutual information of expert and token (a character) divided by
+    the entropy of the shares, 1 if the character decides; its null permutes the choices among the tokens
     ``null_samples`` times (at least once).
 
     Raises `InputError` for a model without a mixture of experts.
@@ -34,8 +34,8 @@ def expert_use(
     experts = [len(part.experts) for part in model.modules() if isinstance(part, SwitchMlp)]
     rows: list[dict[str, Any]] = []
     for layer, (chosen, count) in enumerate(zip(choices, experts, strict=True)):
-        own, tokens = chosen[real], ids[real]
-        shares = torch.bincount(own, minlength=count).double() / len(own)
+        chosen_experts, tokens = chosen[real], ids[real]
+        shares = torch.bincount(chosen_experts, minlength=count).double() / len(chosen_experts)
         spent = float(torch.special.entr(shares).sum())
         rows += [
             {"layer": layer, "expert": expert, "metric": "expert_share", "value": float(share)}
@@ -44,31 +44,33 @@ def expert_use(
         rows.append({"layer": layer, "metric": "expert_evenness", "value": spent / math.log(count)})
         if spent > 0:
             generator = torch.Generator().manual_seed(derived_seed(seed, f"experts of layer {layer}"))
-            orders = [torch.randperm(len(own), generator=generator) for _ in range(null_samples)]
-            null = torch.tensor([information(own[order], tokens) / spent for order in orders]).double()
-            value = information(own, tokens) / spent
+            orders = [torch.randperm(len(chosen_experts), generator=generator) for _ in range(null_samples)]
+            null = torch.tensor(
+                [information(chosen_experts[order], tokens) / spent for order in orders]
+            ).double()
+            value = information(chosen_experts, tokens) / spent
             mean, low, high, _ = map(float, null_of_draws(torch.tensor(value), null))
-            known = {"value": value, "null_mean": mean, "null_low": low, "null_high": high}
-            rows.append({"layer": layer, "metric": "expert_by_token", **known})
+            estimate = {"value": value, "null_mean": mean, "null_low": low, "null_high": high}
+            rows.append({"layer": layer, "metric": "expert_by_token", **estimate})
     columns = ["layer", "expert", "metric", "value", "null_mean", "null_low", "null_high"]
     return pd.DataFrame(rows, columns=columns).astype({"expert": "Int64"})
 
 
 def experts_under_conditions(runs: Iterable[Run], *, seed: int = 0, null_samples: int = 20) -> pd.DataFrame:
-    """`expert_use` of the model of every run on its batch, under one another.
+    """Return `expert_use` of the model of every run on its batch, concatenated.
 
-    The columns ``condition`` and ``attention`` say which run a row is of. Raises what
-    `workbench.studies.evaluation.conditions.named` and `expert_use` raise.
+    The columns ``condition`` and ``attention`` name the run of a row. Raises the errors of
+    `workbench.studies.evaluation.conditions.named` and `expert_use`.
     """
     frames = [
-        expert_use(model.module, given, seed=seed, null_samples=null_samples).assign(**name)
-        for name, model, given in named(runs)
+        expert_use(model.module, inputs, seed=seed, null_samples=null_samples).assign(**name)
+        for name, model, inputs in named(runs)
     ]
     return pd.concat(frames, ignore_index=True)
 
 
 def information(choices: Int[Tensor, " token"], tokens: Int[Tensor, " token"]) -> float:
-    """Mutual information (nats) of two numbers that every token has."""
+    """Return the mutual information (nats) of two numbers per token."""
     first, second = (part.unique(return_inverse=True)[1] for part in (choices, tokens))
     joint = torch.zeros(int(first.max()) + 1, int(second.max()) + 1, dtype=torch.float64)
     joint.index_put_((first, second), torch.ones(len(first), dtype=torch.float64), accumulate=True)
@@ -78,19 +80,19 @@ def information(choices: Int[Tensor, " token"], tokens: Int[Tensor, " token"]) -
 
 
 def expert_findings(use: pd.DataFrame) -> list[str]:
-    """How evenly experts are used by layer, and what of their choice the character tells, beside its null.
+    """State by layer how evenly experts are used, and how much of the choice the character explains, with its null.
 
-    A sentence for each attention and condition of the result of `experts_under_conditions`.
+    One sentence for each attention and condition of the result of `experts_under_conditions`.
     """
     sentences = []
     for _, run in use.groupby(["attention", "condition"], sort=False):
         name, parts = ", ".join(run[["attention", "condition"]].iloc[0]), []
-        for layer, own in run.groupby("layer"):
-            even = own.loc[own["metric"] == "expert_evenness", "value"].iloc[0]
-            known = own[own["metric"] == "expert_by_token"]
+        for layer, layer_rows in run.groupby("layer"):
+            even = layer_rows.loc[layer_rows["metric"] == "expert_evenness", "value"].iloc[0]
+            information_rows = layer_rows[layer_rows["metric"] == "expert_by_token"]
             words = "".join(
                 f", {row.value:.0%} of the choice told by the character (null {row.null_mean:.1%})"
-                for row in known.itertuples()
+                for row in information_rows.itertuples()
             )
             parts.append(f"layer {layer} evenness {even:.2f}{words}")
         sentences.append(f"Experts of {name}: {'; '.join(parts)}.")

@@ -1,8 +1,8 @@
-"""Attention as a filter of a noisy photograph, beside filters made for it (abdullaev2025 §II-C, §III-A).
+"""Attention as a filter of a noisy photograph, compared with image filters (abdullaev2025 §II-C, §III-A).
 
-A part of a photograph gets Gaussian noise. The attention of every layer of a model, which sees the noisy part cut into
-images of its own size, takes weighted means of the noisy patches; identity attention, without a trained weight, does
-the same with pixels and their surroundings; scikit-image's bilateral and non-local-means filters are what it is like.
+A crop of a photograph gets Gaussian noise. The attention of every layer of a model, which sees the crop in tiles of its
+image size, takes weighted means of the noisy patches. Identity attention, without trained weights, does the same with
+pixels and their neighbourhoods. scikit-image's bilateral and non-local-means filters are the reference.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 Image = Float[np.ndarray, "height width channel"]
 TILE = 32
-"""Pixels on a side within which identity attention looks: all pairs of a tile's pixels."""
+"""Side in pixels of the tiles of identity attention, which compares all pairs of a tile's pixels."""
 REACH = 1
-"""Pixels on each side that a pixel's content takes in: 3 × 3 around it."""
+"""Pixels on each side in a pixel's neighbourhood: 3 × 3."""
 _SMALLEST = 16  # pixels: below, scikit-image's filters see the edge more than the image
 # Strengths that are tried for each filter; the clean image chooses. Contents are apart by multiples of the noise.
 _CONTENT = (0.5, 0.7, 1.0, 1.4, 2.0)
@@ -45,20 +45,20 @@ _PLACE = (1.0, 2.0, 3.0, 5.0)
 
 @dataclass
 class Filtered:
-    """A noisy photograph after every filter, and how near each comes to the clean one."""
+    """A noisy photograph after every filter, with the distance to the clean one."""
 
     clean: Image
     images: dict[str, Image]
-    """By name; the first is the noisy one."""
+    """By name; the noisy one is first."""
     rows: list[dict[str, Any]]
     photo: str
     model: str
     provenance: dict[str, Any]
     window: tuple[int, int]
-    """Height and width in pixels of what the model sees at once."""
+    """Height and width in pixels of the model's images."""
 
     def frame(self) -> pd.DataFrame:
-        """One row per filter: model, photo, filter, layer (of the model's attention), settings, psnr (dB)."""
+        """Return one row per filter: model, photo, filter, layer (of the attention), settings, psnr (dB)."""
         frame = pd.DataFrame(self.rows).astype({"layer": "Int64"})
         frame.insert(0, "photo", self.photo)
         frame.insert(0, "model", self.model)
@@ -66,16 +66,16 @@ class Filtered:
         return frame
 
     def findings(self) -> list[str]:
-        """How near attention comes to the clean photograph, beside filters made for it and an even mean."""
+        """State the PSNR after attention, image filters and uniform attention."""
         table = self.frame()
         psnr = table.set_index("filter")["psnr"]
         best = table.loc[table[table["layer"].notna()]["psnr"].idxmax()]
-        made = psnr[["bilateral filter", "non-local means"]]
+        references = psnr[["bilateral filter", "non-local means"]]
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
         over_even = best["psnr"] - psnr["even attention"]
         return [
-            f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {made.idxmax()} of scikit-image "
-            f"{made.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB. A "
+            f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {references.idxmax()} of scikit-image "
+            f"{references.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB. A "
             "filter that has settings takes those, of a small grid, that come nearest to the clean photograph.",
             f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
             f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} an even mean of "
@@ -92,16 +92,15 @@ def filter_photograph(
     layers: Numbers = None,
     seed: int = 0,
 ) -> Filtered:
-    """The middle of a bundled photograph, `side` pixels wide, with noise of standard deviation `sigma`, filtered.
+    """Filter the centre of a bundled photograph, `side` pixels wide, with noise of standard deviation `sigma`.
 
-    The settings of each filter are those of a small grid with which it comes nearest to the clean image, which
-    nobody could know: every filter but a layer's attention, which has no settings, is shown at its best. A layer's
-    attention is averaged over heads; its rows are scaled to sum to 1 over the patches. Even attention, the mean of the
-    patches, is what it must be better than.
+    Each filter uses the settings of a small grid that are closest to the clean image, so it is shown at its best. A
+    layer's attention has no settings; it is averaged over heads, with rows scaled to sum to 1 over the patches. Uniform
+    attention, the mean of the patches, is the baseline.
 
-    Raises UnknownName for a photograph that is not bundled, InputError for a part that is larger than the photograph,
-    smaller than 16 pixels or the model's images, or no multiple of their size, and for a model without a grid of
-    patches or without attention from token to token.
+    Raises UnknownName for a photograph that is not bundled, InputError for a crop larger than the photograph, smaller
+    than 16 pixels or the model's images, or not a multiple of their size, and for a model without a grid of patches or
+    without attention between tokens.
     """
     files = photo_files()
     if photo not in files:
@@ -117,7 +116,7 @@ def filter_photograph(
     by_layer = list(_through_layers(model, noisy, layers))
     images, rows = {"noisy": noisy}, [_row("noisy", noisy, clean)]
     for name, tried in _candidates(noisy, sigma):
-        best = max(tried, key=lambda one: _psnr(one[1], clean))
+        best = max(tried, key=lambda candidate: _psnr(candidate[1], clean))
         images[name] = best[1]
         rows.append(_row(name, best[1], clean, settings=best[0]))
     for layer, image in by_layer:
@@ -150,7 +149,7 @@ def _psnr(image: Image, clean: Image) -> float:
 
 
 def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], name: str) -> Image:
-    """The middle of a photograph as values from 0 to 1, grey where the model sees grey."""
+    """Return the centre of a photograph with values from 0 to 1, grey for a grey model."""
     if isinstance(side, bool) or not isinstance(side, int) or side < _SMALLEST:
         raise InputError(
             f"side is at least {_SMALLEST} pixels, or there is too little to filter; got {side!r}"
@@ -171,13 +170,13 @@ def _middle(photo: np.ndarray, side: int, channels: int, size: tuple[int, int], 
 
 
 def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[str, Image]]]]:
-    """Every filter that has settings, with (settings, filtered) for those that are tried."""
+    """Yield every filter with settings, with (settings, filtered image) for each candidate."""
     require("filtering a photograph", "skimage")
     from skimage.restoration import denoise_bilateral, denoise_nl_means
 
     # The library takes a grey image without an axis of channels only.
     seen, axis = (noisy[:, :, 0], None) if noisy.shape[2] == 1 else (noisy, 2)
-    apart = [factor * sigma for factor in _CONTENT]
+    content_widths = [factor * sigma for factor in _CONTENT]
     yield (
         "bilateral filter",
         [
@@ -187,7 +186,7 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
                     noisy.shape
                 ),
             )
-            for near in apart
+            for near in content_widths
             for far in _PLACE
         ],
     )
@@ -200,12 +199,12 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
                     seen, h=near, sigma=sigma, patch_size=5, patch_distance=7, channel_axis=axis
                 ).reshape(noisy.shape),
             )
-            for near in apart
+            for near in content_widths
         ],
     )
     parts: dict[tuple[float, float], list[Image]] = {}
     for tile in _tiles(noisy, (TILE, TILE)):
-        for bandwidths, image in _identity(tile, apart, (np.inf, *_PLACE)):
+        for bandwidths, image in _identity(tile, content_widths, (np.inf, *_PLACE)):
             parts.setdefault(bandwidths, []).append(image)
     for name, places in (("identity attention", (np.inf,)), ("identity attention with positions", _PLACE)):
         yield (
@@ -215,18 +214,18 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
                     f"h_y {near:.3g}" + (f", h_p {far:g}" if np.isfinite(far) else ""),
                     _joined(parts[near, far], noisy.shape),
                 )
-                for near in apart
+                for near in content_widths
                 for far in places
             ],
         )
 
 
 def identity_attention(image: Image, h_y: float, h_p: float = np.inf) -> Image:
-    """One attention layer with W_Q = W_K = W_V = I over the pixels of an image (Theorem III.1, eqs. 12–14).
+    """Apply one attention layer with W_Q = W_K = W_V = I over the pixels of an image (Theorem III.1, eqs. 12–14).
 
-    The content of a pixel is its 3 × 3 surroundings, weights are exp(−‖y_i − y_j‖²/h_y² − ‖p_i − p_j‖²/h_p²) with the
-    mean square over the surroundings, and the value of a pixel is the pixel itself: non-local means over the whole
-    image for h_p = ∞, a bilateral filter of patches else.
+    The content of a pixel is its 3 × 3 neighbourhood, weights are exp(−‖y_i − y_j‖²/h_y² − ‖p_i − p_j‖²/h_p²) with the
+    mean square over the neighbourhood, and the value of a pixel is the pixel itself: non-local means over the whole
+    image for h_p = ∞, otherwise a bilateral filter of patches.
     """
     ((_, filtered),) = _identity(image, [h_y], [h_p])
     return filtered
@@ -235,12 +234,12 @@ def identity_attention(image: Image, h_y: float, h_p: float = np.inf) -> Image:
 def _identity(
     image: Image, contents: Sequence[float], places: Sequence[float]
 ) -> Iterator[tuple[tuple[float, float], Image]]:
-    """`identity_attention` with every pair of bandwidths: the exponentials of each are found once."""
-    apart, away = _pixel_distances(image)
+    """Yield `identity_attention` for every pair of bandwidths, computing each exponential once."""
+    content_distances, position_distances = _pixel_distances(image)
     pixels = image.reshape(-1, image.shape[2])
-    of_places = [np.exp(-away / far**2) for far in places]
+    of_places = [np.exp(-position_distances / far**2) for far in places]
     for near in contents:
-        of_content = np.exp(-apart / near**2)
+        of_content = np.exp(-content_distances / near**2)
         for far, factor in zip(places, of_places, strict=True):
             weights = of_content * factor  # its own is 1, so that no row is all zeros
             mean = weights @ pixels / weights.sum(-1, keepdims=True)
@@ -248,7 +247,7 @@ def _identity(
 
 
 def _pixel_distances(image: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Squared distances of all pairs of pixels: of their surroundings (a mean over these) and of their places."""
+    """Return squared distances of all pairs of pixels: mean over neighbourhoods, and of positions."""
     height, width = image.shape[:2]
     padded = np.pad(image, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
     span = 2 * REACH + 1
@@ -262,9 +261,9 @@ def _pixel_distances(image: Image) -> tuple[np.ndarray, np.ndarray]:
 
 
 def attention_filter(image: Image, attn: Float[Tensor, "patch patch"], grid: tuple[int, int]) -> Image:
-    """Every patch as the mean of all patches of an image that a row of attention gives, pixel by pixel.
+    """Replace every patch by the mean of all patches of an image weighted by a row of attention.
 
-    Rows are scaled to sum to 1. Raises InputError where the grid does not fit the image or the attention.
+    Rows are scaled to sum to 1. Raises InputError if the grid does not fit the image or the attention.
     """
     (rows, columns), (height, width, channels) = grid, image.shape
     if height % rows or width % columns or attn.shape != (rows * columns,) * 2:
@@ -280,7 +279,7 @@ def attention_filter(image: Image, attn: Float[Tensor, "patch patch"], grid: tup
 
 
 def _through_layers(model: LoadedModel, noisy: Image, layers: Numbers) -> Iterator[tuple[int | None, Image]]:
-    """The noisy image through even attention (None) and that of each layer, tile by tile as the model sees it."""
+    """Filter the noisy image with uniform attention (None) and with that of each layer, tile by tile."""
     assert model.image is not None  # looked at before
     tiles = _tiles(noisy, model.image.size)
     classifier = PixelModel(model.module, model.image.mean, model.image.std, _takes_names(model))
@@ -314,7 +313,7 @@ def _takes_names(model: LoadedModel) -> bool:
 
 
 def _tiles(image: Image, size: tuple[int, int]) -> list[Image]:
-    """An image cut into tiles, row by row; a last one that is smaller where the size does not divide it."""
+    """Cut an image into tiles, row by row; the last ones are smaller if the size does not divide it."""
     height, width = image.shape[:2]
     return [
         image[top : top + size[0], left : left + size[1]]
@@ -324,11 +323,11 @@ def _tiles(image: Image, size: tuple[int, int]) -> list[Image]:
 
 
 def _joined(tiles: list[Image], shape: tuple[int, ...]) -> Image:
-    """What `_tiles` cut, put together again."""
-    whole, (top, left) = np.empty(shape), (0, 0)
+    """Join the tiles of `_tiles`."""
+    image, (top, left) = np.empty(shape), (0, 0)
     for tile in tiles:
-        whole[top : top + len(tile), left : left + tile.shape[1]] = tile
+        image[top : top + len(tile), left : left + tile.shape[1]] = tile
         left += tile.shape[1]
         if left >= shape[1]:
             top, left = top + len(tile), 0
-    return whole
+    return image

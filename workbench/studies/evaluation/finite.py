@@ -1,4 +1,4 @@
-"""Where a model's numbers stop being finite: NaN would otherwise count as a wrong answer, or as an attack withstood."""
+"""Find where a model's numbers stop being finite; NaN would count as a wrong answer or a withstood attack."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from torch import Tensor, nn
 from workbench.core.errors import InputError
 
 
-def not_finite(what: str, module: nn.Module, given: Any) -> InputError:
-    """The error that says why ``what`` a model gave is not finite: its input, a weight, or the first layer to blame."""
+def not_finite(what: str, module: nn.Module, inputs: Any) -> InputError:
+    """Return an error with the cause of non-finite outputs: the input, a weight, or the first such layer."""
     return InputError(
-        f"the {what} of the model are not finite ({_cause(module, given)}); nothing can be measured with them"
+        f"the {what} of the model are not finite ({_cause(module, inputs)}); nothing can be measured with them"
     )
 
 
-def _cause(module: nn.Module, given: Any) -> str:
-    if not all(value.isfinite().all() for value in _tensors(given)):
+def _cause(module: nn.Module, inputs: Any) -> str:
+    if not all(value.isfinite().all() for value in _tensors(inputs)):
         return "nor is its input"
     for name, weight in module.state_dict().items():
         if not weight.isfinite().all():
             return f"nor are its weights, the first of them {name}"
-    layer = first_not_finite(module, given)
+    layer = first_not_finite(module, inputs)
     return (
         "but every layer's output is" if layer is None else f"the first layer whose output is not is {layer}"
     )
 
 
 @torch.no_grad()
-def first_not_finite(module: nn.Module, given: Any) -> str | None:
-    """The name of the first layer, in the order in which a forward pass ends them, whose output is not finite."""
-    found: list[str] = []
+def first_not_finite(module: nn.Module, inputs: Any) -> str | None:
+    """Return the first layer, in the order of a forward pass, whose output is not finite."""
+    layer_names: list[str] = []
 
     def watch(name: str) -> Any:
         def look(layer: nn.Module, arguments: Any, output: Any) -> None:
-            if not found and not all(value.isfinite().all() for value in _tensors(output)):
-                found.append(name)
+            if not layer_names and not all(value.isfinite().all() for value in _tensors(output)):
+                layer_names.append(name)
 
         return look
 
@@ -47,12 +47,12 @@ def first_not_finite(module: nn.Module, given: Any) -> str | None:
         for name, layer in module.named_modules():
             if name:
                 stack.callback(layer.register_forward_hook(watch(name)).remove)
-        module(**given) if isinstance(given, dict) else module(given)
-    return found[0] if found else None
+        module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return layer_names[0] if layer_names else None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in what a layer took or gave."""
+    """Yield every tensor in a layer's input or output."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Images as attacks and corruptions see them: pixels from 0 to 1, the normalisation inside the model."""
+"""Images for attacks and corruptions: pixels from 0 to 1, with the normalisation inside the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 BATCH = 256
 PHOTO_CUTS = "task:photos"
-"""The test images of ``workbench study train photos``; not part of `inputs`, since they are cut for one model size."""
+"""The test images of ``workbench study train photos``; not in `inputs`, since they fit one model size."""
 SCENES = "segmentation:"
-"""Before a folder in ADE20K's layout, or the name of embedded scenes: their test images."""
+"""Prefix of a folder in ADE20K's layout, or of the name of embedded scenes: their test images."""
 
 
 class PixelModel(nn.Module):
@@ -60,14 +60,14 @@ class PixelModel(nn.Module):
         return logits.float() if self.kept is None else logits[:, self.kept].float()
 
     def prepared(self, pixels: Float[Tensor, "n channel height width"]) -> Tensor | dict[str, Tensor]:
-        """What the model itself receives of these pixels."""
+        """Return the model's own input for these pixels."""
         weight = next(self.module.parameters())
         batch = ((pixels.to(self.mean) - self.mean) / self.std).to(weight.dtype)
         return {"pixel_values": batch} if self.by_name else batch
 
     @torch.no_grad()
     def logits(self, pixels: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n classes"]:
-        """Logits on the CPU, taken in batches."""
+        """Return logits on the CPU, computed in batches."""
         return torch.cat([self(part.to(self.mean.device)).cpu() for part in pixels.split(BATCH)])
 
 
@@ -83,7 +83,7 @@ class Images:
     """Labelled images of one evaluation."""
 
     pixels: Float[Tensor, "n channel height width"]
-    """From 0 to 1, on the CPU, as large as the model takes them."""
+    """From 0 to 1, on the CPU, in the model's size."""
     targets: Int[Tensor, " n"] | Int[Tensor, "n height width"]
     """A class for every image, or of scenes for every pixel."""
     ids: list[str]
@@ -95,13 +95,12 @@ class Images:
 
 
 def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -> tuple[PixelModel, Images]:
-    """`n` labelled images of `spec` as pixels, and `model` as a classifier of them.
+    """Open `n` labelled images of `spec` as pixels, and `model` as a classifier of them.
 
-    A model with preprocessing of its own is fed by it, any other by that of saritas2025 (see ``workbench.inputs``).
-    Where the class folders of ``imagenet:FOLDER`` are fewer than the model's classes, the classifier chooses among them
-    alone (see `class_indices`).
-    Raises InputError where ``inputs`` does, for images without classes, for a class the model has no
-    logit for, and for class folders that are none of its classes.
+    A model with its own preprocessing uses it, any other that of saritas2025 (see ``workbench.inputs``). If
+    ``imagenet:FOLDER`` has only some of the model's classes, the classifier chooses among those (see `class_indices`).
+    Raises InputError as ``inputs`` does, for images without classes, for a class without a logit, and for class folders
+    that are not classes of the model.
     """
     from workbench.data.classes import class_indices
 
@@ -115,14 +114,14 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
     images = Images(pixels, torch.tensor(chosen.targets), chosen.ids, chosen.identity, chosen.notes)
     if chosen.classes is not None:
         outputs = classifier.logits(images.pixels[:1]).shape[1]
-        known = (model.meta or {}).get("classes") or ()
+        model_classes = (model.meta or {}).get("classes") or ()
         try:
-            places = class_indices(chosen.classes, outputs, known)
+            indices = class_indices(chosen.classes, outputs, model_classes)
         except InputError as error:
             raise InputError(f"{spec} does not fit {model.spec}: {error}") from None
-        if len(places) < outputs:
-            classifier.kept = places
-            note = f"{len(places)} of the {outputs} classes of {model.spec}; the logits of the others are left out"
+        if len(indices) < outputs:
+            classifier.kept = indices
+            note = f"{len(indices)} of the {outputs} classes of {model.spec}; the logits of the others are left out"
             images.notes.append(note)
     _check_classes(classifier, images, model, spec)
     return classifier, images
@@ -131,9 +130,9 @@ def open_images(model: LoadedModel, spec: str, n: int | str | None, seed: int) -
 def other_images(
     model: LoadedModel, spec: str, most: int, seed: int
 ) -> Float[Tensor, "n channel height width"]:
-    """Images of ``spec`` as a model takes them, from 0 to 1: ``most`` of them, or all where there are fewer.
+    """Return at most ``most`` images of ``spec`` in the model's size, from 0 to 1.
 
-    Raises InputError where ``inputs`` does, and for texts.
+    Raises InputError as ``inputs`` does, and for texts.
     """
     from workbench.data.pools import open_pool
 
@@ -145,12 +144,18 @@ def _pixels_of(
 ) -> tuple[PixelModel, Inputs, Float[Tensor, "n channel height width"]]:
     from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
 
-    own = model.image is not None and (model.image.recorded or model.image.own is not None)
-    chosen = inputs(spec, model, n=n, seed=seed, preprocessing="model" if own else "saritas2025")
+    has_preprocessing = model.image is not None and (model.image.recorded or model.image.own is not None)
+    chosen = inputs(
+        spec, model, n=n, seed=seed, preprocessing="model" if has_preprocessing else "saritas2025"
+    )
     if model.image is None:
         raise InputError(f"{model.spec} takes no images, and {spec} gives them")
     colour = model.image.channels == 3
-    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if colour and not own else (model.image.mean, model.image.std)
+    mean, std = (
+        (IMAGENET_MEAN, IMAGENET_STD)
+        if colour and not has_preprocessing
+        else (model.image.mean, model.image.std)
+    )
     by_name = isinstance(chosen.batch, dict)
     batch = chosen.batch["pixel_values"] if isinstance(chosen.batch, dict) else chosen.batch
     classifier = PixelModel(model.module, mean, std, by_name)
@@ -160,7 +165,7 @@ def _pixels_of(
 def _open_test_set(
     model: LoadedModel, spec: str, n: int | str | None, seed: int
 ) -> tuple[PixelModel, Images]:
-    """Test images of a training task, ``photos`` or ``segmentation``, as large as the model takes them."""
+    """Open the test images of a training task, ``photos`` or ``segmentation``, in the model's size."""
     import numpy as np
 
     from workbench.data.batches import chosen_count
@@ -197,17 +202,17 @@ def _open_test_set(
 
 def _check_names(model: LoadedModel, spec: str, names: tuple[str, ...]) -> None:
     about = model.meta or {}
-    known = tuple(about.get("classes", ()))
-    if about.get("task") == "segmentation" and known != names:
-        odd = [name for name in names if name not in known] or ["their order"]
+    model_classes = tuple(about.get("classes", ()))
+    if about.get("task") == "segmentation" and model_classes != names:
+        odd = [name for name in names if name not in model_classes] or ["their order"]
         raise InputError(
             f"{spec} has the classes {', '.join(names[:4])}, … ({len(names)}), and {model.spec} was trained on "
-            f"{', '.join(known[:4])}, … ({len(known)}); not the same: {', '.join(odd[:3])}"
+            f"{', '.join(model_classes[:4])}, … ({len(model_classes)}); not the same: {', '.join(odd[:3])}"
         )
 
 
 def _plain(batch: Tensor, classifier: PixelModel) -> Tensor:
-    """Normalised images as pixels; undoing the normalisation rounds, and black would be -1e-9."""
+    """Convert normalised images to pixels, clamped because of rounding."""
     return (batch.cpu().float() * classifier.std.cpu() + classifier.mean.cpu()).clamp(0, 1)
 
 

@@ -1,7 +1,7 @@
-"""Matrices with a planted low-rank and a planted sparse part: what a pursuit gives back of them (teo2024 App. D).
+"""Recover a planted low-rank and a planted sparse part of matrices by pursuit (teo2024 App. D).
 
-Principal component pursuit recovers both (Candès et al. 2011). Principal attention pursuit has attention in the place
-of its singular value thresholding, and stops after a few steps.
+Principal component pursuit recovers both (Candès et al. 2011). Principal attention pursuit replaces its singular value
+thresholding by attention, and stops after a few steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WEIGHTS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 def planted(
     rows: int, columns: int, rank: int, share: float, seed: int = 0
 ) -> tuple[Float[Tensor, "row column"], Float[Tensor, "row column"]]:
-    """A matrix of that rank with entries of variance 1, and one in which that share of entries is ±1, the rest 0."""
+    """Draw a matrix of this rank with entries of variance 1, and a sparse one with this share of ±1 entries."""
     if not 1 <= rank <= min(rows, columns) or not 0 <= share <= 1:
         raise InputError(f"rank {rank} and share {share} do not fit a matrix of {rows} × {columns}")
     source = torch.Generator().manual_seed(seed)
@@ -51,29 +51,29 @@ def pursuit_recovery(
     steps: Sequence[int] = STEPS,
     weights: Sequence[float] = WEIGHTS,
 ) -> pd.DataFrame:
-    """How far the parts of `n` planted matrices are from what a number of steps of either pursuit finds.
+    """Measure the relative errors of both pursuits on `n` planted matrices, by number of steps.
 
-    PCP by ADMM with its own λ = 1/√max(rows, columns); PAP (Algorithm 1, text) with each of ``weights``, the matrix
-    being the keys and the values alike, which favours it: attention then smooths the very matrix it splits. One row
-    per method (PCP or PAP), weight, steps, part ("sparse" or "low_rank") and input: ``value`` is the relative error
-    ‖found − planted‖ / ‖planted‖; that of finding nothing is 1.
+    PCP by ADMM with λ = 1/√max(rows, columns); PAP (Algorithm 1, text) with each of ``weights``. The matrix is both
+    keys and values of PAP, which favours it: attention then smooths the matrix it splits. One row per method (PCP or
+    PAP), weight, steps, part ("sparse" or "low_rank") and input: ``value`` is the relative error ‖estimate − planted‖ /
+    ‖planted‖; an estimate of 0 has error 1.
     """
     pairs = [planted(rows, columns, rank, share, seed + number) for number in range(n)]
     low_rank, sparse = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-    whole = low_rank + sparse
+    matrices = low_rank + sparse
     truth = {"sparse": sparse, "low_rank": low_rank}
-    found: list[tuple[str, float, int, dict[str, Tensor]]] = []
+    splits: list[tuple[str, float, int, dict[str, Tensor]]] = []
     for count in steps:
-        parts = principal_component_pursuit(whole, tol=0, max_iter=count)
-        own = 1 / math.sqrt(max(rows, columns))
-        found.append((PCP, own, count, {"sparse": parts.sparse, "low_rank": parts.low_rank}))
+        parts = principal_component_pursuit(matrices, tol=0, max_iter=count)
+        default_weight = 1 / math.sqrt(max(rows, columns))
+        splits.append((PCP, default_weight, count, {"sparse": parts.sparse, "low_rank": parts.low_rank}))
         for weight in weights:
-            keys = whole[:, None]
+            keys = matrices[:, None]
             split = rpc_attention(keys, keys, num_iter=count, lambd=weight, details=True)
             here = {"sparse": split.sparse[:, 0], "low_rank": split.output[:, 0]}
-            found.append((PAP, weight, count, here))
+            splits.append((PAP, weight, count, here))
     records = []
-    for method, weight, count, parts in found:
+    for method, weight, count, parts in splits:
         for name, part in parts.items():
             error = torch.linalg.matrix_norm(part - truth[name]) / torch.linalg.matrix_norm(truth[name])
             records += [

@@ -1,4 +1,4 @@
-"""The one table of protocols: what each does to the inputs, and what is counted afterwards."""
+"""The table of protocols: the change of the inputs, and the measured quantities."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a protocol is asked for, besides model and inputs."""
+    """The settings of an evaluation besides model and inputs."""
 
     budgets: tuple[float, ...]
     seed: int
     settings: Mapping[str, Any]
     notes: list[str] = field(default_factory=list)
-    """What a reader of the numbers should know; a protocol adds to them as it measures."""
+    """Remarks for a reader of the numbers, added while measuring."""
     model: LoadedModel | None = None
-    """Whose images are measured, for a protocol that reads more of them."""
+    """The model of the images, for a protocol that reads more images."""
 
 
 ImageMeasure = Callable[["PixelModel", "Images", Request], Iterator[Row]]
@@ -50,31 +50,31 @@ TextMeasure = Callable[["LoadedModel", "Texts", Request], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to evaluate."""
+    """One kind of evaluation."""
 
     name: str
     title: str
     budget: str = ""
-    """What its budget (``epsilon``) bounds; empty where it has none."""
+    """Quantity that its budget (``epsilon``) bounds; empty without one."""
     budgets: tuple[float, ...] = ()
-    """Unless others are asked for: scaled to the bundled models, whose curves then fall from clean to nothing."""
+    """Default budgets, scaled to the bundled models, whose accuracy then falls from clean to zero."""
     published: str = ""
     """The papers' own budget and settings."""
     settings: Mapping[str, Option] = field(default_factory=dict)
     images: ImageMeasure | None = None
     texts: TextMeasure | None = None
     scenes: ImageMeasure | None = None
-    """Of a segmentation, whose targets are the classes of pixels."""
+    """For a segmentation, whose targets are the classes of pixels."""
     largest: float = 1.0
-    """The largest budget there is."""
+    """The largest possible budget."""
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Its settings unless others are asked for."""
+        """Return its default settings."""
         return {name: option.default for name, option in self.settings.items()}
 
     def summary(self) -> str:
-        """Title, budget and settings in one line."""
+        """Return title, budget and settings in one line."""
         parts = [self.title]
         if self.budget:
             parts.append(f"epsilon: {self.budget} [{', '.join(f'{budget:g}' for budget in self.budgets)}]")
@@ -87,7 +87,7 @@ class Protocol:
 
 
 def accuracies(model: PixelModel, pixels: Tensor, targets: Tensor, **named: Any) -> Iterator[Row]:
-    """Rows of top-1 and top-5 accuracy, with Wilson intervals, and which images were right."""
+    """Yield rows of top-1 and top-5 accuracy, with Wilson intervals and the outcome of each image."""
     logits = model.logits(pixels)
     for top in scores.TOP:
         if top < logits.shape[1]:
@@ -107,7 +107,7 @@ def _clean_scenes(model: PixelModel, images: Images, request: Request) -> Iterat
 
 
 def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -> None:
-    """A note where an attack gave every image back as it was: its accuracy is the clean one, and says nothing."""
+    """Add a note if an attack returned every image unchanged: its accuracy is then the clean one."""
     if torch.equal(before, after):
         request.notes.append(f"the attack moved none of the {len(before)} images {where}")
 
@@ -115,7 +115,7 @@ def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -
 def _attacked(
     attack: Callable[..., Tensor], scored: Callable[..., Iterator[Row]] = accuracies, norm: str = "Linf"
 ) -> ImageMeasure:
-    """Accuracy (or what ``scored`` counts) against the budget; a budget of 0 leaves the images as they are."""
+    """Return a measure of accuracy (or of ``scored``) by budget; a budget of 0 leaves the images unchanged."""
 
     def measure(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
         for epsilon in request.budgets:
@@ -131,7 +131,7 @@ def _attacked(
 
 
 def _transferred(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """Accuracy on images that PGD made against another model: no gradient of this one is used."""
+    """Yield accuracies on PGD images of another model, without this model's gradient."""
     from workbench.models.loading import load
     from workbench.studies.evaluation.images import open_images
 
@@ -151,20 +151,22 @@ def _transferred(model: PixelModel, images: Images, request: Request) -> Iterato
 
 
 def _nearest(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """Accuracy against the L2 budget, from one search: an image falls once the change found fits the budget."""
-    found = images.pixels
+    """Yield accuracies by L2 budget from one search: an image falls once its change fits the budget."""
+    adversarial = images.pixels
     if any(request.budgets):
-        found = attacks.carlini_wagner(model, found, images.targets, seed=request.seed, **request.settings)
-        _tell_unmoved(request, images.pixels, found, "at any epsilon: it found no misclassified one")
-    distance = (found - images.pixels).flatten(1).norm(dim=1)
+        adversarial = attacks.carlini_wagner(
+            model, adversarial, images.targets, seed=request.seed, **request.settings
+        )
+        _tell_unmoved(request, images.pixels, adversarial, "at any epsilon: it found no misclassified one")
+    distance = (adversarial - images.pixels).flatten(1).norm(dim=1)
     for epsilon in request.budgets:
         within = (distance <= epsilon)[:, None, None, None]
-        changed = torch.where(within, found, images.pixels)
+        changed = torch.where(within, adversarial, images.pixels)
         yield from accuracies(model, changed, images.targets, kind="L2", epsilon=epsilon)
 
 
 def corrupted(images: Images, name: str, severity: int, seed: int) -> Tensor:
-    """All images under one corruption; what is random depends on the image's id, not on the others."""
+    """Corrupt all images; randomness depends on the image's id, not on the other images."""
     changed = [
         corrupt(
             pixels.permute(1, 2, 0).numpy(),
@@ -178,7 +180,7 @@ def corrupted(images: Images, name: str, severity: int, seed: int) -> Tensor:
 
 
 def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """Accuracies by type and severity; the error by type, and over all types, both over the severities."""
+    """Yield accuracies by type and severity, and the errors by type and over all types."""
     errors = []
     for name in corruptions_of(*images.pixels.shape[2:]):
         wrong = []
@@ -193,7 +195,7 @@ def _corruptions(model: PixelModel, images: Images, request: Request) -> Iterato
 
 
 def _corrupted_scenes(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """Scores by type and severity, and their means over all."""
+    """Yield scores by type and severity, and their means."""
     rows: list[Row] = []
     for name in corruptions_of(*images.pixels.shape[2:]):
         for severity in SEVERITIES:
@@ -206,9 +208,9 @@ def _corrupted_scenes(model: PixelModel, images: Images, request: Request) -> It
 def mean_corruption_error(
     errors: Mapping[str, float], reference: Mapping[str, float]
 ) -> tuple[float, list[str]]:
-    """Mean over types of a model's error divided by the reference's, and the types left out.
+    """Return the mean over types of a model's error divided by the reference's, and the excluded types.
 
-    Of the types that both underwent; left out are those on which the reference makes no error. NaN if none is left.
+    Types with both errors count; those on which the reference makes no error are excluded. NaN if none remain.
     """
     both = [name for name in errors if name in reference]
     ratios = [errors[name] / reference[name] for name in both if reference[name] > 0]
@@ -217,9 +219,9 @@ def mean_corruption_error(
 
 
 def _out_of_distribution(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
-    """AUPR on inverted images, on cuts of photographs, and on noise; as many of these as of the model's own task.
+    """Yield the AUPR of inverted images, cuts of photographs, and noise, with equal numbers of images.
 
-    Or on the images of a folder, ``outside``, all of them where there are fewer.
+    With ``outside``, the images of a folder are used instead, or all of them if there are fewer.
     """
     inside = model.logits(images.pixels)
     folder = request.settings["outside"]
@@ -245,7 +247,7 @@ def _out_of_distribution(model: PixelModel, images: Images, request: Request) ->
 
 
 def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> Tensor:
-    """`n` square cuts of the bundled photographs, from random places, each made `size` large: (n, channel, …)."""
+    """Cut `n` squares at random from the bundled photographs, resized to `size`: (n, channel, …)."""
     from torchvision.transforms import functional as transforms
 
     files = list(photo_files().values())
@@ -254,8 +256,8 @@ def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> 
     rng = np.random.default_rng(derived_seed(seed, "photographs"))
     photos = [torch.from_numpy(read_image(file).copy()) for file in files]
     cuts = []
-    for place in range(n):
-        photo = photos[place % len(photos)]
+    for number in range(n):
+        photo = photos[number % len(photos)]
         photo = (photo[None] if photo.ndim == 2 else photo.permute(2, 0, 1)).float() / 255
         height, width = photo.shape[1:]
         side = int(rng.integers(min(height, width) // 8, min(height, width) // 2))
@@ -271,22 +273,22 @@ def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> 
 
 
 def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterator[Row]:
-    """Sliding-window perplexity against the share of words swapped, of everything and of what was kept."""
+    """Yield the sliding-window perplexity by share of words swapped, of all tokens and of those kept."""
     window = int(request.settings["window"]) or model.max_length or texts.DEFAULT_WINDOW
     if model.max_length is not None and window > model.max_length:
         raise InputError(f"{model.spec} takes {model.max_length} tokens; a window of {window} is too long")
     stride = int(request.settings["stride"])
     for share in request.budgets or (0.0,):
-        whole, kept = [], []
+        all_tokens, kept = [], []
         for text, label in zip(chosen.texts, chosen.ids, strict=True):
             rng = np.random.default_rng(derived_seed(request.seed, label))
             swapped = texts.swap_words(text, share, rng)
             ids, is_kept = texts.encode(model, swapped.text, swapped.kept)
             nll = texts.sliding_nll(model.module, ids, window, stride)
-            whole.append((float(nll.sum()), len(nll)))
+            all_tokens.append((float(nll.sum()), len(nll)))
             kept.append((float(nll[is_kept[1:]].sum()), int(is_kept[1:].sum())))
         named = {"epsilon": share, "kind": "words"} if request.budgets else {}
-        for metric, parts in (("perplexity", whole), ("perplexity_kept", kept)):
+        for metric, parts in (("perplexity", all_tokens), ("perplexity_kept", kept)):
             if metric == "perplexity_kept" and not (request.budgets and any(count for _, count in parts)):
                 continue
             totals, counts = (torch.tensor(column) for column in zip(*parts, strict=True))
@@ -307,7 +309,7 @@ def _count(default: int, what: str) -> Option:
 
 
 _STEP = Option(0.15, "size of a step, as a share of epsilon", Annotated[float, Gt(0), Le(2)])
-"""A step of twice the budget crosses all of it, and a larger one ends where that does."""
+"""A step of twice the budget crosses it; a larger one ends at the same point."""
 _STEPS, _QUERIES = "steps of the attack", "queries of the random search, per image"
 
 _TABLE = (

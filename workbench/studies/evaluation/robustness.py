@@ -1,10 +1,9 @@
 """Evaluate the bundled models for the committed record: ``workbench study records robustness [--confirm]``.
 
-Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts;
-one seed. The dearest are left to the models of the paper that reports them. Each (model, protocol) is kept as it is
-finished, so an interrupted call goes on where it stopped. Everything
-ends in ``data/records/robustness``: the numbers, and what they came from. The seeds that confirm undergo what claims
-compare alone, each by itself, and end in ``data/confirmed/records/robustness``.
+Attacks of many steps run on 100 fixed images, the others on every test image, perplexities on 20 held-out texts, with
+one seed. The most expensive are restricted to the models of the paper that reports them. Each (model, protocol) is kept
+when it is finished, so an interrupted call resumes. Numbers and their origin go to ``data/records/robustness``.
+Confirmatory seeds undergo only the comparisons in claims, and go to ``data/confirmed/records/robustness``.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ RUNS = {
     },
     "text": {"word-swap": 20},
 }
-"""Modality → protocol → how many inputs."""
+"""Modality → protocol → number of inputs."""
 DEAR = {
     **dict.fromkeys(
         ("sld", "spsa", "cw", "square", "autoattack"),
@@ -67,19 +66,20 @@ DEAR = {
     ),
     **dict.fromkeys(("pgd-random", "transfer"), ("bundled:digits-softmax-sym", "bundled:digits-rpc-sym")),
 }
-"""Protocols that only these models undergo unless they are asked for: teo2024 alone reports them, of RPC-Attention
-and its symmetric baseline, and together they take five times as long as all others."""
+"""Protocols restricted to these models by default: only teo2024 reports them, for RPC-Attention and its symmetric
+baseline, and together they take five times as long as all others.
+"""
 
 
 class _Job(NamedTuple):
-    """One evaluation: of which weights, under what, and what its files are called."""
+    """One evaluation: its weights, protocol, and file names."""
 
     model: str
     protocol: str
     n: int
     stem: str
     seed: int | None = None
-    """Of the training, where it is one of the confirmatory ones: these weights are no bundled ones."""
+    """Seed of a confirmatory training, whose weights are not bundled."""
     epsilons: tuple[float, ...] | None = None
     file: Path | None = None
 
@@ -94,21 +94,27 @@ def make_robustness_record(
     workers: int = 1,
     runs: Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluate `models` (all bundled ones trained on digits or prose) under `protocols` (``RUNS``, less ``DEAR``).
+    """Evaluate models under protocols and write ``data/records/robustness``.
 
-    Numbers and record go to ``data/records/robustness``, in place of what is there; where models or protocols are
-    named, beside what is there of others, as long as their weights are the ones bundled. Unfinished work lies in
-    `work` until then; `limit` shortens every run; `workers` evaluations run at a time, on one thread
-    each.
+    The record is replaced; with named models or protocols, other rows are kept if their weights are still the bundled
+    ones.
 
-    `runs` is the folder that ``workbench study records training --confirm`` left: then its seeds are evaluated in the
-    place of the bundled weights, as many of them as are on record in `data`, under what claims compare alone
-    (`claimed`), and it is kept which inputs were right. What else is on record of these seeds stays there, so that
-    models can be evaluated one after another, where their weights are: a seed whose weights are not in `runs` is left
-    out where all of its budgets are on record.
+    Args:
+        models: specs; all bundled models of digits or prose by default.
+        protocols: names; ``RUNS`` without ``DEAR`` by default.
+        data: the folder of ``records/``.
+        work: folder of unfinished work.
+        limit: number of inputs of every run.
+        workers: number of parallel evaluations, on one thread each.
+        runs: the folder written by ``workbench study records training --confirm``. Its seeds that `data` has on record
+            are evaluated instead of the bundled weights, under the comparisons in claims (`claimed`), with per-input
+            outcomes. Other recorded rows of these seeds are kept; a seed without weights in `runs` is skipped if all of
+            its budgets are on record.
 
-    Raises UnknownName for a model or protocol that is none, or that no claim compares, InputError for weights that are
-    not those on record, MissingResource where no seed is.
+    Raises:
+        UnknownName: an unknown model or protocol, or a model that no claim compares.
+        InputError: weights differ from the recorded ones.
+        MissingResource: no seed has its weights.
     """
     from joblib import Parallel, delayed
 
@@ -120,7 +126,7 @@ def make_robustness_record(
         done = Parallel(n_jobs=workers)(delayed(_finish)(job, work) for job in wanted)
     columns = EVALUATION_COLUMNS if runs is None else CONFIRMED_COLUMNS
     frame = pd.concat([read_evaluation(path, columns) for path, _ in done], ignore_index=True)
-    made = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
+    origins = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
     names = [job.stem.removesuffix(f"-{job.protocol}") if job.seed else job.model for job in wanted]
     about = {
         "name": ROBUSTNESS,
@@ -128,52 +134,54 @@ def make_robustness_record(
         "seed": SEED,
         "threads": 1,
         **({"reference": REFERENCE} if runs is None else {}),
-        "models": {name: run["model"] for name, run in zip(names, made, strict=True)},
+        "models": {name: run["model"] for name, run in zip(names, origins, strict=True)},
         "protocols": {
-            run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")} for run in made
+            run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")}
+            for run in origins
         },
         "seconds": {
-            f"{name} {run['evaluation']}": run["seconds"] for name, run in zip(names, made, strict=True)
+            f"{name} {run['evaluation']}": run["seconds"] for name, run in zip(names, origins, strict=True)
         },
-        "notes": sorted({note for run in made for note in run["notes"]}),
+        "notes": sorted({note for run in origins for note in run["notes"]}),
         "versions": versions() | {"adversarial-robustness-toolbox": _toolbox_version()},
     }
     folder = data / "records" / ROBUSTNESS
     if (runs is not None or models or protocols) and (folder / RECORD_FILE).is_file():
-        frame, about = _beside(
+        frame, about = _with_recorded(
             folder, frame, about, _weights_of_bundled if runs is None else _weights_on_record(folder)
         )
     return write_record(folder, EVALUATIONS_FILE, frame, about)
 
 
 def _weights_on_record(folder: Path) -> Callable[[str], str | None]:
-    """The hash of the last checkpoint of NAME-SEED, as its record of training has it."""
-    found = {
+    """Return the hash of the last checkpoint of NAME-SEED in its training record."""
+    hashes = {
         f"{path.parent.name}-{run['seed']}": run["last_checkpoint_sha256"]
         for path in folder.parent.glob(f"*/{RECORD_FILE}")
         for run in json.loads(path.read_text(encoding="utf-8")).get("runs", ())
     }
-    return found.get
+    return hashes.get
 
 
 def _weights_of_bundled(spec: str) -> str | None:
     from workbench import load
     from workbench.models.catalog import bundled_models
 
-    known = spec in {entry.spec for entry in bundled_models()}
-    return load(spec).identity["sha256"] if known else None
+    is_bundled = spec in {entry.spec for entry in bundled_models()}
+    return load(spec).identity["sha256"] if is_bundled else None
 
 
-def _beside(
+def _with_recorded(
     folder: Path, frame: pd.DataFrame, about: dict[str, Any], weights: Callable[[str], str | None]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The record with what stands in the folder of other seeds, models and protocols, of weights that are still these.
+    """Merge the record with recorded rows of other seeds, models and protocols whose weights are unchanged.
 
-    ``weights``: what a model is called in the record → its hash.
+    ``weights``: a model's name in the record → its hash.
     """
     old = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
     same = {
-        name: one.get("file_sha256", one["sha256"]) == weights(name) for name, one in old["models"].items()
+        name: entry.get("file_sha256", entry["sha256"]) == weights(name)
+        for name, entry in old["models"].items()
     }
     stays = [key for key in old["seconds"] if key not in about["seconds"] and same[key.rpartition(" ")[0]]]
     rows = read_evaluation(folder / EVALUATIONS_FILE, tuple(frame.columns))
@@ -189,37 +197,37 @@ def _beside(
         "seconds": {key: old["seconds"][key] for key in stays} | about["seconds"],
         "notes": sorted({*(old["notes"] if stays else ()), *about["notes"]}),
     }
-    order = [name for own in RUNS.values() for name in own]
+    order = [name for column in RUNS.values() for name in column]
     both = pd.concat([rows, frame], ignore_index=True)
     by = ["model", *(["training_seed"] if "training_seed" in both else []), "protocol"]
     both = both.sort_values(
         by,
         kind="stable",
         ignore_index=True,
-        key=lambda own: own.map(order.index) if own.name == "protocol" else own,
+        key=lambda column: column.map(order.index) if column.name == "protocol" else column,
     )
     return both, joined
 
 
 def claimed() -> dict[str, dict[str, tuple[float, ...]]]:
-    """Model → protocol → budgets under which a claim compares it, from ``claims.csv``; none where there are none.
+    """Return the budgets under which a claim of ``claims.csv`` compares a model: model → protocol → budgets.
 
-    Beside each budget stands 0, nothing done: a fall under attack is to be read beside where it began.
+    Each list of budgets includes 0, no perturbation, as the reference.
     """
-    found: dict[str, dict[str, set[float]]] = {}
+    budgets_of: dict[str, dict[str, set[float]]] = {}
     for claim in stated_claims().query("analysis == 'evaluation'").to_dict("records"):
         (term,) = parse_measure(claim["measure"])
         for name in claim_options(claim["options"]).values():
-            budgets = found.setdefault(name, {}).setdefault(term.where["protocol"], set())
+            budgets = budgets_of.setdefault(name, {}).setdefault(term.where["protocol"], set())
             budgets |= {0.0, float(term.where["epsilon"])} if "epsilon" in term.where else set()
     return {
-        name: {protocol: tuple(sorted(budgets)) for protocol, budgets in own.items()}
-        for name, own in found.items()
+        name: {protocol: tuple(sorted(budgets)) for protocol, budgets in by_protocol.items()}
+        for name, by_protocol in budgets_of.items()
     }
 
 
 def _budgets_on_record(folder: Path) -> dict[tuple[str, str], set[float]]:
-    """Return (hash of the weights, protocol) → budgets on record, NaN where the protocol has none."""
+    """Return (hash of the weights, protocol) → budgets on record, NaN for a protocol without budgets."""
     if not (folder / RECORD_FILE).is_file():
         return {}
     models = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["models"]
@@ -234,7 +242,7 @@ def _budgets_on_record(folder: Path) -> dict[tuple[str, str], set[float]]:
 def _confirmatory_jobs(
     models: Sequence[str] | None, protocols: Sequence[str] | None, n: int | None, data: Path, runs: Path
 ) -> list[_Job]:
-    """What is claimed of every seed on record, whose weights lie in `runs`."""
+    """Return the claimed evaluations of every recorded seed whose weights are in `runs`."""
     chosen = claimed()
     for name in models or ():
         if name.removeprefix("bundled:") not in chosen:
@@ -251,7 +259,7 @@ def _confirmatory_jobs(
         for run in json.loads(about.read_text(encoding="utf-8"))["runs"]:
             folder = runs / name / f"seed-{run['seed']}"
             file = max(folder.glob("epoch-*.safetensors"), default=None)
-            asked = {
+            chosen_budgets = {
                 protocol: budgets
                 for protocol, budgets in chosen[name].items()
                 if protocols is None or protocol in protocols
@@ -259,7 +267,7 @@ def _confirmatory_jobs(
             weights = run["last_checkpoint_sha256"]
             if file is None and all(
                 (weights, protocol) in recorded and {*budgets} <= recorded[weights, protocol]
-                for protocol, budgets in asked.items()
+                for protocol, budgets in chosen_budgets.items()
             ):
                 continue
             if file is None or sha256_file(file) != weights:
@@ -272,7 +280,7 @@ def _confirmatory_jobs(
                     f"file:{file}", protocol, n or counts[protocol], f"{name}-{run['seed']}-{protocol}", run["seed"],
                     budgets or None, file,
                 )
-                for protocol, budgets in asked.items()
+                for protocol, budgets in chosen_budgets.items()
             ]  # fmt: skip
     if not jobs:
         raise MissingResource(
@@ -306,7 +314,7 @@ def _jobs(models: Sequence[str] | None, protocols: Sequence[str] | None, n: int 
 
 
 def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
-    """One evaluation on one thread, unless the same one lies finished in `work`: files of numbers and origin."""
+    """Run one evaluation on one thread unless `work` has it, and return its files of numbers and origin."""
     import torch
 
     from workbench import load
@@ -319,10 +327,10 @@ def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
     if job.file is not None:  # not where it lies, which is another place on every machine
         name = f"bundled:{job.file.parent.parent.name}"
         identity |= {"spec": name, "training_seed": job.seed, "file_sha256": sha256_file(job.file)}
-    asked = {"model": identity, "n": job.n, "defaults": defaults, "versions": versions()}
+    settings_key = {"model": identity, "n": job.n, "defaults": defaults, "versions": versions()}
     if path.is_file() and about.is_file():
         saved = json.loads(about.read_text(encoding="utf-8"))
-        if saved.get("asked") == json.loads(json.dumps(asked)):
+        if saved.get("asked") == json.loads(json.dumps(settings_key)):
             return path, about
     frame = evaluate(
         loaded,
@@ -333,7 +341,7 @@ def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
         reference=REFERENCE if job.protocol == "corruptions" and job.file is None else None,
         outcomes=job.file is not None,
     )
-    origin = {**frame.attrs["provenance"][0], "model": identity, "asked": asked}
+    origin = {**frame.attrs["provenance"][0], "model": identity, "asked": settings_key}
     origin["notes"] = [note.replace(job.model, str(identity["spec"])) for note in frame.attrs["notes"]]
     if job.file is not None:
         frame = conform_evaluation(

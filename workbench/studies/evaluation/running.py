@@ -1,4 +1,4 @@
-"""``evaluate(models, protocol)``: load, open the inputs, measure, and put the numbers into one tidy frame."""
+"""Evaluate models under a protocol, and return the numbers as one tidy frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
-"""Task a model was trained on here → its test set."""
+"""Training task of a model → its test set."""
 
 
 def evaluate(
@@ -39,26 +39,32 @@ def evaluate(
     device: str | None = None,
     outcomes: bool = False,
 ) -> pd.DataFrame:
-    """Evaluate one or several models under one protocol of ``PROTOCOLS``; the same inputs for all.
-
-    `models` are specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or what ``load`` returned. `inputs` are
-    labelled images or texts as ``workbench.inputs`` takes them, ``task:photos``, or ``segmentation:FOLDER`` (in
-    ADE20K's layout; also ``segmentation:mosaics``); unless given, the test set
-    of the task a model was trained on here (of the bundled prose always the held-out files). `n` of them (25
-    unless given, or "all") are chosen with `seed`, which also feeds the attacks.
-
-    `epsilons` are budgets in place of the protocol's own, `settings` other values of its settings
-    (``{"steps": 40}``). `reference` names the model whose errors divide those of the others under
-    ``corruptions``: it adds the metric ``mCE``. With `outcomes` a column of that name says of each accuracy which
-    inputs were right ("0110…", in the same order for every model), as McNemar's test needs them.
+    """Evaluate one or several models under one protocol of ``PROTOCOLS``, on the same inputs.
 
     One row per number: ``kind`` is the norm of an attack, the type of a corruption or of an out-of-distribution image;
-    ``low`` and ``high`` are a 95 % interval over inputs where there is one. What a reader should know is in
-    ``frame.attrs["notes"]``, where the numbers come from in ``frame.attrs["provenance"]``.
+    ``low`` and ``high`` are a 95 % interval over inputs, if any. Remarks are in ``frame.attrs["notes"]``, the origin of
+    the numbers in ``frame.attrs["provenance"]``.
 
-    Raises UnknownName for a protocol or a setting that does not exist, InputError for a budget or setting out of its
-    range, for a model or inputs the protocol does not fit, and for a model whose answers are not finite,
-    MissingResource where the attack library is not installed.
+    Args:
+        models: specs (``bundled:NAME``, ``file:CHECKPOINT``, …) or results of ``load``.
+        protocol: a name in ``PROTOCOLS``.
+        inputs: labelled images or texts as ``workbench.inputs`` takes them, ``task:photos``, or ``segmentation:FOLDER``
+            (in ADE20K's layout; also ``segmentation:mosaics``); by default the test set of the model's training task
+            (for language models the held-out files of the bundled prose).
+        epsilons: budgets; the protocol's by default.
+        n: number of inputs chosen with `seed`, or "all"; 25 by default.
+        seed: random seed of inputs and attacks.
+        reference: a model whose errors divide those of the others under ``corruptions``, for the metric ``mCE``.
+        settings: other values of the protocol's settings, ``{"steps": 40}``.
+        device: "cpu", "cuda", …
+        outcomes: add a column with the outcome of every input ("0110…", in the same order for every model), as
+            McNemar's test needs it.
+
+    Raises:
+        UnknownName: an unknown protocol or setting.
+        InputError: a budget or setting out of range, a model or inputs unfit for the protocol, or outputs that are not
+            finite.
+        MissingResource: the attack library is not installed.
     """
     from workbench.models.loading import load
 
@@ -66,20 +72,20 @@ def evaluate(
     request = Request(budgets, seed, complete)
     if reference is not None and protocol != "corruptions":
         raise InputError(f"reference belongs to protocol corruptions; {protocol!r} has no use for it")
-    asked = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
-    if not asked:
+    chosen_models = [models] if isinstance(models, str) or not isinstance(models, Sequence) else list(models)
+    if not chosen_models:
         raise InputError("name at least one model to evaluate")
     frames, notes = [], []
-    for model in asked:
+    for model in chosen_models:
         loaded = load(model, device=device) if isinstance(model, str) else model
-        frames.append(_one(loaded, chosen, request, inputs, n, outcomes))
+        frames.append(_evaluate_model(loaded, chosen, request, inputs, n, outcomes))
         notes += frames[-1].attrs["notes"]
     if reference is not None:
         loaded = load(reference, device=device) if isinstance(reference, str) else reference
-        against = _one(loaded, chosen, request, inputs, n, outcomes)
+        against = _evaluate_model(loaded, chosen, request, inputs, n, outcomes)
         for number, frame in enumerate(frames):
-            frames[number], said = _with_mce(frame, against)
-            notes += said
+            frames[number], mce_notes = _with_mce(frame, against)
+            notes += mce_notes
     joined = pd.concat(frames, ignore_index=True)
     joined.attrs["provenance"] = shared([frame.attrs["provenance"] for frame in frames])
     joined.attrs["notes"] = list(dict.fromkeys(notes))
@@ -89,9 +95,9 @@ def evaluate(
 def check_request(
     protocol: str, epsilons: Sequence[float] | None, settings: Mapping[str, Any]
 ) -> tuple[Protocol, tuple[float, ...], dict[str, Any]]:
-    """The protocol asked for, its budgets and all its settings.
+    """Return the requested protocol, its budgets and all its settings.
 
-    Raises before anything is loaded if it cannot be run as asked.
+    Raises before anything is loaded if the request is invalid.
     """
     if protocol not in PROTOCOLS:
         raise UnknownName("protocol", protocol, PROTOCOLS)
@@ -123,7 +129,7 @@ def check_request(
     return chosen, tuple(budgets), complete
 
 
-def _one(
+def _evaluate_model(
     model: LoadedModel,
     protocol: Protocol,
     request: Request,
@@ -131,7 +137,7 @@ def _one(
     n: int | str | None,
     outcomes: bool,
 ) -> pd.DataFrame:
-    """The frame of one model, in the columns of this module."""
+    """Return the evaluation of one model, in the columns of this module."""
     from workbench.studies.evaluation.images import open_images
     from workbench.studies.evaluation.texts import open_texts
 
@@ -185,7 +191,7 @@ def _one(
 
 
 def _test_set(model: LoadedModel) -> str:
-    """What to evaluate a model on if nothing is said: the test set of its task, for any language model prose."""
+    """Return a model's default test set: that of its task, or prose for any language model."""
     from workbench.models.checkpoints import read_checkpoint
     from workbench.models.loading import bundled_checkpoint, resolve
     from workbench.studies.evaluation.images import SCENES
@@ -211,25 +217,25 @@ def _test_set(model: LoadedModel) -> str:
 
 
 def _frame(rows: list[dict[str, Any]], outcomes: bool = False) -> pd.DataFrame:
-    """Rows as a frame with exactly our columns, in order and with fixed types; absent ones are null."""
+    """Return rows as a frame with our columns, in order and with fixed types; absent ones are null."""
     filled = [{**row, "unit": METRICS[row["metric"]].unit or None, "version": __version__} for row in rows]
     columns = (*EVALUATION_COLUMNS, "outcomes") if outcomes else EVALUATION_COLUMNS
     return conform_evaluation(pd.DataFrame(filled), columns)
 
 
 def _with_mce(frame: pd.DataFrame, reference: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """A frame of corruption errors with one row more, the errors relative to the reference's; and notes."""
+    """Add a row with the errors relative to the reference's to a frame of corruption errors; return notes too."""
 
     def errors(table: pd.DataFrame) -> dict[str, float]:
         rows = table[(table["metric"] == "corruption_error") & table["kind"].notna()]
         return dict(zip(rows["kind"], rows["value"], strict=True))
 
-    own, others = errors(frame), errors(reference)
-    value, left_out = mean_corruption_error(own, others)
+    model_errors, others = errors(frame), errors(reference)
+    value, left_out = mean_corruption_error(model_errors, others)
     base = reference["model"].iloc[0]
     notes = [f"mCE leaves out {', '.join(left_out)}: {base} makes no error there"] if left_out else []
-    if own.keys() != others.keys():
-        odd = ", ".join(sorted(own.keys() ^ others.keys()))
+    if model_errors.keys() != others.keys():
+        odd = ", ".join(sorted(model_errors.keys() ^ others.keys()))
         notes.append(
             f"mCE leaves out {odd}: the images of {base} and {frame['model'].iloc[0]} differ in size"
         )

@@ -1,6 +1,6 @@
-"""Segmentation under the protocols of images: scores of all pixels together, and attacks on the loss of the pixels.
+"""Segmentation under the protocols of images: scores over all pixels, and attacks on the pixel loss.
 
-teo2024 Table 6 (ADE20K, clean and corrupted); the attacks are those of its Table 2 asked of a segmentation.
+teo2024 Table 6 (ADE20K, clean and corrupted); the attacks are those of its Table 2 applied to segmentation.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 Pixels = Float[Tensor, "n channel height width"]
 Labels = Int[Tensor, "n height width"]
 METRICS_OF_SCENES = {"mean_iou": "mean_iou", "pixel_accuracy": "accuracy", "class_accuracy": "class_accuracy"}
-"""Metric of an evaluation → what training calls it."""
+"""Metric of an evaluation → its name in training."""
 
 
 def scene_scores(
     model: PixelModel, pixels: Pixels, targets: Labels, **named: Any
 ) -> Iterator[dict[str, Any]]:
-    """Rows of mean IoU, pixel accuracy and class accuracy of all images together."""
+    """Yield rows of mean IoU, pixel accuracy and class accuracy over all images together."""
     parts = [
         SEGMENTATION.score(model.logits(some), labels)
         for some, labels in zip(pixels.split(BATCH), targets.split(BATCH), strict=True)
     ]
     means = {name: float(torch.cat([part[name] for part in parts]).double().mean()) for name in parts[0]}
-    found = SEGMENTATION.derive(means)
+    scores = SEGMENTATION.derive(means)
     for metric, name in METRICS_OF_SCENES.items():
-        yield {"metric": metric, "value": found[name], **named}
+        yield {"metric": metric, "value": scores[name], **named}
 
 
 def climb(
@@ -49,14 +49,14 @@ def climb(
     step_size: float = 1.0,
     seed: int = 0,
 ) -> Pixels:
-    """`steps` of size `step_size` · `epsilon` along the sign of the gradient of the mean loss of a scene's pixels.
+    """Take `steps` of size `step_size` · `epsilon` along the sign of the gradient of the mean pixel loss.
 
-    Each goes back into the budget (L∞) and into [0, 1]; it starts at the image. One step of size 1 is FGSM (Goodfellow
-    et al. 2015), more are PGD (Madry et al. 2018). The toolbox of the other attacks takes one class an image.
+    Each step is projected to the budget (L∞) and [0, 1]; the start is the image. One step of size 1 is FGSM (Goodfellow
+    et al. 2015), more are PGD (Madry et al. 2018). The toolbox of the other attacks only takes one class per image.
     """
     del seed  # nothing is drawn
     device = next(model.parameters()).device
-    found = []
+    adversarial = []
     for start, labels in zip(pixels.split(BATCH), targets.split(BATCH), strict=True):
         changed = start
         for _ in range(steps):
@@ -65,12 +65,12 @@ def climb(
             (slope,) = torch.autograd.grad(loss, at)
             moved = changed + step_size * epsilon * slope.sign().cpu()
             changed = moved.clamp(start - epsilon, start + epsilon).clamp(0, 1)
-        found.append(changed)
-    return torch.cat(found)
+        adversarial.append(changed)
+    return torch.cat(adversarial)
 
 
 def mean_over_corruptions(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Each metric once more, its mean over types and severities (the means of teo2024 Table 6)."""
+    """Yield the mean of each metric over types and severities (teo2024 Table 6)."""
     for metric in METRICS_OF_SCENES:
         values = [row["value"] for row in rows if row["metric"] == metric]
         yield {"metric": metric, "value": math.fsum(values) / len(values)}

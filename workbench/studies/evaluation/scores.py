@@ -16,19 +16,19 @@ TOP = (1, 5)
 
 
 def hits(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"], top: int) -> Bool[Tensor, " n"]:
-    """Whether the right class is among the `top` most likely ones; classes exactly as likely count against it.
+    """Return whether the right class is among the `top` most likely ones; ties count as errors.
 
-    A model that gives every class the same logit is therefore never right, nor is one that gives NaN.
+    A model with equal logits for all classes is therefore never right, nor is one with NaN.
     """
     right = logits.gather(1, targets[:, None])
     return ((logits >= right).sum(1) <= top) & ~logits.isnan().any(1)
 
 
 def ood_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m classes"]) -> float:
-    """Area under the precision-recall curve of out-of-distribution (OOD) inputs by the negative maximum probability.
+    """Return the area under the precision-recall curve of out-of-distribution (OOD) inputs.
 
-    OOD inputs are the positive class; guessing gives m / (n + m). teo2024 App. A.1 (ImageNet-O). Raises
-    InputError where a logit is not finite.
+    Scores are negative maximum probabilities; OOD inputs are the positive class. Guessing gives m / (n + m). teo2024
+    App. A.1 (ImageNet-O). Raises InputError if a logit is not finite.
     """
     from sklearn.metrics import average_precision_score
 
@@ -40,10 +40,10 @@ def ood_aupr(inside: Float[Tensor, "n classes"], outside: Float[Tensor, "m class
 
 
 def perplexity(totals: Float[Tensor, " text"], counts: Int[Tensor, " text"]) -> tuple[float, float, float]:
-    """Perplexity over all tokens of some texts, with a 95 % t-interval over texts (NaN for a single text).
+    """Return the perplexity over all tokens of some texts, with a 95 % t-interval over texts (NaN for one text).
 
-    `totals` are the texts' summed negative log-likelihoods in nats, `counts` their scored tokens. The interval
-    is that of the ratio of the two sums, linearised, on the logarithmic scale.
+    `totals` are the texts' summed negative log-likelihoods in nats, `counts` their scored tokens. The interval is that
+    of the ratio of the two sums, linearised, on the logarithmic scale.
     """
     totals, weights = totals.double(), counts.double()
     mean = totals.sum() / weights.sum()

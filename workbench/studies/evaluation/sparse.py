@@ -24,20 +24,20 @@ def sparse_l1_descent(
     changed: float = 0.01,
     seed: int = 0,
 ) -> Float[Tensor, "n channel height width"]:
-    """Images in [0, 1] whose changes add up to at most `epsilon` (L1) and that raise the cross-entropy.
+    """Raise the cross-entropy of images in [0, 1] by changes whose absolute values sum to at most `epsilon` (L1).
 
-    Each of `steps` shares `step_size` · `epsilon` equally among the values with the largest gradient, a share `changed`
-    of all; values at the end of [0, 1] that the gradient pushes further are passed over. teo2024 Table 2 took it from
-    CleverHans, whose own settings are these: budget 10, 20 steps of 1, 1 % of the values. Nothing is drawn: `seed` is
-    there as every attack has it.
+    Each of `steps` distributes `step_size` · `epsilon` equally among the values with the largest gradient, a share
+    `changed` of all; values at a limit of [0, 1] that the gradient pushes further are skipped. The defaults are
+    CleverHans's, as in teo2024 Table 2: budget 10, 20 steps of 1, 1 % of the values. `seed` is unused; every attack has
+    it.
     """
     del seed
     device = next(model.parameters()).device
-    found = [
-        _attacked(model, part.to(device), own.to(device), epsilon, steps, step_size * epsilon, changed)
-        for part, own in zip(pixels.split(BATCH), targets.split(BATCH), strict=True)
+    adversarial = [
+        _attacked(model, part.to(device), labels.to(device), epsilon, steps, step_size * epsilon, changed)
+        for part, labels in zip(pixels.split(BATCH), targets.split(BATCH), strict=True)
     ]
-    return torch.cat(found).cpu()
+    return torch.cat(adversarial).cpu()
 
 
 def _attacked(
@@ -57,15 +57,15 @@ def _attacked(
         x = x.detach()
         stuck = ((x <= 0) & (slope < 0)) | ((x >= 1) & (slope > 0))
         slope = slope.masked_fill(stuck, 0).flatten(1)
-        place = slope.abs().topk(count, dim=1).indices
-        move = torch.zeros_like(slope).scatter(1, place, slope.gather(1, place).sign() * length / count)
+        indices = slope.abs().topk(count, dim=1).indices
+        move = torch.zeros_like(slope).scatter(1, indices, slope.gather(1, indices).sign() * length / count)
         delta = to_l1_ball((x - start).flatten(1) + move, epsilon).view_as(x)
         x = (start + delta).clamp(0, 1)
     return x
 
 
 def to_l1_ball(values: Float[Tensor, "n value"], radius: float) -> Float[Tensor, "n value"]:
-    """The nearest rows (L2) whose absolute values add up to at most `radius` (Duchi et al. 2008)."""
+    """Return the nearest rows (L2) whose absolute values sum to at most `radius` (Duchi et al. 2008)."""
     size = values.abs()
     ordered = size.sort(dim=1, descending=True).values
     excess = ordered.cumsum(1) - radius

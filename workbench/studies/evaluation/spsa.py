@@ -1,4 +1,4 @@
-"""SPSA (Uesato et al. 2018): an attack that sees logits only and estimates the gradient by random differences."""
+"""SPSA (Uesato et al. 2018): an attack on logits that estimates the gradient by random differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def estimate_gradient(
     delta: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "n ..."]:
-    """Simultaneous-perturbation estimate of the gradient of `score` ((n, …) → (n,)) at `x`.
+    """Estimate the gradient of `score` ((n, …) → (n,)) at `x` by simultaneous perturbation.
 
     The mean over `samples` directions v of ±1 of (score(x + δv) − score(x − δv)) / 2δ · v. For a linear score
     its expectation is the gradient; the variance of one entry is the squared norm of the others over `samples`.
@@ -32,7 +32,7 @@ def estimate_gradient(
 
 
 def margin(logits: Float[Tensor, "n classes"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Logit of the most likely wrong class minus that of the right one: positive where the model is wrong."""
+    """Return the logit of the most likely wrong class minus that of the right one; positive for an error."""
     others = logits.scatter(1, targets[:, None], -torch.inf)
     return others.amax(1) - logits.gather(1, targets[:, None])[:, 0]
 
@@ -50,10 +50,10 @@ def spsa(
     learning_rate: float = 0.01,
     seed: int = 0,
 ) -> Float[Tensor, "n channel height width"]:
-    """Images within `epsilon` (largest change of a pixel) of `pixels` and in [0, 1] that raise the margin.
+    """Raise the margin of images in [0, 1] within `epsilon` (largest change of a pixel) of `pixels`.
 
-    `steps` of Adam on estimated gradients; each asks the model for 2·`samples` answers per image. An image
-    keeps the last point reached once it is misclassified.
+    Takes `steps` of Adam on estimated gradients, each with 2·`samples` model outputs per image. An image keeps its last
+    point once it is misclassified.
     """
     generator = torch.Generator().manual_seed(seed)
     low, high = (pixels - epsilon).clamp(0, 1), (pixels + epsilon).clamp(0, 1)
@@ -63,9 +63,9 @@ def spsa(
         active = margin(model(x), targets) <= 0
         if not active.any():
             break
-        asked = targets[active]
+        labels = targets[active]
         gradient = estimate_gradient(
-            lambda at, asked=asked: margin(model(at), asked),
+            lambda at, labels=labels: margin(model(at), labels),
             x[active], samples=samples, delta=delta, generator=generator,
         )  # fmt: skip
         first[active] = 0.9 * first[active] + 0.1 * gradient

@@ -1,4 +1,4 @@
-"""Perplexity with a sliding window, and texts with some words swapped for another."""
+"""Perplexity with a sliding window, and texts with swapped words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 SWAPPED = "AAA"
-"""What a word is replaced by, in the word-swap attack of teo2024 (App. A.4) and abdullaev2025."""
+"""Replacement of a word, in the word-swap attack of teo2024 (App. A.4) and abdullaev2025."""
 PROSE = "bundled:prose"
 DEFAULT_WINDOW = 128  # tokens, for a model without a longest text
 BATCH = 64
@@ -29,20 +29,20 @@ class SwappedText(NamedTuple):
 
     text: str
     kept: Bool[np.ndarray, " character"]
-    """Which of its characters stood in the text before."""
+    """Which of its characters are from the original text."""
 
 
 def swap_words(text: str, share: float, rng: np.random.Generator, word: str = SWAPPED) -> SwappedText:
-    """`text` with `share` of its words (rounded to whole words), chosen at random, replaced by `word`.
+    """Replace a `share` of the words of a text (rounded to whole words), chosen at random, by `word`.
 
-    With the same generator state a larger share replaces the same words and more.
+    With the same generator state a larger share includes the words of a smaller one.
     """
     if not 0 <= share <= 1:
         raise InputError(f"the share of words to swap lies between 0 and 1, got {share!r}")
-    places = [match.span() for match in re.finditer(r"\w+", text)]
-    chosen = set(rng.permutation(len(places))[: round(share * len(places))].tolist())
+    spans = [match.span() for match in re.finditer(r"\w+", text)]
+    chosen = set(rng.permutation(len(spans))[: round(share * len(spans))].tolist())
     parts, kept, reached = [], [], 0
-    for number, (start, end) in enumerate(places):
+    for number, (start, end) in enumerate(spans):
         if number in chosen:
             parts += [text[reached:start], word]
             kept += [True] * (start - reached) + [False] * len(word)
@@ -56,11 +56,10 @@ def swap_words(text: str, share: float, rng: np.random.Generator, word: str = SW
 def sliding_nll(
     module: nn.Module, ids: Int[Tensor, " token"], window: int, stride: int = 1
 ) -> Float[Tensor, " scored"]:
-    """Negative log-likelihood (nats) of every token of a text but the first, each given those before it.
+    """Return the negative log-likelihood (nats) of every token of a text but the first, given its predecessors.
 
-    The first window scores all its positions. From then on the window moves by `stride` and only its last
-    `stride` positions are scored; with 1, only the last (teo2024 App. A.4). A window holds `window` tokens,
-    which foretell as many.
+    The first window scores all its positions. Then the window moves by `stride` and only its last `stride` positions
+    are scored; with 1, only the last (teo2024 App. A.4). A window holds `window` tokens and predicts the same number.
     """
     if len(ids) < 2:
         raise InputError(f"a text of {len(ids)} tokens has nothing to foretell; give one of at least 2")
@@ -80,7 +79,7 @@ def sliding_nll(
 
 
 def _nll(module: nn.Module, rows: Int[Tensor, "n token"], last: int) -> Float[Tensor, "n last"]:
-    """Of the last `last` tokens of each row, from all before them; on the CPU."""
+    """Return the values of the last `last` tokens of each row, on the CPU."""
     seen = rows[:, :-1]
     output = module(seen)
     logits = getattr(output, "logits", output)
@@ -109,10 +108,10 @@ class Texts:
 
 
 def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) -> Texts:
-    """`n` texts of `spec`, chosen with `seed`; each is scored by itself.
+    """Open `n` texts of `spec`, chosen with `seed`; each is scored separately.
 
-    Of the bundled prose only the files that no bundled language model was trained on are taken. Raises
-    InputError for a model that takes no texts, and for more texts than there are.
+    For the bundled prose only the files held out from bundled language models are used. Raises InputError for a model
+    that takes no texts, and for more texts than available.
     """
     import hashlib
 
@@ -132,7 +131,7 @@ def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) ->
         n, len(numbers), f"what is held out of {pool.where}" if spec.strip() == PROSE else pool.where
     )
     order = np.random.default_rng(seed).permutation(len(numbers))[:n].tolist()
-    samples = [pool.read(numbers[place]) for place in order]
+    samples = [pool.read(numbers[index]) for index in order]
     digest = hashlib.sha256(b"".join(sample.digest() for sample in samples)).hexdigest()
     identity = {"spec": spec.strip(), "n": n, "seed": seed, "sha256": digest}
     if spec.strip() == PROSE:
@@ -141,9 +140,9 @@ def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) ->
 
 
 def encode(model: LoadedModel, text: str, kept: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Token ids of a text, and which of them lie wholly in its kept characters."""
+    """Return the token ids of a text, and which of them are entirely in its kept characters."""
     encoded = model.tokenizer(
         text, return_offsets_mapping=True, truncation=False, add_special_tokens=False, verbose=False
     )
-    whole = [bool(kept[start:end].all()) for start, end in encoded["offset_mapping"]]
-    return torch.tensor(encoded["input_ids"]), torch.tensor(whole)
+    fully_kept = [bool(kept[start:end].all()) for start, end in encoded["offset_mapping"]]
+    return torch.tensor(encoded["input_ids"]), torch.tensor(fully_kept)

@@ -1,4 +1,4 @@
-"""Powers of the number of tokens, or of features, with which time and memory grow; and those of wu2025's Table 1."""
+"""Fit the growth exponents of time and memory in tokens or features, and read wu2025's Table 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.papers.operators import SWEEPS
 from workbench.papers.published import published
 
 WITHIN = 0.5
-"""A curve is fitted where its counted cost grows, from size to size, with a power as near to that of its last sizes."""
+"""Largest deviation of a local exponent of the counted cost from the last one, for sizes in a fit."""
 LEAST = 3
 EXPONENT_COLUMNS = (
     "sweep", "operator", "condition", "metric", "source", "value", "low", "high", "points", "smallest", "largest",
@@ -35,19 +35,19 @@ _ROWS = {
 
 
 def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
-    """Fitted exponents of a frame of `scaling_study`: slopes of least squares in log–log coordinates.
+    """Fit the exponents of a frame of `scaling_study`: slopes of least squares in log–log coordinates.
 
-    A slope is fitted to all sizes but those at which lower powers weigh, as far as can be counted. There the counted
-    cost (multiply–accumulates for time, bytes of tensors for memory) grows with a power more than a half away from that
-    at the largest sizes. No measured number chooses the sizes; a curve without a counted cost has all of its sizes, and
-    one with fewer than three sizes has no row. ``low`` to ``high`` is the 95 % t-interval of a measured slope; there is
-    none of a counted one. In a sweep over the width the heads stay, so the exponent is that of the head dimension.
-    ``metric`` is time_exponent_tokens, …, ``source`` "measured" or "counted" (at the same sizes). Columns:
-    `EXPONENT_COLUMNS`; ``attrs`` are those of the frame.
+    A slope excludes the sizes where lower powers matter: those where the counted cost (multiply–accumulates for time,
+    bytes of tensors for memory) grows with an exponent more than a half away from that at the largest sizes. Measured
+    numbers never choose the sizes; a curve without a counted cost keeps all sizes, and one with fewer than three has no
+    row. ``low`` to ``high`` is the 95 % t-interval of a measured slope; counted slopes have none. A sweep over the
+    width keeps the heads, so its exponent is that of the head dimension. ``metric`` is time_exponent_tokens, …,
+    ``source`` "measured" or "counted" (at the same sizes). Columns: `EXPONENT_COLUMNS`; ``attrs`` are those of the
+    frame.
     """
     rows = []
-    known = frame[frame["value"] > 0]
-    curves = dict(iter(known.groupby(["sweep", "operator", "condition", "metric"], sort=False)))
+    positive = frame[frame["value"] > 0]
+    curves = dict(iter(positive.groupby(["sweep", "operator", "condition", "metric"], sort=False)))
     for (sweep, operator, condition, metric), part in curves.items():
         axis = SWEEPS[str(sweep)].axis
         quantity, source = _QUANTITIES[str(metric)]
@@ -71,7 +71,7 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _regime(sizes: pd.Series, counted: pd.Series) -> float:
-    """Return the size from which on a counted cost grows with about the power (`WITHIN`) of its largest sizes."""
+    """Return the smallest size where a counted cost starts to grow with about the exponent of its largest sizes."""
     order = np.argsort(sizes.to_numpy(float))
     x, y = (np.log(values.to_numpy(float)[order]) for values in (sizes, counted))
     slopes = np.diff(y) / np.diff(x)
@@ -80,37 +80,43 @@ def _regime(sizes: pd.Series, counted: pd.Series) -> float:
 
 
 def measured_on(frame: pd.DataFrame) -> str:
-    """The device, number format and threads of a study."""
+    """Return the device, number format and threads of a study."""
     (run, *_) = provenance_of(frame)
     return f"{run['device']}, {run['dtype']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}"
 
 
 def times_beside(frame: pd.DataFrame, record: pd.DataFrame) -> str:
-    """How many times as long as on record each operator took, of the points that both have.
+    """State the ratio of each operator's time to the recorded time, at the points that both have.
 
-    Where all took about as much longer, the machine is slower or busy, and the operators compare as on record.
+    If all ratios are similar, the machine is slower or busy, and comparisons of operators are unaffected.
     """
     keys = ["sweep", "operator", "condition", "tokens"]
-    times = [own[own["metric"] == "seconds_per_sample"].set_index(keys)["value"] for own in (frame, record)]
+    times = [
+        operator_ratios[operator_ratios["metric"] == "seconds_per_sample"].set_index(keys)["value"]
+        for operator_ratios in (frame, record)
+    ]
     ratios = (times[0] / times[1]).dropna().groupby("operator", sort=False)
-    said = [f"{name} {own.min():.1f} to {own.max():.1f}" for name, own in ratios]
-    return f"Times in this run over those on record: {', '.join(said)}." if said else ""
+    ranges = [
+        f"{name} {operator_ratios.min():.1f} to {operator_ratios.max():.1f}"
+        for name, operator_ratios in ratios
+    ]
+    return f"Times in this run over those on record: {', '.join(ranges)}." if ranges else ""
 
 
 def scaling_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
-    """How time and memory of a forward pass grow by operator, and what token statistics attention costs beside others.
+    """State how time and memory of a forward pass grow by operator, and the cost of token statistics attention.
 
-    The sentences of `power_findings`, after the device that they were measured on, and those of `ratio_findings`.
+    The sentences of `power_findings`, after the device, and those of `ratio_findings`.
     """
     grows = [*power_findings(frame, "time", sweep), *power_findings(frame, "memory", sweep)]
     return [*(f"{measured_on(frame)}: {sentence}" for sentence in grows), *ratio_findings(frame, sweep)]
 
 
 def power_findings(frame: pd.DataFrame, quantity: str, sweep: str = "tokens") -> list[str]:
-    """With which power the "time" or "memory" of a forward pass grows, by operator, in one sentence.
+    """State in one sentence the growth exponents of the "time" or "memory" of a forward pass, by operator.
 
-    Exponents are those of `scaling_exponents`, with 95 % confidence intervals of their slopes. No sentence where no
-    curve has the sizes of a fit.
+    Exponents are those of `scaling_exponents`, with 95 % confidence intervals. Empty if no curve has enough sizes for a
+    fit.
     """
     exponents = scaling_exponents(_forward(frame, sweep)).query("source == 'measured'")
     rows = exponents[exponents["metric"].str.startswith(quantity)]
@@ -127,9 +133,9 @@ def power_findings(frame: pd.DataFrame, quantity: str, sweep: str = "tokens") ->
 
 
 def ratio_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
-    """What token statistics attention costs over softmax attention, fused and eager, a sentence each.
+    """State the cost of token statistics attention over that of softmax attention, fused and eager, a sentence each.
 
-    Of a forward pass at the largest size that both operators of a pair were run at, as in wu2025's Fig. 6.
+    For a forward pass at the largest size of both operators, as in wu2025's Fig. 6.
     """
     values = _forward(frame, sweep).pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
     sentences = []
@@ -152,13 +158,13 @@ def _forward(frame: pd.DataFrame, sweep: str) -> pd.DataFrame:
 
 
 def fitted_sizes(exponents: pd.DataFrame) -> str:
-    """Over how many sizes slopes are taken: "3 to 4 sizes"."""
+    """Return the number of sizes in the slopes: "3 to 4 sizes"."""
     least, most = (int(end) for end in (exponents["points"].min(), exponents["points"].max()))
     return f"{most} sizes" if least == most else f"{least} to {most} sizes"
 
 
 def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
-    """Slope of log value against log size by least squares, and half its 95 % t-interval."""
+    """Return the slope of log value against log size by least squares, and half its 95 % t-interval."""
     from scipy import stats
 
     fit = stats.linregress(np.log(sizes), np.log(values))
@@ -167,9 +173,9 @@ def fitted_power(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
 
 
 def printed_exponents() -> pd.DataFrame:
-    """wu2025's Table 1 for one attention head, under our names, in each sweep that varies the same axis.
+    """Return wu2025's Table 1 for one attention head, under our names, in each sweep with the same axis.
 
-    The table leaves out the projections and the tokens themselves. It has no causal operators. Columns as in
+    The table excludes the projections and the tokens themselves. It has no causal operators. Columns as in
     `scaling_exponents`.
     """
     table = published("wu2025", "1").set_index(["row", "metric"])["value"]

@@ -1,4 +1,4 @@
-"""The attention layers of a point, what a pass through them computes, and what it will cost, from shapes alone."""
+"""Build the attention layers of a point, run a pass, and forecast its cost from shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.studies.training.measuring import Allocations, operation_counter
 
 
 class EagerSoftmaxAttention(SoftmaxAttention):
-    """Softmax attention that forms its token × token matrix, as before there were fused kernels."""
+    """Softmax attention that forms its token × token matrix, without a fused kernel."""
 
     def attend(
         self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
@@ -30,7 +30,7 @@ class EagerSoftmaxAttention(SoftmaxAttention):
 
 
 def attention_layers(point: Point, device: str = "cpu", dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    """The point's layers, each with weights of its own in memory, drawn once and copied; one feeds the next."""
+    """Return the point's layers in sequence; their weights are drawn once and copied."""
     first = _layer(point).eval().to(device, dtype)
     return nn.Sequential(first, *(copy.deepcopy(first) for _ in range(point.layers - 1)))
 
@@ -44,7 +44,7 @@ def _layer(point: Point) -> AttentionModule:
 
 
 def _shapes_only(point: Point, dtype: torch.dtype) -> nn.Sequential:
-    """The layers where tensors are fake, which can be neither copied nor cast by their module."""
+    """Return the layers with fake tensors, which can be neither copied nor cast by their module."""
     layers = nn.Sequential(*(_layer(point).eval() for _ in range(point.layers)))
     for module in layers.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -53,7 +53,7 @@ def _shapes_only(point: Point, dtype: torch.dtype) -> nn.Sequential:
 
 
 def one_pass(layers: nn.Sequential, x: Tensor, condition: str) -> Callable[[], object]:
-    """What is measured: the output, or with "forward + backward" the gradients of all weights from one of ones."""
+    """Return the measured computation: the output, or with "forward + backward" the gradients of all weights."""
     backward = condition == BOTH
     weights = list(layers.parameters())
 
@@ -69,18 +69,18 @@ def one_pass(layers: nn.Sequential, x: Tensor, condition: str) -> Callable[[], o
 
 
 class Forecast(NamedTuple):
-    """What a pass at a point comes to without being run."""
+    """The predicted cost of a pass at a point."""
 
     macs: float
     """Multiply–accumulates, in matrix products and attention."""
     tensors: int
-    """Most bytes of tensors that it makes and holds at once; gradients among them, weights not."""
+    """Peak bytes of its tensors, including gradients, without weights."""
     needed: int
     """Bytes with the weights and the input."""
 
 
 def forecast(point: Point, condition: str, dtype: torch.dtype = torch.float32) -> Forecast:
-    """Count a pass from its shapes: no memory is taken, and nothing computed."""
+    """Count a pass from its shapes, without computing or allocating anything."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -89,5 +89,5 @@ def forecast(point: Point, condition: str, dtype: torch.dtype = torch.float32) -
         compute = one_pass(layers, x, condition)
         with operation_counter() as counter, Allocations() as seen:
             compute()
-    own = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
-    return Forecast(counter.get_total_flops() / 2, seen.peak, own + seen.peak)
+    held_bytes = sum(tensor.nbytes for tensor in (x, *layers.parameters()))
+    return Forecast(counter.get_total_flops() / 2, seen.peak, held_bytes + seen.peak)

@@ -1,4 +1,4 @@
-"""Points measured, each in a process of its own: its memory is nobody else's, and its end, however bad, its own."""
+"""Measure points, each in its own process, which isolates its memory and its crashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 THREADS = 1
-"""On a CPU: where cores are shared, threads wait for each other at every operation, and nothing else shows."""
+"""On a CPU: on shared cores threads wait for each other, which would dominate the measurement."""
 ROUNDS, SECONDS = 3, 0.5  # at least so many passes, and so long in all
 ENOUGH = 6.0  # seconds after which no further pass is begun: longer ones are run once
 COUNTS = 1.0  # the first pass, which finds caches and memory cold, counts from so many seconds on
@@ -31,9 +31,9 @@ COUNTS = 1.0  # the first pass, which finds caches and memory cold, counts from 
 def measure(
     point: Point, conditions: Sequence[str], device: str = "cpu", dtype: str = "float32"
 ) -> Iterator[dict[str, Any]]:
-    """A row for each condition: seconds of every pass that counts, and bytes by which memory rose in the first.
+    """Yield a row for each condition: seconds of every pass that counts, and the rise of memory in the first, in bytes.
 
-    A pass over 64 tokens goes before, so that the kernels are loaded. Memory that cannot be had makes a row too.
+    A pass over 64 tokens loads the kernels first. Running out of memory also gives a row.
     """
     torch.manual_seed(0)
     torch.set_flush_denormal(True)
@@ -63,23 +63,23 @@ def _timed(compute: Callable[[], object], device: str) -> tuple[list[float], flo
 
 
 PATIENCE = 600.0
-"""Seconds after which a process that has still not ended is given up."""
+"""Seconds after which a process that has not ended is killed."""
 
 
 def measured(
     point: Point, conditions: Sequence[str], device: str = "cpu", dtype: str = "float32"
 ) -> dict[str, dict[str, Any]]:
-    """Condition → its row of `measure`, from a fresh process; one that dies, or never ends, makes rows that say so.
+    """Return the rows of `measure` by condition from a new process; one that dies or hangs gives rows with the reason.
 
-    The process is multiprocessing's: a script that has a point measured does so below ``if __name__ == "__main__":``.
-    Raises InputError where the operator cannot be run on the device.
+    The process is multiprocessing's: a script calls this below ``if __name__ == "__main__":``. Raises InputError if the
+    operator cannot run on the device.
     """
     ours, theirs = (context := _context(device)).Pipe(duplex=False)
     process = context.Process(target=_send, args=(theirs, point, conditions, device, dtype), daemon=True)
     with safe_path():
         process.start()
     theirs.close()  # so that the end of the process is the end of what it sends
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + PATIENCE
     reason = f"took more than {PATIENCE:.0f} s in all"
     try:
@@ -90,7 +90,7 @@ def measured(
                     f"{point.operator} at {point.tokens} tokens of width {point.width} cannot be measured on "
                     f"{device} in {dtype}: {row}"
                 )
-            found[row["condition"]] = row
+            rows[row["condition"]] = row
     except EOFError:
         process.join()
         reason = f"the process was killed (exit status {process.exitcode}), probably for its memory"
@@ -98,13 +98,13 @@ def measured(
         process.kill()
         process.join()
         ours.close()
-    return {name: found.get(name, {"condition": name, "ended": reason}) for name in conditions}
+    return {name: rows.get(name, {"condition": name, "ended": reason}) for name in conditions}
 
 
 def _context(device: str) -> SpawnContext | ForkServerContext:
-    """Where processes come from: of a server that has imported torch and computed nothing, or each begins anew.
+    """Return the multiprocessing context: a fork server that has imported torch, or spawned processes.
 
-    Importing takes longer than most points, but only Linux forks what has imported torch, and only without a GPU.
+    Importing torch takes longer than most points, but only Linux can fork after it, and only without a GPU.
     """
     if sys.platform != "linux" or device != "cpu":
         return multiprocessing.get_context("spawn")
@@ -113,11 +113,11 @@ def _context(device: str) -> SpawnContext | ForkServerContext:
     return context
 
 
-def _send(connection: Connection, *asked: Any) -> None:
-    """Send every row as soon as it is known; of an error, what it says."""
+def _send(connection: Connection, *arguments: Any) -> None:
+    """Send every row as soon as it is measured, or an error's message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked, which ends this one
     try:
-        for row in measure(*asked):
+        for row in measure(*arguments):
             connection.send(row)
     except Exception as error:  # the process that asked raises it, with the point's name
         connection.send(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -1,4 +1,4 @@
-"""The efficiency study: every operator along every sweep, each point in a process of its own, until it ends."""
+"""The efficiency study: every operator along every sweep, each point in its own process, until it ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from workbench.studies.scaling.measuring import ENOUGH, ROUNDS, THREADS, measure
 from workbench.studies.training.measuring import device_name, free_memory, memory_measure
 
 SECONDS_A_PASS = 30.0
-"""A pass that is expected to take longer is not run, and ends its curve."""
+"""A pass expected to take longer is skipped, and ends its curve."""
 MEMORY_SHARE = 0.8
-"""Of the memory that is free, beyond which a pass is not run."""
+"""Share of the free memory that a pass may use."""
 DTYPES = ("float32", "bfloat16", "float16")
 IDENTITY_FILE = "study.json"
 COMMAND = "workbench study records operators"
@@ -49,25 +49,24 @@ def scaling_study(
     out: str | Path | None = None,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """Time, memory and multiply–accumulates of ``LAYERS`` attention layers against tokens and features.
+    """Measure time, memory and multiply–accumulates of ``LAYERS`` attention layers against tokens and features.
 
-    A layer is the operator with its projections, as it stands in the place of attention; batch 1. ``sweeps``,
-    ``operators`` and ``sizes`` (on the axis of the sweep) choose from `SWEEPS`; None takes all. The smallest sizes
-    of all curves come first, so that any ``budget`` (minutes) gives whole curves up to some size; no point is
-    begun that is not expected to end within it. ``out`` is a folder that keeps every finished point, from which
-    an interrupted study goes on; one of another device, dtype or versions is refused. Every point is measured in a
-    process of its own: a script calls this below ``if __name__ == "__main__":``.
+    A layer is the operator with its projections; the batch size is 1. ``sweeps``, ``operators`` and ``sizes`` (on the
+    sweep's axis) choose from `SWEEPS`; None takes all. The smallest sizes of all curves come first, so that any
+    ``budget`` (minutes) gives complete curves up to some size; no point starts that is expected to exceed it. ``out``
+    is a folder of finished points for resuming an interrupted study; one of another device, dtype or versions is
+    rejected. Every point runs in its own process: a script calls this below ``if __name__ == "__main__":``.
 
-    On a CPU the seconds are those of the process on one thread, and memory is resident memory; on CUDA wall time
-    and the allocator's. A pass whose memory is not there, or that would take more than ``SECONDS_A_PASS`` going by the
-    size before, is not run: its row says why in ``ended``, and the curve ends.
+    On a CPU, seconds are process time on one thread and memory is resident memory; on CUDA they are wall time and the
+    allocator's memory. A pass without enough memory, or expected to take more than ``SECONDS_A_PASS`` from the previous
+    size, is skipped: its row gives the reason in ``ended``, and the curve ends.
 
     Columns are `SCALING_COLUMNS`, a row per point, condition and metric: ``seconds_per_sample`` (median over passes;
     ``low`` to ``high`` their interquartile range), ``device_memory``, ``peak_memory`` (of the tensors, by their shapes)
     and ``macs``. ``attrs`` hold ``provenance`` and ``notes``.
 
-    Raises UnknownName for a sweep, operator, condition or dtype that does not exist, InputError for sizes or a budget
-    that are no positive numbers, a device that is not there, or a folder of another study.
+    Raises UnknownName for an unknown sweep, operator, condition or dtype, InputError for sizes or a budget that are not
+    positive, a device that is not available, or a folder of another study.
     """
     _check(sweeps, operators, sizes, conditions, budget, device, dtype)
     curves = _curves(sweeps, operators, sizes)
@@ -112,7 +111,7 @@ def scaling_study(
 def make_operators_record(
     data: Path, work: Path, *, sweeps: list[str] | None = None, device: str = "cpu", dtype: str = "float32"
 ) -> dict[str, Any]:
-    """Measure all sweeps (or those named), and write ``data/records/operators`` in place of what is there."""
+    """Measure all sweeps (or those named), and replace ``data/records/operators``."""
     started = time.monotonic()
     frame = scaling_study(sweeps, device=device, dtype=dtype, out=work, progress=sys.stderr.isatty())
     folder = data / "records" / RECORD
@@ -133,19 +132,19 @@ def make_operators_record(
 
 
 def study_identity(device: str, dtype: str) -> dict[str, Any]:
-    """What two measurements must share to stand in one study."""
-    known = versions()
+    """Return the settings that all measurements of a study share."""
+    current_versions = versions()
     return {
         "device": device_name(device),
         "dtype": dtype,
         "threads": THREADS if device == "cpu" else torch.get_num_threads(),
         "memory": memory_measure(device),
-        "versions": {name: known.get(name) for name in ("python", "torch", "workbench")},
+        "versions": {name: current_versions.get(name) for name in ("python", "torch", "workbench")},
     }
 
 
 class _Curve:
-    """An operator along a sweep, from its smallest point on, until it ends in each condition."""
+    """An operator along a sweep, from its smallest point until it ends in each condition."""
 
     def __init__(self, sweep: str, points: list[Point]) -> None:
         self.sweep = sweep
@@ -164,13 +163,15 @@ class _Curve:
         seconds = pd.Series(row["seconds"])
         self.before[condition] = (row["macs"], float(seconds.median()))
         low, middle, high = seconds.quantile([0.25, 0.5, 0.75])
-        known = {**common, "condition": condition}
+        common_columns = {**common, "condition": condition}
         self.rows.append(
-            {**known, "metric": "seconds_per_sample", "value": middle, "low": low, "high": high,
+            {**common_columns, "metric": "seconds_per_sample", "value": middle, "low": low, "high": high,
              "unit": METRICS["seconds_per_sample"].unit, "passes": len(seconds)}
         )  # fmt: skip
         for metric, name in (("device_memory", "memory"), ("peak_memory", "tensors"), ("macs", "macs")):
-            self.rows.append({**known, "metric": metric, "value": row[name], "unit": METRICS[metric].unit})
+            self.rows.append(
+                {**common_columns, "metric": metric, "value": row[name], "unit": METRICS[metric].unit}
+            )
 
 
 class _Study(NamedTuple):
@@ -180,7 +181,7 @@ class _Study(NamedTuple):
     identity: Mapping[str, Any]
 
     def take(self, curve: _Curve, point: Point, conditions: Sequence[str], left: float | None) -> bool:
-        """Add the point to its curve, measured unless it is kept; False where the seconds left do not suffice."""
+        """Add the point to its curve, measured unless it is kept; return False if too few seconds are left."""
         path = None if self.folder is None else self.folder / f"{point.name}.json"
         kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else []
         rows = {row["condition"]: row for row in kept}
@@ -217,16 +218,16 @@ class _Study(NamedTuple):
         todo = [name for name in conditions if name not in ends]
         if left is not None and _STARTING + sum(_several(expected[name] or 0) for name in todo) > left:
             return None
-        found = measured(point, todo, self.device, self.dtype) if todo else {}
+        rows_measured = measured(point, todo, self.device, self.dtype) if todo else {}
         rows = []
         for name in conditions:
-            row = {"condition": name, "ended": ends[name]} if name in ends else found[name]
+            row = {"condition": name, "ended": ends[name]} if name in ends else rows_measured[name]
             rows.append({**row, "macs": foreseen[name].macs, "tensors": foreseen[name].tensors})
         return rows
 
 
 def _expected(curve: _Curve, condition: str, foreseen: Mapping[str, Forecast]) -> float | None:
-    """Seconds of a pass, from the size before at the same rate; None for the first."""
+    """Return the expected seconds of a pass from the previous size at the same rate; None for the first."""
     if condition not in curve.before:
         return None
     macs, seconds = curve.before[condition]
@@ -234,12 +235,12 @@ def _expected(curve: _Curve, condition: str, foreseen: Mapping[str, Forecast]) -
 
 
 def _several(seconds: float) -> float:
-    """Seconds of all passes of a point: see `workbench.studies.scaling.measuring`."""
+    """Return the seconds of all passes of a point: see `workbench.studies.scaling.measuring`."""
     return max(seconds, min((ROUNDS + 1) * seconds, ENOUGH + seconds))
 
 
 def _too_much(foreseen: Forecast, expected: float | None, device: str) -> str | None:
-    """Why a pass is not run, or None."""
+    """Return the reason to skip a pass, or None."""
     if expected is not None and expected > SECONDS_A_PASS:
         return f"about {expected:.0f} s expected, {SECONDS_A_PASS:.0f} s allowed"
     free = MEMORY_SHARE * free_memory(device)
@@ -257,15 +258,15 @@ def _check(
     device: str,
     dtype: str,
 ) -> None:
-    for kind, names, known in (
+    for kind, names, accepted in (
         ("sweep", sweeps or (), SWEEPS),
         ("operator", operators or (), OPERATORS),
         ("condition", conditions, CONDITIONS),
         ("dtype", [dtype], DTYPES),
     ):
         for name in names:
-            if name not in known:
-                raise UnknownName(kind, name, known)
+            if name not in accepted:
+                raise UnknownName(kind, name, accepted)
     if sizes is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(f"sizes are positive whole numbers of tokens (or features), got {list(sizes)}")
     if budget is not None and not budget >= 0:

@@ -426,11 +426,13 @@ def make_embedded_records(
         if name not in PLAN:
             raise UnknownName("embedded data", name, PLAN)
     plan = {
-        name: [one for one in PLAN[name] if not variants or one.variant in variants] for name in names or PLAN
+        name: [planned for planned in PLAN[name] if not variants or planned.variant in variants]
+        for name in names or PLAN
     }
     for variant in variants:
-        if variant not in {one.variant for planned in plan.values() for one in planned}:
-            raise UnknownName("mechanism", variant, {one.variant for name in plan for one in PLAN[name]})
+        if variant not in {planned.variant for mechanisms in plan.values() for planned in mechanisms}:
+            known_variants = {planned.variant for name in plan for planned in PLAN[name]}
+            raise UnknownName("mechanism", variant, known_variants)
     todo = [(name, planned, seed) for name in plan for planned in plan[name] for seed in planned.seeds]
     print(f"{len(todo)} runs on {len(plan)} data sets", file=sys.stderr)
     waiting = Counter(name for name, *_ in todo)
@@ -442,27 +444,27 @@ def make_embedded_records(
     before = {
         (EMBEDDED[name].task, planned.pretrained or planned.attention, seed) for name, planned, seed in todo
     }
-    before = sorted(one for one in before if one[0] in PRETRAINED)
+    before = sorted(key for key in before if key[0] in PRETRAINED)
     with safe_path():
         # first what several runs begin with, so that no two train the same
-        for checkpoint in together(delayed(pretrain)(*one, work, **run_options) for one in before):
+        for checkpoint in together(delayed(pretrain)(*key, work, **run_options) for key in before):
             print(f"{checkpoint.parent}", file=sys.stderr, flush=True)
         for name, variant, seed, folder in together(
-            delayed(_run_one)(*one, work, **run_options) for one in todo
+            delayed(_run_one)(*job, work, **run_options) for job in todo
         ):
             print(f"{folder}", file=sys.stderr, flush=True)
             folders[name][variant, seed] = folder
             if len(folders[name]) == waiting[name]:
                 runs = {
-                    (one.variant, seed): folders[name][one.variant, seed]
-                    for one in plan[name]
-                    for seed in one.seeds
+                    (planned.variant, seed): folders[name][planned.variant, seed]
+                    for planned in plan[name]
+                    for seed in planned.seeds
                 }
                 record = collect(name, runs, data, limit, undergone, keep_others=bool(variants))
-                for one in plan[name]:
-                    if one.variant in KEPT.get(name, ()):
-                        bundled = data / "models" / f"embedded-{name}-{one.variant}"
-                        copy_model(folders[name][one.variant, one.seeds[0]], bundled)
+                for planned in plan[name]:
+                    if planned.variant in KEPT.get(name, ()):
+                        bundled = data / "models" / f"embedded-{name}-{planned.variant}"
+                        copy_model(folders[name][planned.variant, planned.seeds[0]], bundled)
                 yield _line(name, record)
 
 

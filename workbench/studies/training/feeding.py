@@ -33,7 +33,7 @@ def pad_together(examples: Sequence[tuple[Tensor, int]], name: str) -> tuple[dic
 def pad_pairs(
     examples: Sequence[tuple[tuple[Tensor, Tensor], int]], name: str
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Pad pairs of sequences to a batch of twice as many rows, the two of a pair adjacent; one target per pair."""
+    """Pad pairs of sequences to a batch of two rows per pair, the two of a pair adjacent; one target per pair."""
     rows = [(sequence, target) for pair, target in examples for sequence in pair]
     return pad_together(rows, name)[0], torch.tensor([target for _, target in examples])
 

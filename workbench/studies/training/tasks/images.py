@@ -57,7 +57,7 @@ def digits(request: DataRequest) -> Task:
 def photos(request: DataRequest) -> Task:
     """Cut the bundled photographs into square images labelled by photograph.
 
-    The central square of each photograph is cut into 4×4 tiles, four of which are test tiles; each tile is resized
+    The central square of each photograph is cut into 4×4 tiles, with four test tiles; each tile is resized
     separately and cut into nine overlapping images. No pixel of a photograph is in both splits, not even through
     resizing.
     """

@@ -1,7 +1,7 @@
-"""Passages of the bundled prose: of which genre (the Long Range Arena's Text), and two of one file (its Retrieval).
+"""Write passages of the bundled prose: by genre (the Long Range Arena's Text), and pairs of one file (its Retrieval).
 
-The files are split, so that no test passage comes from a file of which the training set has any; nor does the text that
-a language model reads before it is fine-tuned on passages hold any of these.
+The split is by files, so that no file has both training and test passages. The pre-training text of a fine-tuned
+language model excludes the test passages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GENRES = {
     "story": ("02", "04", "08", "10", "14", "16"),
     "report": ("05", "06", "11", "15", "18"),
 }
-"""Genre → files, by number: what explains, what tells with people who speak, letters, lives, journeys and diaries."""
+"""Genre → numbers of its files: explanations, narrative with dialogue, and letters, lives, journeys or diaries."""
 HELD_OUT = ("07", "17", "08", "16", "11", "18")
 """Files of the test set: two of each genre."""
 FIVE = ("02", "05", "09", "13", "18")
@@ -31,17 +31,17 @@ STRIDE = {"train": 64, "test": 256}
 
 
 def passages(split: str) -> dict[str, list[str]]:
-    """Number of a file → its passages, without headings, from the beginning to the end."""
-    found = {}
+    """Return the passages of each file by its number, without headings, in order."""
+    cut_files = {}
     for number in sorted(number for numbers in GENRES.values() for number in numbers):
         if (number in HELD_OUT) != (split == "test"):
             continue
-        found[number] = _cut(_running_text(number), STRIDE[split])
-    return found
+        cut_files[number] = _cut(_running_text(number), STRIDE[split])
+    return cut_files
 
 
 def _running_text(number: str) -> str:
-    """A file without its headings, in one line."""
+    """Return a file without its headings, in one line."""
     folder = paths.data_dir() / "prose"
     file = next(iter(folder.glob(f"{number}-*.txt")), None)
     if file is None:
@@ -55,21 +55,21 @@ def _cut(text: str, stride: int) -> list[str]:
 
 
 def write_genres(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``train/GENRE/*.txt`` and ``test/GENRE/*.txt``; nothing is drawn at random."""
+    """Write ``train/GENRE/*.txt`` and ``test/GENRE/*.txt``; nothing is drawn at random."""
     genre = {number: name for name, numbers in GENRES.items() for number in numbers}
     for split, count in sizes.items():
         _write(folder / split, passages(split), genre, count)
 
 
 def write_five(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``train/FILE/*.txt`` and ``test/FILE/*.txt`` of `FIVE`, tests from the last fifth; nothing is drawn at random."""
+    """Write ``train/FILE/*.txt`` and ``test/FILE/*.txt`` of `FIVE`, tests from the last fifth, without random draws."""
     for split, count in sizes.items():
         cut = {number: _cut(_part(number, split), STRIDE["train"]) for number in FIVE}
         _write(folder / split, cut, {number: number for number in FIVE}, count)
 
 
 def write_unlabelled(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``NUMBER.txt`` of every file of which `write_genres` tests nothing, without what `write_five` tests."""
+    """Write ``NUMBER.txt`` of files without test passages of `write_genres` or `write_five`."""
     for number in sorted(number for numbers in GENRES.values() for number in numbers):
         if number not in HELD_OUT:
             text = _part(number, "train") if number in FIVE else _running_text(number)
@@ -77,7 +77,7 @@ def write_unlabelled(folder: Path, sizes: dict[str, int], seed: int) -> None:
 
 
 def _part(number: str, split: str) -> str:
-    """The first four fifths of a file, or the last fifth, which is for testing."""
+    """Return the first four fifths of a file, or the last fifth, which is for tests."""
     text = _running_text(number)
     cut = len(text) * 4 // 5
     return text[:cut] if split == "train" else text[cut:]
@@ -97,7 +97,7 @@ def _write(folder: Path, texts: dict[str, list[str]], label: dict[str, str], cou
 
 
 def write_pairs(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """``prose.train.tsv`` and ``prose.test.tsv``; two passages of one file (1) share no byte."""
+    """Write ``prose.train.tsv`` and ``prose.test.tsv``; two passages of one file (1) do not overlap."""
     for at, (split, count) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, at])
         files = passages(split)

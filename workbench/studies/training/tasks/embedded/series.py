@@ -28,7 +28,7 @@ def phase(draw: np.random.Generator, label: int, steps: int) -> Series:
 
 
 LAGS = (-4, 0, 4)
-"""Steps by which the second channel lags the first."""
+"""Lag of the second channel behind the first, in steps."""
 
 
 def lag(draw: np.random.Generator, label: int, steps: int) -> Series:
