@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from workbench._version import __version__
-from workbench.captures.others import others_layers
+from workbench.captures.other_tools import other_tools_layers
 from workbench.captures.qkv import check_values, layers_of
 from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
 from workbench.captures.tokens import TokenInfo
@@ -48,7 +48,7 @@ def read_capture(path: str | Path) -> dict[str, Any]:
     source = Path(path)
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
-        known = others_layers(source, tensors) or (*layers_of(source, tensors), [])
+        known = other_tools_layers(source, tensors) or (*layers_of(source, tensors), [])
         return dict(zip(("layers", "sites", "tokens", "notes"), known, strict=True))
     version = metadata.get("format_version")
     check_format(path, "capture format", version, FORMAT_VERSION)

@@ -1,4 +1,4 @@
-"""What other tools captured, by the names that they give it: layer by layer, as our records have it.
+"""Captures of other tools, found by the names of their tensors, as layers of ours.
 
 - TransformerLens: ``blocks.0.attn.hook_q`` (batch, token, head, head_dim), ``hook_pattern``, ``hook_resid_pre`` …
 - transformers: ``attentions`` of ``output_attentions=True``, a tuple or ``attentions.0``, with ``q.0`` … where given;
@@ -34,10 +34,10 @@ _OF_PROJECTION = {"q_proj": "q", "query": "q", "k_proj": "k", "key": "k", "v_pro
 _LARGE = -1e4  # a score at or below is one of a key that may not be seen
 
 
-def others_layers(
+def other_tools_layers(
     path: Path, tensors: Mapping[str, Tensor]
 ) -> tuple[list[LayerRecord], tuple[str, ...], TokenInfo, list[str]] | None:
-    """The layers, sites, tokens and notes of a file whose names are another tool's; None where they are not."""
+    """Return the layers, sites, tokens and notes of another tool's file; None for any other file."""
     found = _transformer_lens(tensors) or _transformers(tensors) or _projected(path, tensors)
     if not found:
         return None
