@@ -45,7 +45,7 @@ def test_damage_starts_from_sound_files(tmp_path):
     assert not results[0].empty
     said = [read_provenance(folder / f"figure.{suffix}") for suffix in ("json", "png", "svg", "pdf")]
     assert said == said[:1] * 4
-    assert read_report(folder)["figure"]["status"] == "done"
+    assert read_report(folder)["figure"].status == "done"
     shutil.copy(folder / "figure.json", tmp_path)
     assert not write_gallery(tmp_path).unknown
     assert not workbench.read_sweep(folder / "sweep").empty

@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import tempfile
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -70,7 +69,7 @@ def sound_files() -> Path:
     for suffix in ("parquet", "csv", "json"):
         workbench.write_frame(frame, folder / f"result.{suffix}")
     _write_figure(folder, frame)
-    write_report(folder, {"figure": asdict(Outcome("figure", status="done", figures={"figure": "0" * 64}))})
+    write_report(folder, {"figure": Outcome("figure", status="done", figures={"figure": "0" * 64})})
     workbench.sweep(
         spec, "bundled:digits", ["token-similarity"], folder / "sweep", n=2, shards=2, batch_size=1
     )
