@@ -60,7 +60,7 @@ def measured_claims(
     again: bool = False,
     progress: bool = False,
 ) -> pd.DataFrame:
-    """`workbench.claims` for several (paper, model, inputs, n), under one another; from the record what is on record.
+    """Return `workbench.claims` for several (paper, model, inputs, n), read from the record where possible.
 
         measured_claims([("wu2025", "bundled:digits-tost", "bundled:digits", 25)])
 
@@ -79,15 +79,15 @@ def measured_claims(
 
     frames, absent = [], {}
     settings: dict[str, Any] = {"seed": seed, "null_samples": null_samples, "untrained": untrained}
-    for question in (Question(*one) for one in questions):
-        found = None if again else _on_record(question, settings)
-        if found is None:
+    for question in (Question(*call) for call in questions):
+        rows = None if again else _on_record(question, settings)
+        if rows is None:
             try:
-                found = claims(**question._asdict(), **settings, progress=progress)
+                rows = claims(**question._asdict(), **settings, progress=progress)
             except MissingResource as reason:
                 absent[question.model] = str(reason).splitlines()[0]
                 continue
-        frames += [found] if len(found) else []
+        frames += [rows] if len(rows) else []
     if not frames:
         raise MissingResource(
             "; ".join(f"{name}: {why}" for name, why in absent.items()) or "no model to ask"
@@ -98,7 +98,7 @@ def measured_claims(
 
 
 def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame | None:
-    """The rows on record that answer this question; None where there are none, or of other claims or weights."""
+    """Return the recorded rows that answer this question, or None if claims or weights differ."""
     from workbench.models.loading import find_device
 
     try:
