@@ -126,7 +126,7 @@ def test_a_study_shows_a_table_and_says_what_the_library_finds(path):
         "at least 3 text cells": sum(cell.cell_type == "markdown" for cell in cells) >= 3,
         "the frame shown": any(source.endswith(".head()") for source in code),
         "a table shown": any(
-            f"{table}(" in source for source in code for table in (".pivot_table", "pd.crosstab")
+            f"{table}(" in source for source in code for table in (".pivot_table", ".groupby", "pd.crosstab")
         ),
         "findings of the library": re.search(r"_findings\(|count_verdicts\(", "\n".join(code)),
     }
