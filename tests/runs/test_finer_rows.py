@@ -57,7 +57,11 @@ def test_an_analysis_of_metrics_alone_says_so():
 def test_provenance_names_what_can_be_run_again():
     frame = analyze("membership", model=vit(), inputs=images(2), layers=[1], per="token")
     run = frame.attrs["provenance"]
-    assert (run["analysis"], run["per"], run["options"]) == ("membership", "token", {"convention": None})
+    assert (run["analysis"], run["per"], run["options"]) == (
+        "membership",
+        "token",
+        {"method": "auto", "convention": None},
+    )
     again = analyze(
         run["analysis"], model=vit(), inputs=images(2), layers=[1], per=run["per"], **run["options"]
     )
