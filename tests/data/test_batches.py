@@ -488,7 +488,7 @@ def test_images_and_texts_are_distinguished(vit, bert):
 
 
 def test_what_is_no_model_or_no_spec_is_named_by_its_type(vit):
-    with pytest.raises(InputError, match=r"what workbench\.load returned, not for a str"):
+    with pytest.raises(InputError, match=r"a model from workbench\.load, not for a str"):
         inputs("bundled:photos", "vit_tiny_patch16_224")
     with pytest.raises(InputError, match="named by a text such as 'bundled:photos', got a Tensor"):
         inputs(torch.zeros(2, 3), vit)
