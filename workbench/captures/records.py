@@ -6,6 +6,7 @@ width).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -206,7 +207,7 @@ class LayerRecord:
         return table(("site", "axes", "shape", "type"), rows)
 
 
-class _CausalMask:
+class _CausalMask(ABC):
     """A causal mask that is written out only when it is read, since long inputs can do without."""
 
     _mask: Tensor | None = None
@@ -225,8 +226,9 @@ class _CausalMask:
     def mask(self, mask: Tensor | None) -> None:
         self._mask = mask
 
+    @abstractmethod
     def _written_out(self) -> Tensor | None:
-        raise NotImplementedError
+        """Write the mask out."""
 
 
 class CausalCall(_CausalMask, Call):  # ty: ignore[incompatible-property-override] - only ever read
