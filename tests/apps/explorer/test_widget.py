@@ -590,7 +590,7 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         seen.locator(".aw-models .aw-leader").first.click()
         seen.get_by_role("button", name="Open", exact=True).click()
         assert seen.locator(".aw-models .aw-badge").count() > 0
-        seen.get_by_label("a text of your own").fill("<img src=x onerror=alert(1)>")
+        seen.get_by_label("your text").fill("<img src=x onerror=alert(1)>")
         seen.get_by_role("button", name="Use this text").click()
         sent = seen.evaluate("() => model.sent")
         assert sent[0] == [{"shown": [len(page.content), "", ""]}, 0]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MODES = {
     "zero": "its output is zero",
     "mean": "its output is the mean over this input's tokens",
-    "uniform": "it attends to all tokens that it may see alike",
+    "uniform": "it attends equally to all visible tokens",
 }
 """How a head is switched off."""
 BATCH = "batch"

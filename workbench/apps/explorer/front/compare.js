@@ -1,11 +1,11 @@
-// Pins, and a pinned view beside the one that is looked at: both on one scale, their difference, and what is usual.
+// Pins, and a pinned view beside the one that is looked at: both on one scale, with their difference and its usual size.
 
 import { fresh, mosaic, percent, quantile, scaled } from "./colour.js";
 import { arranged, tint, wordColours } from "./grid.js";
 import { drawPatches, inputImage, patchAt } from "./image.js";
 import { button, capital, make, readable, viewKey } from "./state.js";
 
-const PAIRS = 240; // of heads, for what is usual
+const PAIRS = 240; // pairs of heads, for the usual difference
 
 /** ½ Σ |a − b| over tokens that are one another's, as a share of what is there. */
 function apart(a, b, pairs) {
@@ -69,7 +69,7 @@ export class Compare {
     const named = (view) => `layer ${view.layer}, head ${view.head}${twoModels ? ` of ${modelName(view)}` : ""}`;
     const [first, other] = [here, pinned].map(named);
     const second = first === other ? "the same head" : other;
-    if (!a || !b || !alike) return `${capital(first)} beside ${second}: ${a && b ? "their inputs do not have as many tokens, so there is no difference to take" : "no attention matrix in one of them"}.`;
+    if (!a || !b || !alike) return `${capital(first)} beside ${second}: ${a && b ? "their inputs differ in the number of tokens, so no difference is drawn" : "no attention matrix in one of them"}.`;
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const tokens = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
     const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
@@ -114,7 +114,7 @@ export class Compare {
     const sets = [
       { view: pinned, values: a, limit, title: `Pinned: ${twoModels ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
       { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
-      { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: not as many tokens" },
+      { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: the numbers of tokens differ" },
     ];
     const stacked = width < 520;
     this.element.classList.toggle("aw-stacked", stacked);

@@ -11,16 +11,16 @@ export class Depth {
   constructor(state, tip) {
     this.state = state;
     this.tip = tip;
-    this.kind = choice("what is shown of each layer", [
+    this.kind = choice("quantity of each layer", [
       ["head", "head", "This head's number in every layer"], ["mean", "mean", "Mean over the heads of each layer"],
       ["rollout", "rollout", "Rollout: what the query draws from each token through all layers before (Abnar & Zuidema 2020)"],
-      ...(state.bundle.by_layer.length ? [["tokens", "tokens", "What becomes of the tokens after every block: numbers of whole layers"]] : []),
+      ...(state.bundle.by_layer.length ? [["tokens", "tokens", "The tokens after every block: one number per layer"]] : []),
     ], state.depth, (depth) => state.set({ depth }));
     this.strip = make("div", "aw-strip");
     this.chart = make("canvas");
     this.room = make("div", "aw-chart", null, this.chart);
     this.title = make("h2", "", "Depth");
-    const [first, second, ...others] = state.bundle.by_layer; // of the tokens; and what was measured last
+    const [first, second, ...others] = state.bundle.by_layer; // the tokens first, then the last measurement
     this.trajectories = [first, second, ...others.slice(2 - MOST_CHARTS)].filter(Boolean).map((metric) => this.trajectory(metric));
     this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ canvas }) => canvas));
     this.pins = new Pins(state, tip);

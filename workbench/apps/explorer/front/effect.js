@@ -1,4 +1,4 @@
-// The effect of a head: what the model predicts, and what it predicts without this head, beside all other heads.
+// The effect of a head: the model's prediction with and without it, beside all other heads.
 
 import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
@@ -6,7 +6,7 @@ import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
 const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "even" };
-const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends to all tokens that it may see alike" };
+const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends equally to all visible tokens" };
 
 export class Effect {
   constructor(state, tip, host = {}) {
@@ -18,7 +18,7 @@ export class Effect {
     if (!(host.choices?.length > 1) && !state.bundle.ablations.batch) delete ablations.batch; // of one input it is its own mean
     this.modes = [...Object.keys(ablations), ...outings(state.bundle).filter((mode) => mode === "token")];
     const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
-    this.kind = choice("what is taken out, and how", ways, state.ablation, (ablation) => this.choose(ablation));
+    this.kind = choice("part to remove, and how", ways, state.ablation, (ablation) => this.choose(ablation));
     this.kind.hidden = !this.modes.length;
     this.without = make("h3", "", "Taken out");
     this.list = make("div", "aw-most");
@@ -85,7 +85,7 @@ export class Effect {
     if (!known) {
       this.kind.show("");
       this.note.textContent = bundle.unmeasured
-        ? "What it predicts without single heads is not measured yet."
+        ? "The predictions without single heads are not measured yet."
         : this.live ? "Choose how this head is switched off: the kernel runs the model without it, and without random heads as a null."
         : `The effect of single heads is not in this file: ${bundle.without_ablations}.`;
       return;
@@ -155,7 +155,7 @@ export class Effect {
       name: readable(one.labels[token]), where: String(token), value: number(effects[token]), title: `Take this ${kind} out`, colour: tint(state, 1, "from"),
       share: effects[token] / Math.max(effects[order[0]], 1e-12), pressed: token === out, act: () => this.take(token),
     })));
-    this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. What is put in its place is itself an input that the model may not know.`;
+    this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. The replacement is itself an input that the model may not know.`;
   }
 
   /** What is predicted without a head, patch or word, beside what others of its kind do. */

@@ -108,7 +108,7 @@ export class Evidence {
     const { state } = this;
     this.show("matrix", this.matrix, this.note, this.most);
     const [across, down] = state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight]);
-    const wide = across > 620; // the list stands beside the matrix
+    const wide = across > 620; // list to the right of the matrix
     const side = Math.max(120, wide ? Math.min(460, across * 0.55) : Math.min(across, 560));
     this.listMost(wide ? 14 : Math.max(3, Math.min(12, Math.floor((down - side - 116) / 24))));
     const high = maps.rows === 1 ? 56 : side;
@@ -192,7 +192,7 @@ export class Evidence {
     if (this.most.hidden) return;
     const to = state.direction === "to" && state.asked.length;
     const places = largest(values, count, (token) => one.real[token]);
-    refill(this.most, to ? "Most attention comes from" : "Most attention goes to", places.map((token) => ({
+    refill(this.most, to ? "Most attention is from" : "Most attention goes to", places.map((token) => ({
       name: readable(one.labels[token]), where: String(token), value: percent(values[token]), title: "Take this token",
       share: values[token] / values[places[0]], colour: tint(state, 1), act: () => state.set({ tokens: [token], hover: null }),
     })));

@@ -1,4 +1,4 @@
-// What is taken away: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
+// Exports: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
 import { palette } from "./colour.js";
 import { button, make, onEnter } from "./state.js";
@@ -152,7 +152,7 @@ function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
-/** The library's view that shows most of what is seen. */
+/** The library's view closest to the page's. */
 function figureOf(state) {
   if (state.against) return "compare";
   return state.depth === "tokens" ? "trajectory" : VIEWS[state.tab] ?? "attention";

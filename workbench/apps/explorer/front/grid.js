@@ -22,7 +22,7 @@ export class ModelView {
     const { metrics } = state.bundle;
     const patterns = metrics.filter((metric) => metric.short);
     if (patterns.length) this.order.append(group("by pattern", patterns.map((m) => option(m.name, m.short))));
-    const sources = new Map(); // what was measured besides stands under the name of its analysis
+    const sources = new Map(); // further measurements, grouped by the name of their analysis
     for (const metric of metrics.filter((one) => !one.short)) {
       const source = metric.name.includes("/") ? metric.name.split("/")[0] : "by metric";
       sources.set(source, [...(sources.get(source) ?? []), option(metric.name, metric.label)]);

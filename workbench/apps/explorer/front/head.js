@@ -20,7 +20,7 @@ export class HeadView {
     this.headline.setAttribute("aria-live", "polite");
     this.follows = make("p", "aw-follows");
     this.direction = choice("direction", [
-      ["from", "from", "Where the chosen tokens look (D)"], ["to", "to", "Which tokens look at the chosen ones (D)"],
+      ["from", "from", "Keys of the chosen tokens (D)"], ["to", "to", "Queries that attend to the chosen tokens (D)"],
     ], state.direction, (direction) => state.set({ direction }));
     this.scale = choice("scale of colour", [
       ["linear", "linear", "Colour in proportion (S)"], ["sqrt", "√", "Colour by square root (S)"], ["log", "log", "Colour by logarithm, three decades (S)"],
@@ -178,7 +178,7 @@ export class HeadView {
 
   draw() {
     const { state } = this;
-    const pinned = state.pins.includes(viewKey(state)); // what is locked, not what the pointer is on
+    const pinned = state.pins.includes(viewKey(state)); // the locked view, not the one under the pointer
     this.pin.textContent = pinned ? "Pinned" : "Pin";
     this.pin.disabled = pinned || Boolean(state.card.without);
     if (this.built !== state.input) this.build();

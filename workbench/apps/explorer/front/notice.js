@@ -1,4 +1,4 @@
-// What is shown in place and stays: work under way with its cancel, what went wrong, what has been done.
+// Lasting notices: running work with its cancel button, errors, completed steps.
 
 import { button, make } from "./state.js";
 
@@ -9,7 +9,7 @@ export class Notice {
     this.bar = make("progress");
     this.bar.setAttribute("aria-label", "share that is done");
     this.random = button("Take random weights", "The architecture of this model, its weights drawn at random", () => host.open({ model: this.missing, pretrained: false }));
-    this.cancel = button("Cancel", "Stop what is being loaded or computed; what is shown stays", () => host.cancel());
+    this.cancel = button("Cancel", "Stop the running work; the page stays as it is", () => host.cancel());
     this.close = button("×", "Close this notice", () => this.say(""));
     this.close.setAttribute("aria-label", "close this notice");
     this.box = make("div", "aw-notice", null, this.words, this.bar, this.random, this.cancel, this.close);

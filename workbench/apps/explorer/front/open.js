@@ -21,10 +21,10 @@ export class Open {
     this.inputs.setAttribute("aria-label", "inputs");
     this.text = make("textarea", "aw-field");
     Object.assign(this.text, { rows: 3, placeholder: "Type or paste a text, one a line, for a model of texts" });
-    this.text.setAttribute("aria-label", "a text of your own");
+    this.text.setAttribute("aria-label", "your text");
     this.file = make("input");
     Object.assign(this.file, { type: "file", accept: "image/*" });
-    this.file.setAttribute("aria-label", "an image of your own");
+    this.file.setAttribute("aria-label", "your image");
     this.find.addEventListener("input", () => this.lists());
     const found = () => this.find.value.trim() && this.take(this.typed());
     onEnter(this.find, found);
@@ -43,7 +43,7 @@ export class Open {
       make("h2", "", "Inputs"), this.inputs,
       make("h2", "", "Your own"), this.text,
       make("div", "aw-row", null, button("Use this text", "Look at this text", () => this.take({ text: this.text.value })), this.file),
-      make("p", "aw-note", "What you hand over stays on the machine of the kernel, in the workbench's cache."),
+      make("p", "aw-note", "Your file stays on the machine of the kernel, in the workbench's cache."),
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "open another model or input");

@@ -8,7 +8,7 @@ const ROWS = 24;
 const MOVED = "keys moved onto the mean of the queries and both brought to one size, which leaves attention as it is (after Yeh et al. 2023). Keys are as strong as the attention they get.";
 const READS = {
   pca: `First two principal components of queries (blue) and keys (orange) together; ${MOVED}`,
-  umap: `Queries (blue) and keys (orange) laid out by UMAP (McInnes et al. 2018): what is near is alike; axes, and how far groups are apart, say nothing; ${MOVED}`,
+  umap: `Queries (blue) and keys (orange) laid out by UMAP (McInnes et al. 2018): near points are similar; axes and distances between groups have no meaning; ${MOVED}`,
 };
 
 /** The tokens in question as one vector, the mean of their queries (or keys), and every token on the other side. */

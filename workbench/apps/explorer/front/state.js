@@ -1,4 +1,4 @@
-// What is looked at: one object, changed in one place, kept in the fragment of the page's address.
+// The state of the page: one object, changed in one place, kept in the fragment of the page's address.
 
 const MOST_PINS = 12;
 const MOST_OTHERS = 3; // bundles that are kept for the views pinned in them
@@ -77,7 +77,7 @@ export class State {
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
     const modes = outings(this.bundle);
-    const later = this.bundle.unmeasured; // what is not there yet may be asked for
+    const later = this.bundle.unmeasured; // measurements that can still be requested
     if (!modes.includes(this.ablation) && !later) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
     if (!["mean", "rollout"].includes(this.depth) && !(this.depth === "tokens" && (later || this.bundle.by_layer.length))) this.depth = "head";
@@ -119,7 +119,7 @@ export class State {
     const alike = (one, other) => one.model.spec === other.model.spec && one.inputs.map((input) => input.id).join("\n") === other.inputs.map((input) => input.id).join("\n");
     const same = alike(bundle, this.bundle);
     const known = this.bundle.metrics.some((one) => one.name === metric);
-    const home = shelf.find((one) => alike(one.bundle, this.bundle))?.id; // what is shown again is no other bundle
+    const home = shelf.find((one) => alike(one.bundle, this.bundle))?.id; // the same bundle shown again
     const id = 1 + Math.max(0, ...shelf.map((one) => one.id));
     const named = pins.map((pin) => {
       if (pin.startsWith(`${home}@`)) return pin.slice(pin.indexOf("@") + 1);

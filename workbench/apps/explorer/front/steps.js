@@ -1,4 +1,4 @@
-// The steps of a text that the model went on writing: each new token, and what it was chosen by.
+// The steps of a text that the model went on writing: each new token with its probabilities.
 
 import { percent } from "./colour.js";
 import { button, make, readable } from "./state.js";

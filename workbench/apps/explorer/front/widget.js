@@ -47,7 +47,7 @@ function render({ model, el }) {
     const asked = news.filter((name) => !same(model.get(name), page.state[name]));
     const before = Object.fromEntries(SET.map((name) => [name, page.state[name]]));
     if (asked.length) page.state.set(Object.fromEntries(asked.map((name) => [name, model.get(name)])));
-    // what the page has put right is not what a person set
+    // a correction by the page is not a person's choice
     for (const name of SET) if (news.includes(name) || !same(before[name], page.state[name])) agreed[name] = page.state[name];
   };
   /** What was set in the page and not sent yet: that waits for the next frame. */
@@ -59,7 +59,7 @@ function render({ model, el }) {
   const wait = (doing, follows) => {
     page.say(`${doing} …`, true);
     clearTimeout(waiting);
-    const late = `The kernel does not answer: it is busy, or gone. What is shown stays; ${follows} follows if it does.`;
+    const late = `The kernel does not answer: it is busy, or gone. The page stays as it is; ${follows} follows if it does.`;
     waiting = setTimeout(() => page.say(late, true), PATIENCE_MS);
   };
   const host = {
@@ -144,7 +144,7 @@ function render({ model, el }) {
     if (!model.get("trouble")) return;
     clearTimeout(waiting);
     page.wrong(model.get("trouble"), model.get("missing"));
-    page.state?.tell(); // the choice goes back to what is shown
+    page.state?.tell(); // the choice returns to the current view
   };
   const said = () => {
     clearTimeout(waiting);
