@@ -553,6 +553,8 @@ WRONG = {
     "unknown notebook": (("render", "gram_spectrum"), "gram_spectra"),
     "unknown parameter": (("render", "gram_spectra", "-p", "modle", "x"), "model"),
     "ill-typed parameter": (("render", "gram_spectra", "-p", "n", "many"), "many"),
+    "no inputs": (("render", "gram_spectra", "--check", "-p", "n", "0"), "n of notebook gram_spectra is 0"),
+    "no formats": (("render", "gram_spectra", "--formats", ""), "one or more of pdf, svg, png, html"),
     "unknown paper": (("claims", "--paper", "teo2025"), "teo2024"),
     "comparison in another format": (("compare", "a.safetensors", "b.safetensors", "-o", "c.json"), ".csv"),
     "no checkpoint": (("study", "evaluate", "-m", "runs/x.safetensors"), "no checkpoint at runs/x.safetensors"),

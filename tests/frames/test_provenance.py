@@ -104,8 +104,8 @@ def test_in_an_interactive_notebook_the_variables_are_read_as_they_are_when_aske
     [["-p", "n", "2"], ["-r", "text", "a b"], ["-y", "{n: 2, layers: [0, 1]}"], ["-f", "given.yaml"], []],
     ids=" ".join,
 )
-def test_papermill_by_itself_leaves_the_parameters_that_it_injects(tmp_path, arguments):
-    """Of a bundled notebook also its name and its defaults: from any folder, with any of papermill's options."""
+def test_papermill_by_itself_leaves_notebook_and_parameters(tmp_path, arguments):
+    """Name, hash and defaults of a bundled notebook and of one's own: from any folder, with any of its options."""
     bundled = tmp_path / "bundled"
     bundled.mkdir()
     cells = [
@@ -141,7 +141,8 @@ def test_papermill_by_itself_leaves_the_parameters_that_it_injects(tmp_path, arg
     assert (parameters, source) == (whole, "variables")
     assert (run["name"], run["parameters"]) == ("counts", injected)
     assert run["sha256"] == sha256_file(bundled / "counts.ipynb")
-    assert said["mine"] == [[injected, "variables" if injected else None], None]
+    own = {"name": "mine", "path": "mine.ipynb", "sha256": sha256_file(tmp_path / "mine.ipynb")}
+    assert said["mine"] == [[whole, "variables"], {**own, "parameters": injected}]
 
 
 def test_a_script_has_no_parameters_but_those_it_names(monkeypatch):

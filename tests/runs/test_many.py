@@ -52,6 +52,12 @@ def test_pairs_give_each_model_the_inputs_of_its_kind():
     assert workbench.runs.model_pairs(["a", "b"], "x", "c", "y") == [("a", "x"), ("b", "x"), ("c", "y")]
     assert workbench.runs.model_pairs(["a", "b"], ["x", "z"], None, "y") == [("a", "x"), ("b", "z")]
     assert workbench.runs.model_pairs(None, "x", ["c"], ["y"]) == [("c", "y")]
+    for word in (
+        "none",
+        "null",
+        False,
+    ):  # as `papermill -r text_model none` and `-p text_model false` hand them over
+        assert workbench.runs.model_pairs("a", "x", word, "y") == [("a", "x")]
     with pytest.raises(InputError, match="2 models with 3 inputs"):
         workbench.runs.model_pairs(["a", "b"], ["x", "y", "z"])
     with pytest.raises(InputError, match="1 text_models with 0 text_inputs"):

@@ -93,11 +93,12 @@ def with_range(
 
     What a paper finds on other data, or of other models, then stands in a place of its own, with its `data`.
     """
-    names = {short_name(name) for name in ([models] if isinstance(models, str) else models or ())}
+    listed = [models] if isinstance(models, str) else models or ()
+    names = {short_name(name) for name in listed if name.lower() not in ("none", "null", "false")}
     rows, rest = published[published["table"] == table], published[published["table"] != table]
-    listed = rows[rows["model"].map(short_name).isin(names)]
-    label = name if listed.empty else listed["model"].map(short_name)
-    chosen = (rows if listed.empty else listed).assign(model=label, place=_ELSEWHERE)
+    printed = rows[rows["model"].map(short_name).isin(names)]
+    label = name if printed.empty else printed["model"].map(short_name)
+    chosen = (rows if printed.empty else printed).assign(model=label, place=_ELSEWHERE)
     return pd.concat([rest, chosen.assign(model=chosen["model"] + f", {data}")]) if names else rest
 
 

@@ -6,6 +6,7 @@ import ast
 import html
 import importlib.metadata
 import io
+import itertools
 import json
 import os
 import platform
@@ -13,12 +14,14 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired
 
+import psutil
 from typing_extensions import TypedDict
 
 from workbench._version import __version__
@@ -33,6 +36,7 @@ PARAMETERS = "WORKBENCH_PARAMETERS"
 FIGURE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
 """Pattern of a figure's name, which its files share."""
 _INJECTED = "# Parameters\n"  # begins the cell that papermill injects
+_MOST_NOTEBOOKS = 200  # read to find the one that runs
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
 PDF_KEY = "/Workbench"
@@ -44,6 +48,7 @@ READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
 class _Notebook(TypedDict):
     name: str
     path: NotRequired[str | None]
+    folder: NotRequired[str | None]
     sha256: NotRequired[str | None]
     parameters: NotRequired[dict[str, Any]]
     device: NotRequired[str | None]
@@ -144,21 +149,45 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def notebook_run() -> dict[str, Any] | None:
+def notebook_run(out: str | os.PathLike[str] = ".") -> dict[str, Any] | None:
     """Identify the notebook that this kernel runs, from `workbench render` or from its cells.
 
-    papermill gives a kernel no file name. A bundled notebook whose cells ran in order and unchanged is recognised by
-    them; its parameters are those that papermill injected. None for everything else.
+    Parameters are those that papermill injected. The ``path`` of a notebook that is not bundled is relative to ``out``,
+    the folder of the figure. None if the cells that ran are those of no notebook that is known here.
     """
     value = os.environ.get("WORKBENCH_NOTEBOOK")
     if value:
         return json.loads(value) if value.startswith("{") else {"name": value}
-    ran, injected = _cells_run()
-    for name, path in paths.bundled_notebooks().items() if ran else ():
-        code = [source for source, _ in _code_cells(path)]
-        if ran == code[: len(ran)]:
-            return {"name": name, "sha256": sha256_file(path), "parameters": _literals(injected)}
+    path = _running_notebook()
+    if path is None:
+        return None
+    run = {"name": path.stem, "sha256": sha256_file(path), "parameters": _literals(_cells_run()[1])}
+    bundled = path in paths.bundled_notebooks().values()
+    return run if bundled else run | {"path": os.path.relpath(os.path.realpath(path), os.path.realpath(out))}
+
+
+def _running_notebook() -> Path | None:
+    """Return the file whose cells this kernel ran in order and unchanged; papermill gives a kernel no file name.
+
+    Candidates are the bundled notebooks, those named by papermill's command line, and those in the current folder and
+    the folders in it.
+    """
+    ran, _ = _cells_run()
+    for path in _candidates() if ran else ():
+        if ran == [source for source, _ in _code_cells(path)][: len(ran)]:
+            return path
     return None
+
+
+def _candidates() -> Iterator[Path]:
+    yield from paths.bundled_notebooks().values()
+    with suppress(psutil.Error, OSError):
+        caller = psutil.Process(os.getppid())
+        yield from (Path(caller.cwd(), word) for word in caller.cmdline() if word.endswith(".ipynb"))
+    here = Path.cwd()
+    yield from itertools.islice(
+        itertools.chain(here.glob("*.ipynb"), here.glob("[!.]*/*.ipynb")), _MOST_NOTEBOOKS
+    )
 
 
 def _cells_run() -> tuple[list[str], str]:
@@ -172,12 +201,19 @@ def _cells_run() -> tuple[list[str], str]:
 
 
 def _code_cells(path: Path) -> list[tuple[str, Sequence[str]]]:
-    """Return source and tags of the code cells of a notebook that are not empty."""
-    cells = [
-        ("".join(cell["source"]).strip(), cell["metadata"].get("tags", ()))
-        for cell in parsed(path.read_text(encoding="utf-8"))["cells"]
-        if cell.get("cell_type") == "code"
-    ]
+    """Return source and tags of the code cells of a notebook that are not empty; none if it is unreadable.
+
+    papermill's executed copy has none either, so that the notebook itself is the one that ran.
+    """
+    try:
+        content = parsed(path.read_text(encoding="utf-8"))
+        cells = [
+            ("".join(cell["source"]).strip(), cell["metadata"].get("tags", ()))
+            for cell in content["cells"]
+            if cell["cell_type"] == "code" and "papermill" not in content["metadata"]
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError):
+        return []  # saving the figure must not fail because of somebody's file
     return [(source, tags) for source, tags in cells if source]
 
 
@@ -199,9 +235,9 @@ def _literals(source: str) -> dict[str, Any]:
 def notebook_parameters() -> tuple[dict[str, Any], str | None]:
     """Return the parameters of the running notebook, and their source.
 
-    "render": the values with which `workbench render` runs it. "variables": in JupyterLab and VS Code, which tell a
-    kernel the file of its notebook, the variables that its cell tagged "parameters" assigns, as they are now; also of
-    a bundled notebook that papermill runs (`notebook_run`), and of every other the variables that papermill injected.
+    "render": the values with which `workbench render` runs it. "variables": the variables that its cell tagged
+    "parameters" assigns, as they are now, in JupyterLab and VS Code, which tell a kernel the file of its notebook, and
+    in papermill (`notebook_run`); of a notebook whose file is unknown the variables that papermill injected.
     The source is None for a script and for a notebook whose file is unknown.
     """
     if value := os.environ.get(PARAMETERS):
@@ -211,12 +247,9 @@ def notebook_parameters() -> tuple[dict[str, Any], str | None]:
     file = variables.get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
     if not variables:
         return {}, None
-    if file:
-        names = _tagged_names(Path(file))
-    else:
-        run = notebook_run() or {}
-        bundled = paths.bundled_notebooks().get(run.get("name", ""))
-        names = [*([] if bundled is None else _tagged_names(bundled)), *_literals(_cells_run()[1])]
+    path = Path(file) if file else _running_notebook()
+    names = [] if path is None else _tagged_names(path)
+    names += [] if file else [*_literals(_cells_run()[1])]
     parameters = {name: variables[name] for name in names if name in variables}
     return (parameters, "variables") if parameters else ({}, None)
 
@@ -254,6 +287,7 @@ def build_provenance(
     figure: Mapping[str, Any],
     data: Mapping[str, Any],
     records: Iterable[str | os.PathLike[str]] = (),
+    out: str | os.PathLike[str] = ".",
 ) -> dict[str, Any]:
     """Collect everything needed to identify and redraw one figure.
 
@@ -265,6 +299,7 @@ def build_provenance(
         data: rows, columns and hash of the CSV.
         records: committed files that the figure draws; each is named with its hash, and without the folders of this
             machine.
+        out: the figure's folder; paths in the provenance are relative to it.
 
     Raises:
         InputError: a record that is no file.
@@ -273,10 +308,15 @@ def build_provenance(
     settings, source = notebook_parameters() if parameters is None else (parameters, "call")
     named = jsonable(settings)
     seeds = [run.get("seed") for run in runs if run.get("seed") is not None]
+    notebook, folder = notebook_run(out), Path(os.path.realpath(out))
+    if notebook is not None and folder.is_relative_to(
+        Path.cwd()
+    ):  # elsewhere it would name this machine's folders
+        notebook["folder"] = os.path.relpath(Path.cwd(), folder)
     return {
         "schema": SCHEMA_VERSION,
         "name": name,
-        "notebook": notebook_run(),
+        "notebook": notebook,
         "preset": os.environ.get("WORKBENCH_PRESET") or None,
         "parameters": named,
         "parameters_from": source,

@@ -138,7 +138,8 @@ def model_pairs(
     """Return (model, inputs) pairs for `analyze_many`: the image models with their inputs, then the text models.
 
     Each argument is one spec, several, or None. One inputs spec serves all models of its kind; several are one
-    per model. None for the models leaves that kind out. Raises `InputError` where the numbers do not fit.
+    per model. None for the models leaves that kind out, as do the words none and false of a command line.
+    Raises `InputError` where the numbers do not fit.
     """
     pairs = []
     for kind, names, specs in (("", models, inputs), ("text_", text_models, text_inputs)):
@@ -154,7 +155,6 @@ def model_pairs(
     return pairs
 
 
-def _several(value: str | Sequence[str] | None) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [item for item in value if item is not None]
+def _several(value: Any) -> list[str]:
+    items = [value] if value is None or isinstance(value, str | bool) else value
+    return [item for item in items if str(item).lower() not in ("none", "null", "false")]

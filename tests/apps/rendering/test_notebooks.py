@@ -45,6 +45,15 @@ def test_a_value_must_be_of_the_default_s_kind(tmp_path, name, value, fits):
             resolve_parameters([notebook], {name: value}, "default", named=True)
 
 
+def test_requests_that_cannot_be_rendered_are_refused_first(tmp_path):
+    notebook = read_notebook(write_notebook(tmp_path, "one"))
+    with pytest.raises(InputError, match="parameters: n of notebook one is 0; take 1"):
+        resolve_parameters([notebook], {"n": 0}, "default", named=True)
+    for names in (5, [5], object()):
+        with pytest.raises(InputError, match="a notebook is a bundled name or a path"):
+            render(names)
+
+
 def test_an_unknown_parameter_offers_the_nearest_and_nothing_runs(tmp_path):
     path = write_notebook(tmp_path, "one")
     with pytest.raises(UnknownName, match="'seed'"):

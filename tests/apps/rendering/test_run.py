@@ -278,6 +278,39 @@ def test_a_figure_without_a_notebook_cannot_be_reproduced(tmp_path, monkeypatch)
         reproduce(tmp_path / "own.json")
 
 
+def test_a_figure_that_papermill_ran_is_reproduced_from_any_folder(tmp_path, monkeypatch):
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    (work / "notebooks").mkdir(parents=True)
+    elsewhere.mkdir()
+    reads = "import pathlib\ndata['value'] *= float(pathlib.Path('factor.txt').read_text())"
+    write_notebook(work / "notebooks", "mine", extra=reads)
+    (work / "factor.txt").write_text("2")
+    words = ["notebooks/mine.ipynb", "run.ipynb", "-p", "n", "3", "-y", "label: null"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("WORKBENCH_", "JPY_"))}
+    environment = {**clean, "PYTHONPATH": str(Path(workbench.__file__).parents[1])}
+    subprocess.run(
+        python("-m", "papermill", *words), cwd=work, env=environment, check=True, capture_output=True
+    )
+    held = json.loads((work / "figures" / "mine.json").read_text())
+    assert held["parameters"] == {"n": 3, "seed": 0, "scale": 1, "label": None}
+    assert held["notebook"]["parameters"] == {"n": 3, "label": None}
+    assert (held["notebook"]["path"], held["notebook"]["folder"]) == ("../notebooks/mine.ipynb", "..")
+    monkeypatch.chdir(elsewhere)
+    assert reproduce("../work/figures/mine.json", trust=True).same
+    assert [*elsewhere.iterdir()] == []
+
+
+def test_a_notebook_without_a_kernel_in_its_metadata_runs(tmp_path):
+    path = write_notebook(tmp_path, "bare")
+    notebook = json.loads(path.read_text())
+    notebook["metadata"] = {}
+    path.write_text(json.dumps(notebook))
+    (outcome,) = render(
+        [path], parameters={"n": 2}, out=tmp_path / "figures", formats=[], progress=False
+    ).outcomes
+    assert (outcome.status, [*outcome.figures]) == ("done", ["bare"]), outcome
+
+
 def test_ctrl_c_keeps_what_is_finished_and_says_what_is_not(tmp_path, monkeypatch, capsys):
     write_notebook(tmp_path, "first")
     write_notebook(tmp_path, "second", extra="import time; open('reached', 'w').close(); time.sleep(300)")

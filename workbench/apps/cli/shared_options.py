@@ -56,6 +56,8 @@ class Known(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or the list of names; raises `UnknownName`."""
         words = [word.strip() for word in value.split(",") if word.strip()] if self.several else [value]
+        if not words:
+            self.fail(f"it is empty; give one or more of {', '.join(self.names())}", param, ctx)
         names = [] if self.more else self.names()
         for word in words:
             if not self.more and word not in names:

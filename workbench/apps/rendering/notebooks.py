@@ -108,6 +108,8 @@ class Notebook:
                     f"{source}: parameter {name!r} of notebook {self.name} takes {wanted} "
                     f"(default {parameter.default!r}); got {value!r}, which is {type(value).__name__}"
                 )
+            if name == "n" and isinstance(value, int) and value < 1:
+                raise InputError(f"{source}: n of notebook {self.name} is {value}; take 1 input or more")
 
 
 def read_notebook(path: str | os.PathLike[str]) -> Notebook:
@@ -265,7 +267,10 @@ def find_notebooks(
             raise InputError(f"there are no notebooks in {paths.notebooks_dir()}; name one by its path")
         return [notebook for notebook in map(read_notebook, bundled.values()) if notebook.rendered]
     notebooks: dict[str, Notebook] = {}
-    for name in [names] if isinstance(names, str | os.PathLike) else names:
+    listed = [names] if isinstance(names, str | os.PathLike) or not isinstance(names, Iterable) else names
+    for name in listed:
+        if not isinstance(name, str | os.PathLike):
+            raise InputError(f"a notebook is a bundled name or a path ending in .ipynb; got {name!r}")
         text = os.fspath(name)
         if text in bundled:
             path = bundled[text]
@@ -314,7 +319,7 @@ def resolve_parameters(
     resolved = {}
     for notebook in notebooks:
         taken = {name: value for name, value in parameters.items() if named or name in notebook.parameters}
-        notebook.check(taken, "-p")
+        notebook.check(taken, "parameters")
         resolved[notebook.name] = {**notebook.presets.get(preset, {}), **taken}
     return resolved
 

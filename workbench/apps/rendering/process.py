@@ -101,6 +101,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
                 str(partial),
                 parameters=job["parameters"],
                 kernel_name="python3",
+                language="python",  # also of a notebook whose metadata names none
                 engine_name="written-once",
                 progress_bar=False,
                 log_output=False,

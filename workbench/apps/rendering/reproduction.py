@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def reproduce(
 ) -> Reproduction:
     """Draw a figure again from its provenance, in a separate folder, and compare data and drawing.
 
-    A bundled notebook is run from the package, even if it has changed since, which the comparison reports.
+    A bundled notebook is run from the package, even if it has changed since, which the comparison reports. Relative
+    paths among its parameters are read from the current folder, and with ``trust`` from the one that it was run in.
 
     Args:
         path: a figure's NAME.json, or any of its files.
@@ -68,30 +70,31 @@ def reproduce(
             gone or takes other parameters now.
         UnknownName: a bundled notebook that this version does not have.
     """
-    path = Path(path)
+    path = Path(os.path.abspath(path))
     first = read_provenance(path)
     run = first.get("notebook")
     if not run:
         raise InputError(
-            f"{first['name']} was saved outside a render, by a script or a notebook that is not bundled: there is no "
+            f"{first['name']} was saved by a script, or by a notebook whose cells were changed: there is no "
             "notebook to run again; render the notebook with: workbench render NOTEBOOK.ipynb"
         )
     target = _notebook_to_run(run, trust, path.parent)
     if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
-        folder = Path(out) if out is not None else Path(scratch)
-        report = render(
-            [target],
-            parameters=run.get("parameters", {}),
-            preset=first.get("preset") or "default",
-            theme=first["figure"]["theme"],
-            device=_same_device(run.get("device")),
-            out=folder,
-            formats=() if out is None else FORMATS,
-            progress=False,
-            restart=True,  # unchanged figures are drawn again, too
-        )
+        folder = Path(os.path.abspath(out if out is not None else scratch))
+        with chdir(_working_folder(path.parent, run.get("folder")) if trust else Path.cwd()):
+            report = render(
+                [target],
+                parameters=run.get("parameters", {}),
+                preset=first.get("preset") or "default",
+                theme=first["figure"]["theme"],
+                device=_same_device(run.get("device")),
+                out=folder,
+                formats=() if out is None else FORMATS,
+                progress=False,
+                restart=True,  # unchanged figures are drawn again, too
+            )
         (outcome,) = report.outcomes
         if outcome.status != "done":
             return Reproduction(
@@ -112,6 +115,12 @@ def reproduce(
             causes=_causes(first, second),
             compared=compared,
         )
+
+
+def _working_folder(figures: Path, stored: str | None) -> Path:
+    """Return the folder that a notebook ran in, which is stored relative to its figure's, or the current one."""
+    folder = Path(os.path.realpath(figures / (stored or ".")))
+    return folder if stored and folder.is_dir() else Path.cwd()
 
 
 def _notebook_to_run(run: Mapping[str, Any], trust: bool, folder: Path) -> Path:

@@ -145,6 +145,7 @@ def save_figure(
             "sha256": sha256_bytes(csv),
         },
         records=data.attrs.get("records", ()) if records is None else records,
+        out=folder,
     )
     table = latex_table(data, caption, name).encode()
     _keep_others(folder, name)
