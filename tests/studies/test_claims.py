@@ -312,7 +312,9 @@ def test_a_verdict_of_three_seeds_says_that_it_rests_on_normality_and_gives_the_
     assert (three["p_permutation"] > 0.0999).all()
     for row in everything[(everything["units"] == "seeds") & everything["low"].notna()].to_dict("records"):
         assert ("it rests on their being normal" in row["why"]) == (row["n"] == 3)
-    five_steps = three.query("label == 'RPC is more accurate on clean images: test accuracy, five iterations'").iloc[0]
+    five_steps = three.query(
+        "label == 'RPC is more accurate on clean images: test accuracy, five iterations'"
+    ).iloc[0]
     assert "of 3 seeds, it rests on their being normal (exact permutation p = 1)" in five_steps["why"]
     rpc = two_samples.query("label == 'RPC is more accurate on clean images: test accuracy'").iloc[0]
     frame = training_record(["digits-rpc-sym", "digits-softmax-sym"], confirmed=True)
