@@ -524,7 +524,7 @@ def test_what_cannot_be_drawn_is_refused_in_words():
         Band(ci=90)
     with pytest.raises(InputError, match="scale"):
         Plot(frame()).scale(z_log=True)
-    with pytest.raises(InputError, match="no panels"):
+    with pytest.raises(InputError, match=r"x is .layer.; give with y a list"):
         Plot(frame(), y="model").figure()
 
 

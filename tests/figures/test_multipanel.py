@@ -148,7 +148,7 @@ def test_the_figures_given_are_not_changed():
     [
         ([], {}, "one or more"),
         (["no figure"], {}, "one or more"),
-        ([line("a")], {"columns": 0}, "1 or more columns; got 0"),
+        ([line("a")], {"columns": 0}, "columns is 0"),
         ([line("a")], {"letters": "ab"}, "letters is 'ab'"),
         ([go.Figure(go.Pie(values=[1, 2]))], {}, "x and y axes; got a trace of type 'pie'"),
         ([curve("page"), curve("page")], {}, "648 px does not fit one of 2 columns, 324 px wide"),

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.figures.arguments import check_arguments
 from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
 from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of
@@ -54,6 +55,7 @@ def attention_heatmap_figure(
     Raises:
         InputError: attn was not captured, or an input, layer, head or query does not exist.
     """
+    check_arguments(capture=capture)
     tokens = capture.tokens
     records = {record.index: record for record in capture}
     chosen_layers = _choose("layer", layers, sorted(records), MAX_LAYERS)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from workbench.core.errors import InputError
 from workbench.figures.log_axis import BELOW, arrow_entry, on_log_axis, shape_on_log_axis, within_ends
 from workbench.figures.measuring import (
     in_rows,
@@ -233,7 +234,12 @@ class _Page:
                 self.slack = min(lefts[1:]) - 0.3 * self.font
             gap = self.ends_room + (self.font * (0.6 + _LEADER) if self.ends_room else 0)
             across = (self.width - sum(lefts) - self.right - gap * self.columns) / self.columns
-        total = height or spent + tall * sum(self.shares)
+        needed = spent + tall * sum(self.shares)
+        total = height or needed
+        if total < needed - self.below - bottoms[-1]:
+            raise InputError(
+                f"height is {total:g} pixels; the panels and their words need {needed:.0f} or more"
+            )
         fig = go.Figure()
         layout: dict[str, Any] = {"annotations": [], "shapes": [], "images": []}
         for number, panel in enumerate(self.panels):

@@ -83,6 +83,10 @@ class Curves(Drawing):
         drawn = [series for own in parts.values() for series in own]
         marks = self.layers([*parts.values()])
         made = {cell: [[*mark.together(own)] if own else [] for mark in marks] for cell, own in parts.items()}
+        if not any(itertools.chain.from_iterable([*made.values()])):
+            raise InputError(
+                "the marks draw nothing of this frame; add Line(), which draws every value's mean"
+            )
         traces = {
             cell: [trace.update(showlegend=False) for own in by_mark for trace in own]
             for cell, by_mark in made.items()

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.arguments import check_arguments
 from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.drawing import Drawing, entries, metric_axis
 from workbench.figures.estimates import quantity
@@ -52,15 +53,8 @@ class Forest(Drawing):
     default = Interval()
 
     def __init__(self, plot: Plot) -> None:
-        self.titles: Mapping[str, str] = (
-            plot.x
-            if isinstance(plot.x, Mapping)
-            else {}
-            if isinstance(plot.x, str)
-            else dict.fromkeys(plot.x, "")
-        )
-        if not self.titles:
-            raise InputError("the plot has no panels; give x=['metric', …]")
+        check_arguments(x=plot.x)
+        self.titles: Mapping[str, str] = plot.x if isinstance(plot.x, Mapping) else dict.fromkeys(plot.x, "")
         frame, self.column = without_provenance(plot.frame), plot.panel or "metric"
         self.by = (plot.group, str(plot.y))
         if self.column == "metric":

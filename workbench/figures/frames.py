@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.arguments import check_arguments, check_frame, check_numbers
 from workbench.figures.words import embedded_model
 from workbench.frames.results import is_random, name_of_model, random_seed
 
@@ -20,11 +21,8 @@ def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[s
     Raises `InputError` where there are none, or where a column in `needs` is absent or empty.
     """
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
-    missing = [column for column in ("metric", "value", *needs) if column not in frame.columns]
-    if missing:
-        raise InputError(
-            f"the frame has no column {', '.join(missing)}; give the result of `workbench.analyze`"
-        )
+    check_frame(frame, "metric", "value", *needs)
+    check_numbers(frame["value"])
     chosen = frame[frame["metric"].isin(wanted) & frame["value"].notna()]
     if chosen.empty:
         present = ", ".join(sorted(frame["metric"].dropna().unique())) or "none"
@@ -39,6 +37,7 @@ def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[s
 
 def without_provenance(frame: pd.DataFrame) -> pd.DataFrame:
     """The same rows without the record of their run, which pandas copies for every column that is taken."""
+    check_frame(frame)
     plain = frame.copy(deep=False)
     plain.attrs = {}
     return plain
@@ -95,6 +94,8 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
 
 def model_pages(frame: pd.DataFrame, most: int) -> list[pd.DataFrame]:
     """Parts of a frame with at most `most` models each, so that a figure of many models fits its pages."""
+    check_frame(frame, "model")
+    check_arguments(most=most)
     models = list(dict.fromkeys(frame["model"]))
     return [frame[frame["model"].isin(models[first : first + most])] for first in range(0, len(models), most)]
 

@@ -20,16 +20,14 @@ from typing import Any, Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
+from workbench.figures.arguments import SCALES, check_arguments, check_frame, check_numbers
 from workbench.figures.curves import Curves
+from workbench.figures.drawing import SERIES
 from workbench.figures.forest import Forest
-from workbench.figures.marks import Band, Dots, Line, Mark, Null
-from workbench.figures.words import COLUMNS, NO_DATA
-
-SCALES = (
-    "x_log", "x_title", "x_free", "x_range", "x_same", "row",
-    "y_log", "y_title", "y_range", "y_zero", "y_free", "y_cut",
-)  # fmt: skip
+from workbench.figures.marks import Band, Dots, Line, Mark, Null, Rule
+from workbench.figures.theme import theme_of
+from workbench.figures.words import COLUMNS, NO_DATA, UNITS
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,25 @@ class Plot:
     kept: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_arguments(names=self.names, strokes=self.strokes, metrics=self.metrics)
+        made = {"color": self.color, "panel": self.panel}
+        columns = {name: column for name, column in made.items() if column != SERIES}
+        check_frame(self.frame, dash=self.dash, y=self.y, group=self.group, **columns)
+        for mark in self.marks:
+            if not isinstance(mark, Mark):
+                raise InputError(f"{mark!r} is no mark; give marks such as Line(), Band() or Null()")
+            check_arguments(estimator=getattr(mark, "estimator", "mean"))
+            if (over := getattr(mark, "over", None)) not in UNITS:
+                check_frame(self.frame, over=over)
+            if isinstance(mark, Rule):
+                check_frame(self.frame, column=mark.column)
+        if self.y is None and self.x == "depth":
+            check_frame(self.frame, "layer", "model")
+        elif self.y is None and self.metrics:
+            check_frame(self.frame, x=str(self.x))
+            check_numbers(self.frame[self.x])
+
     def metric(self, *names: str) -> Plot:
         """Return the same with these metrics, a panel each."""
         return replace(self, metrics=names)
@@ -91,9 +108,10 @@ class Plot:
         intervals are cut with an arrow, ``x_same`` (True, or lists of the panels that share an axis), and ``row``, the
         height of one in letters.
         """
-        unknown = set(scales) - {*SCALES}
-        if unknown:
-            raise InputError(f"no scale {', '.join(unknown)}; there are {', '.join(SCALES)}")
+        for name in scales:
+            if name not in SCALES:
+                raise UnknownName("scale", name, SCALES)
+        check_arguments(**scales)
         return replace(self, scales={**self.scales, **scales})
 
     def figure(
@@ -117,9 +135,12 @@ class Plot:
         Raises:
             InputError: no such panels, or several ways of measuring a metric that the figure does not tell apart.
         """
+        check_arguments(height=height, columns=columns, labels=labels, empty=empty)
+        width = width or ("column" if self.y is None else "page")
+        theme_of(width)
         if self.y is not None:
-            return Forest(self).figure(width or "page", columns)
-        return Curves(self).figure(width or "column", height, columns, labels, empty)
+            return Forest(self).figure(width, columns)
+        return Curves(self).figure(width, height, columns, labels, empty)
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
         return self.figure()._repr_mimebundle_(*args, **kwargs)
@@ -137,6 +158,7 @@ def plot(
     Raises:
         InputError: no such rows, or several ways of measuring a metric that the figure does not tell apart.
     """
+    check_frame(frame, "metric", "value")
     names = metrics or tuple(dict.fromkeys(frame["metric"].dropna()))
     x = x or next((name for name in COLUMNS if name in frame and frame[name].nunique() > 1), "layer")
     drawn = Plot(frame, x, color, panel).metric(*names).where(**kept)

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.options import ranges
+from workbench.figures.arguments import check_arguments
 from workbench.figures.composition import Axis, Panel, compose, tick_values
 from workbench.figures.estimates import Sample, null_kinds, quantity
 from workbench.figures.frames import rows_of, without_provenance
@@ -58,6 +59,7 @@ def head_grid_figure(
         InputError: no values of the metric by layer, several models, or several ways of measuring it that the frame
             does not tell apart by layer and head: keep one.
     """
+    check_arguments(chosen=chosen, layers=layers)
     held = rows_of(without_provenance(frame), metric, needs=("layer",))
     by_head = bool(held["head"].notna().any())
     by = ("layer", "head") if by_head else ("layer",)

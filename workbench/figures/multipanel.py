@@ -8,9 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.figures.arguments import check_arguments
 from workbench.figures.measuring import in_rows, legend_row
 from workbench.figures.theme import PANEL_LETTER, apply_theme, panel_letter, theme_of
 
@@ -43,13 +45,8 @@ def multipanel(
     Raises:
         InputError: no figure, no column, a figure wider than its cell or on other axes than x and y.
     """
-    figures = list(figures)
-    if not figures or not all(isinstance(figure, go.Figure) for figure in figures):
-        raise InputError("a multi-panel figure is made of one or more plotly figures")
-    if columns < 1:
-        raise InputError(f"a multi-panel figure has 1 or more columns; got {columns}")
-    if letters is not None and (len(letters) != 1 or not letters.isalpha()):
-        raise InputError(f"letters is {letters!r}; give the first letter, such as 'a' or 'A', or None")
+    figures = [*figures] if np.iterable(figures) else figures
+    check_arguments(figures=figures, columns=columns, letters=letters)
     theme, columns = theme_of(width), min(columns, len(figures))
     whole = theme.widths[width]
     across = whole / columns

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.figures.arguments import check_arguments
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
@@ -64,6 +65,7 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     ``absent`` is what `workbench.analyze_many` leaves in ``frame.attrs["absent"]``: ``{model: reason}``. The first
     line of a reason is shown, once for all models that share it; the rest concerns the machine rather than the figure.
     """
+    check_arguments(figure=fig, absent=absent)
     if not absent:
         return fig
     noted, width = go.Figure(fig), width_of(fig)

@@ -20,6 +20,7 @@ import plotly.io as pio
 from plotly.colors import hex_to_rgb, sample_colorscale, unlabel_rgb
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.figures.arguments import check_arguments
 
 PIXELS_PER_INCH = 96
 COLUMN = 312  # 3.25 in
@@ -215,7 +216,7 @@ def theme_of(width: str, name: str | None = None) -> Theme:
         UnknownName: no width or theme has that name.
     """
     look = THEMES["talk"] if width == SLIDES else find_theme(name)
-    if width not in look.widths:
+    if not isinstance(width, str) or width not in look.widths:
         raise UnknownName("width", width, [*WIDTHS, SLIDES])
     return look
 
@@ -226,6 +227,7 @@ def family_of(font: str, width: str) -> str:
     Raises:
         InputError: the width is that of no venue.
     """
+    check_arguments(font=font)
     if font != "venue":
         return f"{font}, sans-serif"
     venue = width.removesuffix("-column")
@@ -260,8 +262,7 @@ def apply_theme(
         InputError: an unknown theme or width, or a height that no page could have.
     """
     look = theme_of(width, theme)
-    if height is not None and not 20 <= height <= 10_000:
-        raise InputError(f"height is {height!r} pixels (1/96 in); give between 20 and 10000")
+    check_arguments(figure=fig, height=height)
     pixels = look.widths[width]
     if look.fixed_height:
         tall = pixels * 9 / 16

@@ -19,6 +19,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.extras import missing
 from workbench.core.files import atomic_write, sha256_bytes
+from workbench.figures.arguments import check_arguments
 from workbench.figures.export import chrome
 from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
 from workbench.figures.export.latex import latex_figure
@@ -108,6 +109,9 @@ def save_figure(
         MissingResource: `out` cannot be written.
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
+    check_arguments(
+        parameters=parameters, out=out, height=height, font=font, formats=formats, records=records
+    )
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
     _check_figure(fig, name)
     data = _points(fig) if data is None else data
