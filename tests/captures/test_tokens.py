@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+import workbench
 from tests.captures.families import FAMILIES
-from workbench.captures import capture, fit_tokens, token_info
+from workbench.captures import capture, fit_tokens, patch_grid, token_info
 from workbench.captures.records import Call
 from workbench.captures.tokens import source_of
 
@@ -52,6 +53,86 @@ def test_text_is_lengthened_to_what_a_windowed_model_sees():
     assert captured.tokens.mask.shape == (3, 12)
     assert captured.tokens.kinds[0][-1] == "padding"
     assert fit_tokens(captured.tokens, 12) is captured.tokens
+
+
+class SoftPrompt(nn.Module):
+    """An encoder of words that puts ``added`` learned tokens before them, as prompt tuning and class tokens do."""
+
+    def __init__(self, added: int) -> None:
+        super().__init__()
+        self.embedding, self.prompt = nn.Embedding(60, 16), nn.Parameter(torch.randn(added, 16))
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, input_ids, attention_mask):
+        x = torch.cat([self.prompt.expand(len(input_ids), -1, -1), self.embedding(input_ids)], dim=1)
+        padded = nn.functional.pad(attention_mask == 0, (len(self.prompt), 0), value=False)
+        return self.encoder(x, src_key_padding_mask=padded)
+
+
+@pytest.mark.parametrize("added", [1, 3])
+def test_tokens_that_the_model_adds_are_numbered_and_real(added):
+    torch.manual_seed(0)
+    model = SoftPrompt(added).eval()
+    batch = {"input_ids": torch.randint(0, 60, (2, 6)), "attention_mask": torch.ones(2, 6)}
+    batch["attention_mask"][1, 4:] = 0
+    captured, layers = capture(model, batch), []
+    capture(model, batch, each=lambda record, tokens: layers.append(tokens))
+    for tokens in (captured.tokens, captured.tokens_of(1), *layers):
+        assert tokens.labels[0] == [str(number) for number in range(6 + added)]
+        assert tokens.kinds == [["token"] * (6 + added), ["token"] * (4 + added) + ["padding"] * 2]
+        assert tokens.mask.sum(1).tolist() == [6 + added, 4 + added]
+    attn = captured[0].attn[1, :, : 4 + added].double()
+    entropy = torch.special.entr(attn).sum(-1).mean(-1)
+    frame = workbench.analyze("attention-map", model, batch)
+    rows = frame[(frame["metric"] == "attention_entropy") & (frame["layer"] == 0) & (frame["input"] == "1")]
+    values = rows.dropna(subset=["head"]).sort_values("head")["value"]
+    assert values.tolist() == pytest.approx(entropy.tolist(), rel=1e-6)
+
+
+def test_tokens_before_padding_to_a_longer_maximum_are_no_padding():
+    """Three tokens before, padding of three behind: keys that may be seen are no longer than the words."""
+    batch = {"input_ids": torch.ones(1, 6, dtype=torch.long), "attention_mask": torch.ones(1, 6)}
+    batch["attention_mask"][0, 3:] = 0
+    captured = capture(SoftPrompt(3).eval(), batch)
+    assert captured.tokens.kinds == [["token"] * 6 + ["padding"] * 3]
+
+
+def vit(**options):
+    import timm
+
+    return timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=0, **options)
+
+
+def metrics(model, images):
+    frame = workbench.analyze("attention-map", model, images)
+    return {*frame["metric"]}, " ".join(frame.attrs["notes"])
+
+
+def test_a_padded_image_has_its_last_patches():
+    model = vit(dynamic_img_size=True, dynamic_img_pad=True).eval()
+    tokens = capture(model, torch.randn(1, 3, 50, 83), sites=["k"]).tokens
+    assert tokens.grid == (4, 6)
+    assert tokens.labels[0][-1] == "3,5"
+    assert "attention_distance" in metrics(model, torch.randn(1, 3, 50, 83))[0]
+
+
+def test_overlapping_patches_are_counted_as_the_convolution_cuts_them():
+    project = nn.Conv2d(3, 8, 7, stride=4, padding=3)
+    module = nn.ModuleDict({"proj": project})
+    module.patch_size = 7
+    rows, columns = project(torch.zeros(1, 3, 33, 50)).shape[2:]
+    assert patch_grid(module, (33, 50)) == (rows, columns)
+
+
+def test_dropped_patches_have_no_places_and_a_note():
+    model = vit(img_size=64, patch_drop_rate=0.5).train()
+    captured = capture(model, torch.randn(1, 3, 64, 64), sites=["k"])
+    assert captured[0].k.shape[2] == 9
+    assert captured.tokens_of(0).kinds == [["token"] * 9]
+    names, notes = metrics(model, torch.randn(1, 3, 64, 64))
+    assert "attention_distance" not in names
+    assert "have no attention_distance" in notes
 
 
 def test_entities_follow_the_words():

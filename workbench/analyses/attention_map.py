@@ -307,6 +307,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if positions is not None:
         unit = {"unit": "patches" if positions.shape[-1] == 2 else "tokens"}
         yield Measurement(ATTENTION_DISTANCE, layer.per_input(maps.distance), columns=windows | unit)
+    elif record.source == "self":
+        count = attention.shape[0] * heads
+        layer.counts.count(
+            "attention maps have no attention_distance: the places of their queries are unknown", count, count
+        )
     even = layer.per_input(maps.sink_uniform)
     undefined = torch.full_like(even, math.nan)
     null = Null(even, undefined, undefined, undefined)

@@ -383,9 +383,11 @@ def grid_positions(grid: tuple[int, int]) -> Float[Tensor, "patch 2"]:
 def positions_of(kinds: Sequence[str], grid: tuple[int, int] | None) -> Float[Tensor, "token space"] | None:
     """Where each token is: patches on their grid (other tokens nowhere, NaN), words and unknown tokens in a line.
 
-    None where there is a patch kind but no grid that fits it.
+    None where there is a patch kind but no grid that fits it, and where no token of an image is known to be a patch.
     """
     patches = torch.tensor([kind == "patch" for kind in kinds], dtype=torch.bool)
+    if not patches.any() and grid is not None:
+        return None
     if not patches.any():
         return torch.arange(len(kinds), dtype=torch.float64)[:, None]
     if grid is None or grid[0] * grid[1] != int(patches.sum()):

@@ -198,10 +198,10 @@ def capture(
     known = getattr(chosen_inputs, "tokens", None)
 
     @functools.cache
-    def tokens(count: int | None) -> TokenInfo:
-        return fit_tokens(token_info(model, arguments, count) if known is None else known, count)
+    def tokens(count: int | None, shown: Tensor | None) -> TokenInfo:
+        return fit_tokens(token_info(model, arguments, count) if known is None else known, count, shown)
 
-    give = None if each is None else lambda record, count: each(record, tokens(count).of(record))
+    give = None if each is None else lambda record, *axis: each(record, tokens(*axis).of(record))
     handed: set[int] = set()
 
     modules = visible_modules(module, name)
@@ -234,7 +234,7 @@ def capture(
     return Capture(
         layers=records,
         sites=tuple(site for site in sites if site in SITES),
-        tokens=tokens(recorder.token_count),
+        tokens=tokens(recorder.token_count, recorder.shown),
         inputs={key: getattr(chosen_inputs, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,

@@ -34,7 +34,8 @@ def layers_of(path: Path, tensors: dict[str, Tensor]) -> tuple[list[LayerRecord]
     ]  # fmt: skip
     tokens = tokens_by_id(torch.arange(real.shape[1]).expand(real.shape), real, "token")
     sites = ("q", "k", "v", "scale") + (("mask",) if "mask" in tensors else ())
-    return layers, sites, fit_tokens(tokens, q.shape[3])
+    # which of more queries than keys are padding is unknown
+    return layers, sites, fit_tokens(tokens, q.shape[3]) if bool(real.all()) else tokens
 
 
 def _with_layers(path: Path, site: str, value: Tensor) -> Tensor:

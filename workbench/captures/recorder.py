@@ -15,7 +15,7 @@ from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import Call, CausalRecord, LayerRecord
 from workbench.captures.registry import Visit, adapter_of, merged
 from workbench.captures.stream import Stream
-from workbench.captures.tokens import source_of
+from workbench.captures.tokens import shown_keys, source_of
 from workbench.captures.visits import Completeness, Frame, Visits
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
@@ -72,7 +72,7 @@ class Rows(Protocol):
 class Recorder:
     """Record what the routes see while the model runs.
 
-    With ``each``, a record is handed to it, with the number of tokens, and freed as soon as its layer is complete;
+    ``each`` gets a record, ``token_count`` and ``shown`` as soon as its layer is complete, and the record is freed;
     layers whose numbers are in ``handed`` are left out, and those handed over join them. With ``rows``, layers without
     attention among tokens are left out.
     """
@@ -84,7 +84,7 @@ class Recorder:
     sites: tuple[str, ...]
     check: bool
     keep_nonfinite: bool = False
-    each: Callable[[LayerRecord, int | None], None] | None = None
+    each: Callable[[LayerRecord, int | None, Tensor | None], None] | None = None
     handed: set[int] = field(default_factory=set)
     map_limit: int | None = None
     rows: Rows | None = None
@@ -100,6 +100,9 @@ class Recorder:
     records: list[LayerRecord] = field(default_factory=list)
     numbers: Numbering = field(default_factory=Numbering)
     token_count: int | None = None
+    """Tokens of the first layer that attends among tokens."""
+    shown: Tensor | None = None
+    """Keys of that layer that some query may attend to, (batch, token); None for all, or where unknown."""
     only_counts: bool = False
     """Whether layers of this pass are counted and not recorded."""
 
@@ -239,6 +242,8 @@ class Recorder:
         self.numbers.advance(visit.path)
         if self.token_count is None and call.kind != "channel" and call.origin is None:
             self.token_count = call.head_out.shape[2]
+            if not call.causal and call.mask is not None and call.kind == "token":
+                self.shown = shown_keys(call.mask, self.token_count)
         whole, call = call, call if self.rows is None else self.rows.narrow(call)
         if not self.keeps(index):
             return
@@ -352,7 +357,7 @@ class Recorder:
                 if record.index not in self.handed:
                     # else every operation would first be offered to the watch, which costs half as much again
                     with self.visits.apart(), torch._C.DisableTorchFunction():
-                        self.each(record, self.token_count)
+                        self.each(record, self.token_count, self.shown)
                     self.handed.add(record.index)
         except BaseException as failure:
             self.failure = failure  # comes out even where the model catches exceptions

@@ -100,9 +100,9 @@ class TokenInfo:
         """
         if layer.counts is None or layer.origin is not None or layer.kind != "token":
             return self
-        if not self.streams and layer.source == "self":
-            return self
         queries, keys = layer.counts
+        if not self.streams and layer.source == "self":
+            return self._fitted(queries, keys, None if layer.causal else layer.mask)
         stream = stream_of(layer.path, self.streams)
         own = self._stream(stream, queries)
         if layer.source == "self":
@@ -112,6 +112,16 @@ class TokenInfo:
         others = [tokens for tokens in (self, *self.streams.values()) if tokens.count == keys]
         others.sort(key=lambda tokens: tokens is self._named(stream))  # its own tokens last
         return replace(own, keys=others[0].alone() if others else self._numbered(keys))
+
+    def _fitted(self, queries: int, keys: int, mask: Tensor | None) -> TokenInfo:
+        """Return these tokens, numbered where a layer has neither as many of them nor as many of their patches."""
+        counts = {self.count, 0 if self.grid is None else math.prod(self.grid)}
+        if counts & {queries, keys}:
+            return self
+        shown = None if mask is None or queries != keys else shown_keys(mask, keys)
+        if shown is None and not self.mask.all():
+            return self  # which of the layer's tokens are padding is unknown
+        return numbered(self, queries, shown)
 
     def alone(self) -> TokenInfo:
         """These tokens without what is said of others."""
@@ -248,11 +258,24 @@ def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int
     """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
     for child in module.modules():
         size = vars(child).get("patch_size", getattr(type(child), "patch_size", None))
-        if not isinstance(size, (int, Sequence)) or not any(hasattr(child, name) for name in _EMBEDS):
+        project = next((part for name in _EMBEDS if (part := getattr(child, name, None)) is not None), None)
+        if not isinstance(size, (int, Sequence)) or project is None:
             continue
-        height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-        return image_size[0] // height, image_size[1] // width
+        patch = (size, size) if isinstance(size, int) else tuple(size)[:2]
+        if getattr(child, "dynamic_img_pad", False) or hasattr(child, "maybe_pad"):
+            image_size = _rounded_up(image_size, patch)
+        if isinstance(project, nn.Conv2d) and isinstance(project.padding, tuple):
+            sides = zip(image_size, project.padding, project.kernel_size, project.stride, strict=True)
+            rows, columns = ((side + 2 * pad - kernel) // step + 1 for side, pad, kernel, step in sides)
+            return rows, columns
+        return image_size[0] // patch[0], image_size[1] // patch[1]
     return None
+
+
+def _rounded_up(image_size: tuple[int, int], patch: Sequence[int]) -> tuple[int, int]:
+    """Return the size of an image that is padded to whole patches."""
+    height, width = (-(-side // size) * size for side, size in zip(image_size, patch, strict=True))
+    return height, width
 
 
 def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
@@ -438,22 +461,43 @@ def _batch_size(batch: Any) -> int:
     return next((int(value.shape[0]) for value in tensors if isinstance(value, Tensor) and value.ndim), 1)
 
 
-def fit_tokens(tokens: TokenInfo, token_count: int | None) -> TokenInfo:
-    """Text tokens lengthened to what the layers saw: models that work in windows pad the end by themselves.
+def fit_tokens(tokens: TokenInfo, token_count: int | None, shown: Tensor | None = None) -> TokenInfo:
+    """Return the tokens of the layers' token axis, where it is longer than the tokens of the batch.
 
-    Images are left alone: a layer may see fewer tokens than the model has (windows, patches before the class
-    token joins); so is what has several streams.
+    ``shown`` (batch, token) is true for keys that some query may attend to. Where all that the model added is hidden
+    at the end, it is padding (models that attend in windows pad their inputs). Otherwise the model added tokens at
+    unknown places (a class token, a soft prompt), and all tokens are numbered and of kind "token".
+
+    Fewer tokens are left alone, since patches may come before a class token; so are several streams.
     """
-    have = tokens.count
-    if token_count is None or tokens.grid is not None or tokens.streams or token_count <= have:
+    if token_count is None or tokens.streams or token_count <= tokens.count:
         return tokens
-    more = token_count - have
+    more = token_count - tokens.count
+    mask = torch.nn.functional.pad(tokens.mask, (0, more), value=False)
+    if shown is None or not torch.equal(shown.expand_as(mask), mask):
+        return numbered(tokens, token_count, shown)
     return replace(
         tokens,
         labels=[labels + [""] * more for labels in tokens.labels],
         kinds=[kinds + ["padding"] * more for kinds in tokens.kinds],
-        mask=torch.nn.functional.pad(tokens.mask, (0, more), value=False),
+        mask=mask,
     )
+
+
+def numbered(tokens: TokenInfo, count: int, shown: Tensor | None = None) -> TokenInfo:
+    """Return ``count`` numbered tokens for the same inputs, padding where not ``shown``; ``grid`` stays."""
+    numbers = torch.arange(count).expand(len(tokens), count)
+    real = None if shown is None else shown.expand(len(tokens), count)
+    return replace(tokens_by_id(numbers, real, "token"), grid=tokens.grid)
+
+
+def shown_keys(mask: Tensor, keys: int) -> Bool[Tensor, "batch key"] | None:
+    """Return which keys some query may attend to in a mask of a layer; None where the mask does not say."""
+    if mask.shape[-1] != keys:
+        return None
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 10
+    allowed = allowed.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape)).any(dim=-2).any(dim=1)
+    return allowed.detach().cpu()
 
 
 def source_of(visit: Visit, call: Call) -> str:
