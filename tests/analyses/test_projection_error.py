@@ -17,6 +17,7 @@ from workbench.analyses.projection_error import (
     projection_errors,
     projections,
 )
+from workbench.analyses.tiles import Mask
 from workbench.core.errors import InputError, UnknownName
 
 BATCH, HEADS, TOKENS, DIM, VALUE_DIM = 2, 3, 7, 5, 4
@@ -391,6 +392,8 @@ def test_what_does_not_fit_is_refused(qkv):
         projection_errors(q, k, v, SCALE, output=v[:, :, :5])
     with pytest.raises(InputError, match="attention_mask"):
         projection_errors(q, k, v, SCALE, attention_mask=torch.ones(3, 4, dtype=torch.bool))
+    with pytest.raises(InputError, match="give tiled=True"):
+        projection_errors(q, k, v, SCALE, attention_mask=Mask(causal=True))
     with pytest.raises(InputError, match="seeds"):
         projection_errors(q, k, v, SCALE, seeds=[1])
     with pytest.raises(InputError, match="token"):

@@ -24,7 +24,8 @@ from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, OfValues
-from workbench.analyses.tiles import Mask, count_tiled, reduce_tiles
+from workbench.analyses.tiles import Attention, Maps, Mask, Operands, count_tiled, reduce_tiles
+from workbench.captures import attention_weights
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
@@ -179,6 +180,8 @@ def projection_errors(
             raise UnknownName("convention", convention, CONVENTIONS)
     if standardize not in STANDARDS:
         raise UnknownName("standardize", standardize, STANDARDS)
+    if isinstance(attention_mask, Mask) and not tiled:
+        raise InputError("attention_mask is a Mask, which is read in tiles; give tiled=True, or a tensor")
     check_nulls(nulls, null_samples)
     shared = for_each_head(shared, k)
     more = {"output": output, "shared": shared}
@@ -207,11 +210,12 @@ def projection_errors(
                 bias = bias[kept] if isinstance(bias, Tensor) else bias
             k, v, shared = k[kept], v[kept], None if shared is None else shared[kept]
             bias = bias[:, kept] if isinstance(bias, Tensor) else bias  # the order of those left is as it was
-        head = _Head(q.double(), k.double(), v.double(), scale, bias, tiled)
+        attention_mask = bias if isinstance(bias, Mask) else Mask(bias)
+        head = Operands(q.double()[None, None], k.double()[None, None], scale, attention_mask, None)
         outputs = None if output is None else output.double()
         if standardize == "per-token":
-            head, outputs = head.standardized(), None
-        return _of_head(head, outputs, shared, conventions, drawn, seed)
+            head, outputs = _standardized(head), None
+        return _of_head(head, v.double(), outputs, shared, conventions, drawn, seed, tiled)
 
     def flat(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.detach().reshape(-1, *tensor.shape[-2:])
@@ -316,96 +320,69 @@ def cross_term_range(
     return torch.stack([(sizes * lengths.flip(0)).sum(-1), (sizes * lengths).sum(-1)], -1)
 
 
-class _Head(NamedTuple):
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scale: Tensor
-    bias: Tensor | Mask | None
-    tiled: bool
+def _output(attention: Attention, values: Tensor) -> Tensor:
+    """Return attention times values (…, token, value_dim); 0 for a query that may attend to nothing."""
+    if isinstance(attention, Maps):
+        return attention.attn[0, 0] @ values
+    columns = values.movedim(-2, 0)
+    reduced = attention.reduced(HeadOutput(columns.flatten(1)[None, None]))
+    return reduced["output"][0, 0].view(-1, *columns.shape[1:]).movedim(0, -2)
 
-    def standardized(self) -> _Head:
-        return self._replace(q=_standardized(self.q), k=_standardized(self.k))
 
-    def attend(self, v: Tensor) -> Tensor:
-        """softmax(s q kᵀ + bias) v; 0 for a query that may attend to nothing."""
-        if self.tiled:
-            return self._in_tiles(v, self.bias)
-        assert not isinstance(self.bias, Mask)
-        scores = self.scale * (self.q @ self.k.mT)
-        if self.bias is not None and self.bias.dtype == torch.bool:
-            scores = scores.masked_fill(~self.bias, -torch.inf)
-        elif self.bias is not None:
-            scores = scores + self.bias
-        return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0) @ v
+def _attention(head: Operands, tiled: bool) -> Attention:
+    """Return the operands themselves for tiles, else their attention map."""
+    return head if tiled else Maps(attention_weights(head.q, head.k, head.scale, head.mask.tensor))
 
-    def _in_tiles(self, v: Tensor, bias: Tensor | Mask | None) -> Tensor:
-        """Products with several values (…, token, value_dim) in one pass."""
-        columns = v.movedim(-2, 0)
-        found = reduce_tiles(
-            self.q[None, None], self.k[None, None], HeadOutput(columns.flatten(1)[None, None]), scale=self.scale,
-            mask=bias,
-        )  # fmt: skip
-        return found["output"][0, 0].view(-1, *columns.shape[1:]).movedim(0, -2)
 
-    def unmasked(self, v: Tensor) -> Tensor:
-        """softmax(s q kᵀ) v, as kernel PCA has it."""
-        if self.tiled:
-            return self._in_tiles(v, None)
-        return (self.scale * (self.q @ self.k.mT)).softmax(-1) @ v
-
-    def log_normaliser(self) -> Tensor:
-        """log Σ_j exp(s q_i·k_j)."""
-        if self.tiled:
-            found = reduce_tiles(self.q[None, None], self.k[None, None], scale=self.scale)
-            return found.log_normaliser[0, 0]
-        return (self.scale * (self.q @ self.k.mT)).logsumexp(-1)
+def _log_normaliser(head: Operands, tiled: bool) -> Tensor:
+    """Return log Σ_j exp(s q_i·k_j) over all keys."""
+    if tiled:
+        return reduce_tiles(head.q, head.k, scale=head.scale).log_normaliser[0, 0]
+    return (head.scale * (head.q[0, 0] @ head.k[0, 0].mT)).logsumexp(-1)
 
 
 def _of_head(
-    head: _Head,
+    head: Operands,
+    v: Tensor,
     output: Tensor | None,
     shared: Tensor | None,
     conventions: Sequence[str],
     drawn: dict[str, int],
     seed: int,
+    tiled: bool,
 ) -> ProjectionErrors:
-    """`projection_errors` of one head."""
-    q, k, v, scale, _, tiled = head
-    h = head.attend(v) if output is None else output
+    """Return `projection_errors` of one head."""
+    q, k, scale = head.q[0, 0], head.k[0, 0], head.scale
+    attention = _attention(head, tiled) if output is None or drawn else head
+    h = _output(attention, v) if output is None else output
     h_norm = h.square().sum(-1)
-    phi = _log_norms(q, head.log_normaliser(), scale).exp().clamp_max(LARGEST)
+    phi = _log_norms(q, _log_normaliser(head, tiled), scale).exp().clamp_max(LARGEST)
     gaps = (phi - h_norm).abs()
-    errors: dict[str, Tensor] = {}
-    unknown = phi.new_full((), torch.nan)
-    floor = baseline = unknown
+    errors = {"teo2024_as_published": (phi - h_norm).mean(), "saritas2025": gaps.mean()}
+    if "teo2024_as_implemented" in conventions:
+        errors["teo2024_as_implemented"] = _log_error_of_code(_standardized(head), v, tiled)
+    floor = baseline = phi.new_full((), torch.nan)
     null_samples: dict[str, Tensor] = {}
     count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
     resolved = found = count
-    for convention in conventions:
-        if convention == "teo2024_as_published":
-            errors[convention] = (phi - h_norm).mean()
-        elif convention == "saritas2025":
-            errors[convention] = gaps.mean()
-        elif convention == "teo2024_as_implemented":
-            errors[convention] = _log_error_of_code(head.standardized())
-        else:
-            baseline = phi.mean()
-            axes = principal_axes(k, scale, int(count), tiled=tiled)
-            resolved, found = axes.resolved, axes.found
-            known = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
-            top = int(resolved)
-            values = kpca_values(axes)
-            shares = head.unmasked(values.values)[:, :top]  # axes within rounding have no length
-            projected = shares * values.log_factor.exp()
-            eigenvalues = axes.eigenvalues[:top] * axes.log_factor.exp()
-            errors[convention] = baseline + least_assigned(h, projected, eigenvalues) + known
-            floor = baseline - _captured(shares, axes, values.log_factor) + known
-            for null, number in drawn.items():
-                others = head.attend(null_values(v, null, number, seed, shared))
-                null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
+    if "exact" in conventions:
+        baseline = phi.mean()
+        axes = principal_axes(k, scale, int(count), tiled=tiled)
+        resolved, found = axes.resolved, axes.found
+        known = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
+        top = int(resolved)
+        values = kpca_values(axes)
+        unmasked = _attention(head._replace(mask=Mask()), tiled)  # kernel PCA sees all keys
+        shares = _output(unmasked, values.values)[:, :top]  # axes within rounding have no length
+        projected = shares * values.log_factor.exp()
+        eigenvalues = axes.eigenvalues[:top] * axes.log_factor.exp()
+        errors["exact"] = baseline + least_assigned(h, projected, eigenvalues) + known
+        floor = baseline - _captured(shares, axes, values.log_factor) + known
+        for null, number in drawn.items():
+            others = _output(attention, null_values(v, null, number, seed, shared))
+            null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
     return ProjectionErrors(
-        errors=errors,
+        errors={name: errors[name] for name in conventions},
         floor=floor,
         baseline=baseline,
         error_over_phi=(gaps / (phi + RATIO_EPSILON)).mean(),
@@ -428,25 +405,31 @@ def _captured(shares: Tensor, axes: PrincipalAxes, log_factor: Tensor) -> Tensor
     return (shares.square().mean(0) / axes.eigenvalues[: shares.shape[1]]).sum() * factor
 
 
-def _log_error_of_code(head: _Head) -> Tensor:
+def _log_error_of_code(head: Operands, v: Tensor, tiled: bool) -> Tensor:
     """The authors' code: log mean(‖φ‖² − ‖h‖²) of standardised q and k, NaN where the mean is not positive."""
-    q, k, v, scale, *_ = head
-    log_phi = q.square().sum(-1) - 2 * head.log_normaliser() - 2 * (1 - scale) * (q @ k[0])
+    q, k, scale = head.q[0, 0], head.k[0, 0], head.scale
+    log_phi = q.square().sum(-1) - 2 * _log_normaliser(head, tiled) - 2 * (1 - scale) * (q @ k[0])
     positive = log_phi.logsumexp(0)
-    negative = head.attend(v).square().sum().log()
+    negative = _output(_attention(head, tiled), v).square().sum().log()
     # log(e^a − e^b) = a + log(1 − e^(b − a))
     error = positive + torch.log1p(-(negative - positive).exp()) - math.log(len(q))
     return torch.where(negative < positive, error, torch.nan)
 
 
-def _standardized(x: Tensor) -> Tensor:
-    """Each token over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding.
+def _standardized(head: Operands) -> Operands:
+    """Each query and key over its features: mean 0, unbiased variance 1; 0 where all features are equal to rounding.
 
     Unlike `operands.standardize` for a single query too, and nothing added to the deviation, as published.
     """
-    centred = x - x.mean(-1, keepdim=True)
-    rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
-    return torch.where(centred.abs().amax(-1, keepdim=True) > rounding, centred / x.std(-1, keepdim=True), 0)
+
+    def standardized(x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        rounding = x.shape[-1] * EPSILON * x.abs().amax(-1, keepdim=True)
+        return torch.where(
+            centred.abs().amax(-1, keepdim=True) > rounding, centred / x.std(-1, keepdim=True), 0
+        )
+
+    return head._replace(q=standardized(head.q), k=standardized(head.k))
 
 
 def _statistics(norms: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -174,6 +174,11 @@ class PatternSums(NamedTuple):
     keys: Float[Tensor, "batch head query"]
 
 
+def _by_head(part: Tensor) -> Tensor:
+    """The numbers of a tile's pairs as (head, input, query, key)."""
+    return part[:, None] if part.ndim == 3 else part.transpose(0, 1)
+
+
 @dataclass
 class OnPatterns(Reduction):
     """Attention on the keys of patterns, by name; of keys that a query does not see nothing counts."""
@@ -186,28 +191,29 @@ class OnPatterns(Reduction):
         self.once = {name: _OnceForHeads() for name in self.places}
 
     def add(self, tile: Tile) -> None:
-        if isinstance(tile.batch, int):
-            self._add_input(tile.batch, tile, tile.weights, tile.visible)
-            return
-        for place, number in enumerate(range(tile.batch.start, tile.batch.stop)):
-            visible = None if tile.visible is None else tile.visible[place]
-            self._add_input(number, replace(tile, batch=number), tile.weights[place], visible)
-
-    def _add_input(self, number: int, tile: Tile, weights: Tensor, visible: Tensor | None) -> None:
+        weights, visible = _by_head(tile.weights), None if tile.visible is None else _by_head(tile.visible)
+        heads, inputs, queries, _ = weights.shape
         for name, sums in self.sums.items():
-            queries, keys = self.once[name].of(tile, lambda tile, name=name: self._inside(name, number, tile))
-            on = weights[:, queries, keys]
-            seen = torch.ones_like(on) if visible is None else visible[:, queries, keys].to(on)
-            for into, part in ((sums.weight, on * seen), (sums.keys, seen.expand(on.shape))):
-                into[tile.place].index_add_(1, queries, part.double())
+            numbers, rows, keys = self.once[name].of(tile, lambda tile, name=name: self._inside(name, tile))
+            on = weights[:, numbers, rows, keys]
+            seen = torch.ones_like(on[:1]) if visible is None else visible[:, numbers, rows, keys].to(on)
+            for into, part in ((sums.weight, on * seen), (sums.keys, seen)):
+                added = torch.zeros(len(part), inputs * queries, dtype=torch.float64, device=on.device)
+                added.index_add_(1, numbers * queries + rows, part.double())
+                by_input = added.view(-1, inputs, queries).expand(heads, -1, -1)
+                into[tile.place] = by_input[:, 0] if isinstance(tile.batch, int) else by_input.transpose(0, 1)
 
-    def _inside(self, name: str, number: int, tile: Tile) -> tuple[Tensor, ...]:
-        """Rows and columns within the tile of the pattern's pairs."""
-        first, last = tile.columns.start, tile.columns.stop
-        queries, keys = self.places[name](number, range(tile.rows.start, tile.rows.stop))
-        inside = (keys >= first) & (keys < last)
-        device = tile.weights.device
-        return (queries[inside] - tile.rows.start).to(device), (keys[inside] - first).to(device)
+    def _inside(self, name: str, tile: Tile) -> tuple[Tensor, ...]:
+        """Inputs, rows and columns within the tile of the pattern's pairs."""
+        batch, rows = tile.batch, range(tile.rows.start, tile.rows.stop)
+        inputs = range(batch, batch + 1) if isinstance(batch, int) else range(batch.start, batch.stop)
+        pairs = [self.places[name](number, rows) for number in inputs]
+        counts = torch.tensor([len(queries) for queries, _ in pairs])
+        numbers = torch.arange(len(pairs)).repeat_interleave(counts)
+        queries, keys = (torch.cat(part) for part in zip(*pairs, strict=True))
+        inside = (keys >= tile.columns.start) & (keys < tile.columns.stop)
+        found = numbers, queries - tile.rows.start, keys - tile.columns.start
+        return tuple(part[inside].to(tile.weights.device) for part in found)
 
     def result(self) -> dict[str, PatternSums]:
         return self.sums
