@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.captures.keeper import Keeper, tensors_in
+from workbench.captures.kernels import compiled_parts
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.positions import POSITION, watch_positions
 from workbench.captures.recorder import Overwritten, Recorder
@@ -27,9 +28,11 @@ from workbench.captures.routes import (
     watch_attention,
     watch_modules,
     watch_variants,
+    without_checkpoints,
     zero_padding,
 )
 from workbench.captures.storage import read_capture, write_capture
+from workbench.captures.thread_guard import CAPTURING
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.notebook_html import card, fold
@@ -364,21 +367,25 @@ def watching(
     """
     children = list(recorder.modules.values())
     with ExitStack() as stack:
+        stack.enter_context(CAPTURING)
         # Inference tensors could not be used later in place or with gradients.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
         stack.enter_context(noting_fast_path(children, recorder.miss_fast_path))
-        stack.enter_context(_eager(children, cached))
+        if grad:
+            stack.enter_context(without_checkpoints(recorder.miss_checkpoint))
         stack.enter_context(fused_kernels(children))
         if not cached:
             stack.enter_context(no_cache(children))
         stack.enter_context(recorder.stream.watch())
         if POSITION in recorder.sites:
             recorder.positions = stack.enter_context(watch_positions(recorder.modules[""], recorder.name))
-        stack.enter_context(watch_modules(children, visitor or recorder))
+        stack.enter_context(watch_modules(children, visitor or recorder, recorder.miss_thread))
         stack.enter_context(watch_variants(children, recorder))
         stack.enter_context(zero_padding(children))
-        stack.enter_context(watch_attention(recorder, children))
+        # off the CPU a model with a static cache compiles itself to generate
+        device = next((parameter.device.type for parameter in children[0].parameters()), "cpu")
+        stack.enter_context(watch_attention(recorder, children, compiles=cached and device != "cpu"))
         yield
 
 
@@ -411,23 +418,10 @@ def saying_what_was_given(name: str, arguments: Any) -> Generator[None]:
         raise
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None
-
-
-def _eager(modules: list[nn.Module], cached: bool) -> Any:
-    """Run compiled submodules as plain Python; off the CPU a model with a static cache compiles itself to generate."""
-    compiled = any(map(_is_compiled, modules))
-    if cached:
-        parameter = next(modules[0].parameters(), None)
-        compiled |= parameter is not None and parameter.device.type != "cpu"
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-
-
 def switched(model: Any, recorder: Recorder) -> list[str]:
     """What a capture ran otherwise than the model would by itself, because attention cannot be seen there."""
     notes, modules = [], recorder.modules
-    compiled = [path or "the model" for path, child in modules.items() if _is_compiled(child)]
+    compiled = compiled_parts(modules)
     given = model if isinstance(model, nn.Module) else model.module
     given = given.module if isinstance(given, nn.parallel.DistributedDataParallel) else given
     if not compiled and given is not modules[""]:
@@ -437,6 +431,12 @@ def switched(model: Any, recorder: Recorder) -> list[str]:
         notes.append(
             f"compiled code is not entered: {compiled[0]}{more} ran as plain Python, which may round otherwise"
         )
+    if recorder.checkpointed:
+        notes.append(
+            "activation checkpointing was off during the capture, which takes more memory and changes no value"
+        )
+    if recorder.other_threads:
+        notes.append("the model also ran in other threads, whose passes are not in the capture")
     if recorder.fast_path_off:
         notes.append(
             "torch's fast path for nn.TransformerEncoder and nn.MultiheadAttention was off during the capture"

@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import math
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CellType, FunctionType
@@ -29,6 +28,7 @@ from workbench.captures.implicit_masks import (
     modified_scores,
 )
 from workbench.captures.records import Call
+from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.weights import additive, scores_of, softmax_of
 from workbench.core.errors import IncompleteCapture
 
@@ -55,7 +55,7 @@ def watch_kernels(
     with ExitStack() as stack:
 
         def watched(kernel: Any) -> Callable[..., Any] | None:
-            name = _kernel_name(kernel)
+            name = kernel_name(kernel)
             return None if name is None else _watching(kernel, _READERS[name], seen, unwatched)
 
         for namespace in {id(names): names for names in (*packages, *code, *own)}.values():
@@ -79,7 +79,7 @@ def _cells(classes: Iterable[type]) -> Iterator[CellType]:
                     yield cell
 
 
-def _kernel_name(value: Any) -> str | None:
+def kernel_name(value: Any) -> str | None:
     """Of which of the functions of the packages this is one, under whatever name, or that compiled; else None."""
     if not isinstance(value, FunctionType):
         return None
@@ -112,7 +112,7 @@ def _watching(
 def _replaced(namespace: dict[str, Any], name: str, ours: Callable[..., Any]) -> Generator[None]:
     """Replace a name of a module for this thread; other threads keep the original."""
     before = namespace[name]
-    namespace[name] = _in_this_thread(ours, before)
+    namespace[name] = in_this_thread(ours, before)
     try:
         yield
     finally:
@@ -123,20 +123,52 @@ def _replaced(namespace: dict[str, Any], name: str, ours: Callable[..., Any]) ->
 def _filled(cell: CellType, ours: Callable[..., Any]) -> Generator[None]:
     """Replace what a function knows of the one that it was defined in, for this thread."""
     before = cell.cell_contents
-    cell.cell_contents = _in_this_thread(ours, before)
+    cell.cell_contents = in_this_thread(ours, before)
     try:
         yield
     finally:
         cell.cell_contents = before
 
 
-def _in_this_thread(ours: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
-    thread = threading.get_ident()
+# Compiled code -------------------------------------------------------------------------------------------
 
-    def dispatch(*args: Any, **kwargs: Any) -> Any:
-        return ours(*args, **kwargs) if threading.get_ident() == thread else others(*args, **kwargs)
 
-    return dispatch
+def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return the paths of modules that are compiled, or whose code calls a compiled function of its own."""
+    if "torch._dynamo" not in sys.modules:
+        return []
+    return [path or "the model" for path, module in modules.items() if _is_compiled(module)]
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None:
+        return True
+    return any(map(_is_compiled_function, vars(module).values())) or _calls_compiled(type(module))
+
+
+def _is_compiled_function(value: Any) -> bool:
+    compiled = isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+    return compiled and kernel_name(value) is None
+
+
+def _calls_compiled(cls: type[nn.Module]) -> bool:
+    """Whether a method of a class is compiled, or names a compiled function of its file or of the function around."""
+    for base in cls.__mro__:
+        if base.__module__.startswith("torch."):
+            continue
+        for method in (value for value in vars(base).values() if isinstance(value, FunctionType)):
+            names = [name for name in method.__code__.co_names if name in method.__globals__]
+            around = [cell.cell_contents for cell in method.__closure__ or () if _is_filled(cell)]
+            if any(map(_is_compiled_function, [method, *around, *map(method.__globals__.get, names)])):
+                return True
+    return False
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 # Reading their arguments ----------------------------------------------------------------------------------

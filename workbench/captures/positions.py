@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from workbench.captures.layout import attention_modules, block_path, first_norm, skip_path
 from workbench.captures.registry import class_path, merged
+from workbench.captures.thread_guard import in_this_thread
 from workbench.core.errors import InputError
 
 POSITION = "position"
@@ -141,15 +142,15 @@ class Positions:
         owner, _, own = self.path.source.rpartition(".")
         source = getattr(self.model.get_submodule(owner), own)
         if isinstance(source, nn.Embedding):
-            yield source.register_forward_hook(lambda _, args, output: self.start(output))
+            yield source.register_forward_hook(in_this_thread(lambda _, args, output: self.start(output)))
         else:
-            yield self.model.register_forward_pre_hook(lambda _, args: self.start(source))
+            yield self.model.register_forward_pre_hook(in_this_thread(lambda _, args: self.start(source)))
         for path in self.path.along:
-            yield self.model.get_submodule(path).register_forward_hook(self.carry)
+            yield self.model.get_submodule(path).register_forward_hook(in_this_thread(self.carry))
         norms = {first_norm(self.model, path) for path, _ in attention_modules(self.model)} - {None}
         for norm in norms:
             assert norm is not None
-            yield norm.register_forward_hook(self.enter)
+            yield norm.register_forward_hook(in_this_thread(self.enter))
 
     def start(self, embedding: Tensor) -> None:
         self.carried = embedding.detach()

@@ -97,6 +97,10 @@ class Recorder:
     """Layers that ``rows`` leaves out."""
     fast_path_off: bool = False
     """Whether torch's fast path would have been taken somewhere, had it not been off."""
+    checkpointed: bool = False
+    """Whether activation checkpointing was left out."""
+    other_threads: bool = False
+    """Whether the model also ran in other threads."""
     records: list[LayerRecord] = field(default_factory=list)
     numbers: Numbering = field(default_factory=Numbering)
     token_count: int | None = None
@@ -208,6 +212,12 @@ class Recorder:
 
     def miss_fast_path(self) -> None:
         self.fast_path_off = True
+
+    def miss_checkpoint(self) -> None:
+        self.checkpointed = True
+
+    def miss_thread(self) -> None:
+        self.other_threads = True
 
     def expects(self) -> bool:
         return self.keeps(self.numbers.count)

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+from torch.utils import checkpoint
 
 from workbench.attention.base import AttentionModule
 from workbench.captures.implicit_masks import (
@@ -39,6 +39,7 @@ from workbench.captures.implicit_masks import (
 from workbench.captures.kernels import PACKAGES, watch_kernels
 from workbench.captures.layout import is_attention
 from workbench.captures.records import Call, CausalCall
+from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
 from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
 from workbench.core.errors import IncompleteCapture
@@ -76,8 +77,13 @@ class Observer(Protocol):
 
 
 @contextmanager
-def watch_modules(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[None]:
-    """Report every pass through one of ``modules``, root first, save torch's own layers."""
+def watch_modules(
+    modules: Sequence[nn.Module], visitor: Visitor, elsewhere: Callable[[], None]
+) -> Generator[None]:
+    """Report every pass through one of ``modules``, root first, except torch's own layers.
+
+    ``elsewhere`` is called for passes in other threads, which are not reported.
+    """
 
     def enter(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         visitor.enter(child, args, kwargs)
@@ -85,14 +91,15 @@ def watch_modules(modules: Sequence[nn.Module], visitor: Visitor) -> Generator[N
     def leave(child: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         visitor.leave(child, output)
 
+    entered = in_this_thread(enter, lambda *_: elsewhere())
     handles = []
     try:
         for child in modules:
             hookable = not isinstance(child, torch.jit.ScriptModule)
             if hookable and (child is modules[0] or not _is_plain_layer(child)):
-                handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(child.register_forward_pre_hook(entered, with_kwargs=True))
                 # always_call: a model that catches an exception of a submodule must not confuse the record.
-                handles.append(child.register_forward_hook(leave, always_call=True))
+                handles.append(child.register_forward_hook(in_this_thread(leave), always_call=True))
         yield
     finally:
         for handle in handles:
@@ -145,6 +152,29 @@ def slow_multihead_attention() -> Generator[None]:
 
 
 @contextmanager
+def without_checkpoints(note: Callable[[], None]) -> Generator[None]:
+    """Run checkpointed functions without activation checkpointing, and call ``note`` where there is one.
+
+    Their recomputation in the backward pass lacks the operations of the capture, and the operands have no gradients.
+    """
+
+    def reentrant(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        note()
+        return function(*args)
+
+    def around(*_: Any, **__: Any) -> Generator[None]:
+        note()
+        yield
+
+    names = [name for name in vars(checkpoint) if name.startswith("_checkpoint_without_reentrant_generator")]
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(checkpoint.CheckpointFunction, "apply", reentrant))
+        for name in names:  # whose name depends on torch's version
+            stack.enter_context(_replaced(checkpoint, name, around))
+        yield
+
+
+@contextmanager
 def noting_fast_path(modules: Sequence[nn.Module], note: Callable[[], None]) -> Generator[None]:
     """Call ``note`` where torch's fast path would have been taken, had it not been off, as ``forward`` decides.
 
@@ -170,7 +200,7 @@ def noting_fast_path(modules: Sequence[nn.Module], note: Callable[[], None]) -> 
         enabled = torch.backends.mha.get_fastpath_enabled()
         for child in [child for child in modules if enabled and _has_fast_path(child)]:
             hook = layer if isinstance(child, nn.TransformerEncoderLayer) else attention
-            handles.append(child.register_forward_pre_hook(hook, with_kwargs=True))
+            handles.append(child.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True))
         yield
     finally:
         for handle in handles:
@@ -225,8 +255,8 @@ def zero_padding(modules: Sequence[nn.Module]) -> Generator[None]:
         if torch.backends.mha.get_fastpath_enabled():
             for child in modules:
                 if isinstance(child, nn.TransformerEncoder) and child.layers:
-                    handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
-                    handles.append(child.layers[-1].register_forward_hook(leave(child)))
+                    handles.append(child.register_forward_pre_hook(in_this_thread(enter), with_kwargs=True))
+                    handles.append(child.layers[-1].register_forward_hook(in_this_thread(leave(child))))
         yield
     finally:
         for handle in handles:
@@ -247,9 +277,14 @@ def _packs(encoder: Any, src: Tensor, mask: Tensor | None, padded: Tensor | None
 
 class _Watch(TorchFunctionMode):
     def __init__(
-        self, observer: Observer, interface: _Interface, written_out: WrittenOut | None = None
+        self,
+        observer: Observer,
+        interface: _Interface,
+        written_out: WrittenOut | None = None,
+        stance: Any = None,
     ) -> None:
         super().__init__()
+        self.stance = stance
         self.observer = observer
         self.interface = interface
         self.written_out = written_out
@@ -493,10 +528,17 @@ class Everything(Observer, Follower, Protocol):
 
 
 @contextmanager
-def watch_attention(observer: Everything, modules: Sequence[nn.Module] = ()) -> Generator[None]:
-    """See every attention call of this thread until the block ends."""
+def watch_attention(
+    observer: Everything, modules: Sequence[nn.Module] = (), compiles: bool = False
+) -> Generator[None]:
+    """See every attention call of this thread until the block ends; compiled code runs as plain Python.
+
+    ``compiles`` is for models that compile themselves while they run.
+    """
     interface = _Interface(observer)
-    watch = _Watch(observer, interface, WrittenOut(observer))
+    loaded = "torch._dynamo" in sys.modules  # without it nothing is compiled
+    stance = torch.compiler.set_stance("force_eager") if loaded or compiles else None
+    watch = _Watch(observer, interface, WrittenOut(observer), stance)
 
     def seen(call: Callable[[], Call]) -> None:
         if interface.running:
@@ -508,6 +550,7 @@ def watch_attention(observer: Everything, modules: Sequence[nn.Module] = ()) -> 
 
     called_by_name = any(name in sys.modules for name in PACKAGES)
     with (
+        stance or nullcontext(),
         slow_multihead_attention(),
         _watch_interface(interface),
         watch_kernels(modules, seen, unwatched) if called_by_name else nullcontext(),
@@ -518,12 +561,20 @@ def watch_attention(observer: Everything, modules: Sequence[nn.Module] = ()) -> 
 
 @contextmanager
 def unwatched() -> Generator[None]:
-    """Out of sight of the watch over torch's functions."""
-    if isinstance(_get_current_function_mode(), _Watch):
-        with _pop_mode_temporarily():
-            yield
-    else:
+    """Run a kernel out of sight of the watch over torch's functions, compiled where it is."""
+    watch = _get_current_function_mode()
+    if not isinstance(watch, _Watch):
         yield
+        return
+    with _pop_mode_temporarily():
+        if watch.stance is None:
+            yield
+            return
+        watch.stance.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            watch.stance.__enter__()
 
 
 @contextmanager
@@ -546,17 +597,15 @@ def _watch_interface(interface: _Interface) -> Generator[None]:
 @contextmanager
 def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
     """Replace an attribute for this thread; other threads keep the original."""
-    before = getattr(owner, name)
-    thread = threading.get_ident()
-
-    def dispatch(*args: Any, **kwargs: Any) -> Any:
-        return ours(*args, **kwargs) if threading.get_ident() == thread else before(*args, **kwargs)
-
-    setattr(owner, name, dispatch)
+    before, inherited = getattr(owner, name), name not in vars(owner)
+    setattr(owner, name, in_this_thread(ours, before))
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 @contextmanager
@@ -565,7 +614,7 @@ def watch_variants(modules: Sequence[nn.Module], observer: VariantObserver) -> G
     variants = [child for child in modules if isinstance(child, AttentionModule)]
     try:
         for child in variants:
-            vars(child)["attend"] = _observing(child, observer)
+            vars(child)["attend"] = in_this_thread(_observing(child, observer), child.attend)
         yield
     finally:
         for child in variants:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from workbench.captures.capturing import Capture, Placed, capture
 from workbench.captures.records import DEFAULT_SITES
+from workbench.captures.thread_guard import CAPTURING, in_this_thread
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 
@@ -107,11 +108,12 @@ def capture_steps(
         kept.times.append(_time(given))
         return result
 
-    vars(model)["forward"] = watched
-    try:
-        kept.result = run()
-    finally:
-        _put_back(model, before)
+    with CAPTURING:
+        vars(model)["forward"] = in_this_thread(watched, model.forward)
+        try:
+            kept.result = run()
+        finally:
+            _put_back(model, before)
     if not kept.count:
         raise InputError(
             f"run() never ran the {type(model).__name__}; give the module itself that the loop calls, such as "

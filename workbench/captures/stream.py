@@ -19,6 +19,7 @@ from workbench.captures.layout import (
 )
 from workbench.captures.records import STREAM, LayerRecord
 from workbench.captures.registry import Reading, Visit, class_path, merged
+from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.visits import Frame, Visits
 from workbench.core.errors import IncompleteCapture, InputError
 
@@ -73,10 +74,12 @@ class Stream:
 
         if side == "input":
             return target.register_forward_pre_hook(
-                lambda _, args, kwargs: note(first_tensor((args, kwargs))), with_kwargs=True
+                in_this_thread(lambda _, args, kwargs: note(first_tensor((args, kwargs)))), with_kwargs=True
             )
         return target.register_forward_hook(
-            lambda _, args, output: note(output if side == "outputs" else first_tensor(output))
+            in_this_thread(
+                lambda _, args, output: note(output if side == "outputs" else first_tensor(output))
+            )
         )
 
     def _block_of(self, path: str) -> str | None:

@@ -1,0 +1,29 @@
+"""One capture at a time in a process, and only the passes of its own thread.
+
+A capture puts hooks on modules, replaces functions of libraries, and switches flags of the process (torch's fast path,
+the compiler's stance, the cache of transformers). ``CAPTURING`` keeps captures from putting back what another one
+needs, and `in_this_thread` leaves other threads that run the same model alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+CAPTURING = threading.RLock()
+"""Held by a capture while its model runs."""
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Do nothing."""
+
+
+def in_this_thread(ours: Callable[..., Any], others: Callable[..., Any] = _nothing) -> Callable[..., Any]:
+    """Return a function that calls ``ours`` in the thread that made it, and ``others`` in every other thread."""
+    thread = threading.get_ident()
+
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs) if threading.get_ident() == thread else others(*args, **kwargs)
+
+    return dispatch
