@@ -9,6 +9,8 @@
 Names are resolved on first use, so that importing the package loads nothing heavy.
 """
 
+from typing import Any
+
 import lazy_loader
 
 from workbench.core import sources
@@ -26,4 +28,11 @@ def _load_analyses() -> None:
     ANALYSES.load()
 
 
+def _make_inputs(spec: Any, model: Any) -> Any:
+    from workbench.data.batches import inputs
+
+    return inputs(spec, model)
+
+
 sources.METRICS.append(_load_analyses)
+sources.INPUTS.append(_make_inputs)

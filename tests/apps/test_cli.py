@@ -56,6 +56,7 @@ COMMANDS = dict(tree(cli.cli))
 # name of an option → what else it is called; --out takes FILE or FOLDER, and the others what the metavar says
 SCHEME = {
     "--model": ("-m", "SPEC"), "--inputs": ("-i", "SPEC"), "--set": ("-s", "KEY=VALUE"), "-n": (None, "N|all"),
+    "--text": (None, "TEXT"),
     "--out": ("-o", None), "--workers": ("-j", "NUMBER"), "--seed": (None, "NUMBER"), "--analysis": ("-a", "NAME"),
     "--layers": (None, "LIST"), "--heads": (None, "LIST"), "--checkpoint": (None, "NAME-OR-FILE"),
     "--preprocessing": (None, None), "--batch-size": (None, "NUMBER"), "--device": (None, "NAME"),

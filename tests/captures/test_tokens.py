@@ -12,7 +12,7 @@ import workbench
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, fit_tokens, patch_grid, token_info
 from workbench.captures.records import Call
-from workbench.captures.tokens import source_of
+from workbench.captures.tokens import readable_token, source_of
 
 
 def test_words_and_padding():
@@ -22,6 +22,32 @@ def test_words_and_padding():
     assert tokens.labels == [["5", "6", "0"]]
     assert tokens.kinds == [["word", "word", "padding"]]
     assert tokens.mask.tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize("word", ["我们", "Привет", "😀", "naïve", " tea", "שלום"])
+def test_a_byte_level_piece_is_the_text_that_its_tokenizer_decodes(word):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator([word] * 3, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe)
+    (number,) = tokenizer(word)["input_ids"]
+    assert readable_token(tokenizer, tokenizer.convert_ids_to_tokens(number), number) == word
+    part = tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids("æ"))
+    assert readable_token(tokenizer, part, tokenizer.convert_tokens_to_ids("æ")) == "æ"
+
+
+def test_a_piece_that_is_not_byte_level_stays():
+    tokenizer = SimpleNamespace(all_special_ids=[], decode=lambda ids, **_: "Ã©")
+    assert [readable_token(tokenizer, piece, 1) for piece in ("Ã©", "▁the", "##ing")] == [
+        "Ã©",
+        "▁the",
+        "##ing",
+    ]
 
 
 def test_plain_tokens_are_numbered():

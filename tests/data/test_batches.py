@@ -340,10 +340,106 @@ def test_batches_take_the_models_type(distilled):
 # Texts ------------------------------------------------------------------------------------------------------
 
 
-def test_texts_are_lines_that_are_long_enough_and_no_heading(bert, text):
-    made = inputs(f"text:{text}", bert)
-    assert sorted(made.texts or []) == sorted(SENTENCES)
-    assert {int(name.rpartition(":")[2]) for name in made.ids} == {2, 3, 4, 5}
+def test_texts_are_the_lines_that_are_not_blank(bert, text):
+    made = inputs(f"text:{text}", bert, order="file")
+    assert made.texts == ["= A heading that is longer than thirty characters =", *SENTENCES, "too short"]
+    assert [int(name.rpartition(":")[2]) for name in made.ids] == [1, 2, 3, 4, 5, 7]
+
+
+def test_lines_are_those_that_grep_counts(bert, tmp_path):
+    (tmp_path / "lines.txt").write_bytes("one\ftwo\r\n\n你好\u2028three\x85four\n".encode())
+    made = inputs(f"text:{tmp_path / 'lines.txt'}", bert, order="file")
+    assert made.ids == ["lines.txt:1", "lines.txt:3"]
+    assert made.texts == ["one\ftwo", "你好\u2028three\x85four"]
+
+
+@pytest.mark.parametrize("order", ["file", "random"])
+def test_an_order_is_that_of_the_file_or_drawn(vit, order):
+    made = inputs("bundled:digits", vit, n=9, order=order)
+    every = digits_split("test").ids
+    assert (made.ids == every[:9]) == (order == "file")
+    assert made.identity.get("order", "random") == order
+    assert ("in their order" in repr(made)) == (order == "file")
+    with pytest.raises(UnknownName, match="order 'files'"):
+        inputs("bundled:digits", vit, order="files")
+
+
+def test_a_list_of_texts_is_taken_in_its_order(bert):
+    made = inputs([*SENTENCES, "mat."] * 7, bert)
+    assert made.texts == [*SENTENCES, "mat."] * 7
+    assert made.ids == [f"text:{number}" for number in range(1, len(made) + 1)]
+    again = inputs(made.spec, bert)
+    assert again.sha256 == made.sha256
+    assert again.order == "file"
+    assert inputs(made.spec, bert, n=2).texts == list(SENTENCES[:2])
+    assert inputs(made.spec, bert, n=2, order="random").texts != list(SENTENCES[:2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([], "list of inputs is empty"),
+        (["a", " "], "text 2 of 2 is empty"),
+        (["a\ud800"], "not valid Unicode"),
+        (["a", np.zeros((2, 2))], "a list of texts holds strings; got one ndarray"),
+        ("text:[1]", "written as in JSON"),
+        ('text:["a', "written as in JSON"),
+        ("text:[]", "lists no inputs"),
+    ],
+)
+def test_lists_of_texts_that_are_refused(bert, wrong, words):
+    with pytest.raises(InputError, match=words):
+        inputs(wrong, bert)
+
+
+def test_images_are_given_as_paths_arrays_and_pillow(vit, photos_folder):
+    file = photos_folder / "0-RGB.png"
+    with Image.open(file) as opened:
+        pixels = np.asarray(opened)
+        made = inputs([file, pixels, opened, pixels / 255, str(file)], vit, preprocessing="saritas2025")
+    assert made.ids == [str(file), "image:2", "image:3", "image:4", str(file)]
+    for number in (1, 2, 4):
+        torch.testing.assert_close(made.batch[number], made.batch[0], rtol=0, atol=0)
+    torch.testing.assert_close(made.batch[3], made.batch[0], rtol=0, atol=0.03)
+    by_spec = inputs([file, photos_folder / "1-L.png"], vit)
+    assert by_spec.ids == ["0-RGB.png", "1-L.png"]
+    assert inputs(by_spec.spec, vit).sha256 == by_spec.sha256
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.zeros((2, 3, 4, 5)), r"shape \(2, 3, 4, 5\)"),
+        (np.full((4, 4), 7.0), "floats from 0 to 1"),
+        (np.full((4, 4), 300), "int64 from 300 to 300"),
+        (Image.new("F", (3, 3)), "range is not known"),
+        (torch.zeros(3, 4, 4), "is a Tensor; an image is a path"),
+    ],
+)
+def test_images_that_are_refused(vit, image, words):
+    with pytest.raises(InputError, match=words):
+        inputs([np.zeros((4, 4), np.uint8), image], vit)
+
+
+def test_a_capture_takes_a_list_and_a_spec(bert):
+    from workbench import analyze, capture
+
+    captured = capture(bert, ["a prompt", "another"])
+    assert captured.tokens.labels[0][0] == "[CLS]"
+    assert len(captured.tokens) == 2
+    assert capture(bert, 'text:["a prompt"]')[0].q.shape[0] == 1
+    frame = analyze("attention-map", bert, ["a prompt", "another"], per_input=True)
+    assert {*frame["input"].dropna()} == {"text:1", "text:2"}
+    with pytest.raises(InputError, match="not for a BertModel"):
+        capture(bert.module, ["a prompt"])
+
+
+def test_a_typed_special_token_is_special(bert):
+    made = inputs(["a clock [SEP] strikes [CLS] [MASK] zzz"], bert)
+    kinds = dict(zip(zip(made.tokens.labels[0], range(99), strict=False), made.tokens.kinds[0], strict=True))
+    assert [kind for (label, _), kind in kinds.items() if label == "[SEP]"] == ["special", "special"]
+    assert [kind for (label, _), kind in kinds.items() if label == "[CLS]"] == ["class", "special"]
+    assert {kind for (label, _), kind in kinds.items() if label in ("[MASK]", "[UNK]")} == {"word"}
 
 
 def test_word_tokens_are_labelled_and_padding_is_marked(bert, text):
@@ -363,7 +459,7 @@ def test_byte_level_pieces_read_as_text(gpt2, text):
     for labels, kinds, line in zip(made.tokens.labels, made.tokens.kinds, made.texts, strict=True):
         shown = "".join(label for label, kind in zip(labels, kinds, strict=True) if kind == "word")
         assert line.startswith(shown)
-        assert len(shown) > 30
+        assert len(shown) > 30 or shown == line
     # Padding is the end-of-text token, and masked.
     padded = made.batch["attention_mask"] == 0
     assert (made.batch["input_ids"][padded] == gpt2.tokenizer.eos_token_id).all()
@@ -386,9 +482,11 @@ def test_padding_changes_no_real_token(name, text, request):
 
 def test_texts_are_cut_and_counted(bert, text):
     made = inputs(f"text:{text}", bert, max_length=9)
-    assert made.batch["input_ids"].shape == (4, 9)
-    assert made.notes == ["4 of 4 texts were longer than 9 tokens and were cut"]
-    assert all(kinds[-1] == "special" for kinds in made.tokens.kinds)
+    assert made.batch["input_ids"].shape == (6, 9)
+    count = sum(length > 9 for length in made.lengths)
+    assert count >= 4
+    assert made.notes == [f"{count} of 6 texts were longer than 9 tokens and were cut"]
+    assert all(kinds[-1] in ("special", "padding") for kinds in made.tokens.kinds)
 
 
 def test_a_part_of_texts_says_which_of_its_own_were_cut(bert, tmp_path):
@@ -440,7 +538,7 @@ def test_bundled_prose_is_lines_of_the_committed_files(bert):
     made = inputs("bundled:prose", bert, n=40, seed=3)
     for name, line in zip(made.ids, made.texts, strict=True):
         stem, _, number = name.removeprefix("prose/").partition(":")
-        lines = (paths.data_dir() / "prose" / f"{stem}.txt").read_text(encoding="utf-8").splitlines()
+        lines = (paths.data_dir() / "prose" / f"{stem}.txt").read_text(encoding="utf-8").split("\n")
         assert lines[int(number) - 1].strip() == line
         assert len(line) > 30
         assert not line.startswith("=")
@@ -450,8 +548,8 @@ def test_files_that_are_no_text(bert, tmp_path):
     (tmp_path / "latin.txt").write_bytes("naïve café".encode("latin-1") * 9)
     with pytest.raises(InputError, match="not UTF-8 text: byte 2 is 0xef"):
         inputs(f"text:{tmp_path / 'latin.txt'}", bert)
-    (tmp_path / "short.txt").write_text("short\nlines\n")
-    with pytest.raises(InputError, match="no line longer than 30"):
+    (tmp_path / "short.txt").write_text(" \n\n")
+    with pytest.raises(InputError, match="has no text"):
         inputs(f"text:{tmp_path / 'short.txt'}", bert)
     with pytest.raises(InputError, match=r"is a folder; name one file: latin\.txt, short\.txt"):
         inputs(f"text:{tmp_path}", bert)

@@ -1,10 +1,13 @@
+import os
+import struct
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from workbench.core.errors import UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.data.pools import Unreadable, digits_split, open_pool, prepare_digits
 
 
@@ -77,3 +80,62 @@ def test_a_link_that_leads_to_itself_is_one_image_that_cannot_be_read(tmp_path):
     assert pool.read(0).content.shape == (7, 5)
     with pytest.raises(Unreadable, match="symbolic links"):
         pool.read(1)
+
+
+def tiff(values, code, kind, bits=16):
+    """A TIFF of one row; ``kind`` 1 is unsigned, 2 signed."""
+    data = b"".join(struct.pack(f"<{code}", value) for value in values)
+    entries = {
+        256: len(values),
+        257: 1,
+        258: bits,
+        259: 1,
+        262: 1,
+        273: 0,
+        277: 1,
+        278: 1,
+        279: len(data),
+        339: kind,
+    }
+    entries[273] = 8 + 2 + 12 * len(entries) + 4
+    lines = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
+    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + lines + bytes(4) + data
+
+
+@pytest.mark.parametrize(
+    ("content", "outcome"),
+    [
+        (tiff([-1000, 0, 40, 3000], "h", 2), "whole numbers from -1000 to 3000"),
+        (tiff([0, 1, 70000], "I", 1, 32), "whole numbers from 0 to 70000"),
+        (tiff([0, 256, 40000, 65535], "H", 1), [[0, 1, 156, 255]]),
+        (tiff([0, 256, 3000], "h", 2), [[0, 1, 11]]),
+    ],
+)
+def test_numbers_of_a_pixel_do_not_wrap(tmp_path, content, outcome):
+    (tmp_path / "a.tif").write_bytes(content)
+    pool = open_pool(f"images:{tmp_path}")
+    if isinstance(outcome, str):
+        with pytest.raises(Unreadable, match=outcome):
+            pool.read(0)
+    else:
+        assert pool.read(0).content.tolist() == outcome
+
+
+def test_a_name_that_is_not_utf_8_is_read_and_printable(tmp_path):
+    for folder in (tmp_path / "flat", tmp_path / "nested" / os.fsdecode(b"caf\xe9")):
+        folder.mkdir(parents=True)
+        Image.new("L", (5, 7)).save(folder / "plain.png")
+        (folder / "plain.png").rename(folder / os.fsdecode(b"caf\xe9.png"))
+    flat, nested = open_pool(f"images:{tmp_path / 'flat'}"), open_pool(f"imagenet:{tmp_path / 'nested'}")
+    assert [*flat.ids, *nested.ids] == ["caf\\xe9.png", "caf\\xe9/caf\\xe9.png"]
+    assert nested.classes == ("caf\\xe9",)
+    assert flat.read(0).content.shape == nested.read(0).content.shape == (7, 5)
+    assert len(flat.read(0).digest()) == 32
+
+
+def test_a_list_of_images_in_a_spec_names_files(tmp_path):
+    Image.new("L", (5, 7)).save(tmp_path / "a.png")
+    pool = open_pool(f'images:["{tmp_path}/a.png"]')
+    assert (pool.listed, [*pool.ids], pool.read(0).content.shape) == (True, ["a.png"], (7, 5))
+    with pytest.raises(InputError, match="written as in JSON"):
+        open_pool("images:[a.png]")

@@ -34,6 +34,7 @@ from workbench.captures.routes import (
 from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.thread_guard import CAPTURING
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
+from workbench.core import sources
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.notebook_html import card, fold
 from workbench.core.options import Numbers, parse_numbers, ranges
@@ -168,7 +169,8 @@ def capture(
     model: what ``load`` returned, or any ``torch.nn.Module``. It runs in the mode (train or eval) it is in,
         with its own fused kernels, and is left as it was, also after an exception.
     batch: a tensor, a tuple of tensors, a dict or any other mapping of tensors (what a tokenizer or processor of
-        transformers returns), or what ``inputs`` returned. Moved to the model's device.
+        transformers returns), what ``inputs`` returned, or what ``inputs`` takes: a spec, or a list of texts or
+        images (for a model that ``load`` returned). Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
     sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, and position
         (see docs/capture.md).
@@ -191,7 +193,7 @@ def capture(
     module = module_of(model)
     sites = check_sites(sites)
     chosen = parse_numbers("layer", layers)
-    tensors, chosen_inputs = tensors_and_inputs(batch)
+    tensors, chosen_inputs = tensors_and_inputs(batch, model)
     arguments = place_batch(tensors, module)
     given = tensors_in(arguments)
     if given and not any(tensor.numel() for tensor in given):
@@ -312,8 +314,13 @@ def is_plain(batch: Any) -> bool:
     return isinstance(batch, (Tensor, Mapping, Sequence))
 
 
-def tensors_and_inputs(batch: Any) -> tuple[Any, Any]:
-    """Return the tensors of a batch, and what ``inputs`` returned where the batch is that, else None."""
+def tensors_and_inputs(batch: Any, model: Any) -> tuple[Any, Any]:
+    """Return the tensors of a batch, and what ``inputs`` returned where the batch is that, else None.
+
+    A spec and a list of texts or images are made a batch for the model.
+    """
+    if sources.are_inputs(batch):
+        batch = sources.INPUTS[0](batch, model)
     return (batch, None) if is_plain(batch) else (getattr(batch, "batch", batch), batch)
 
 

@@ -68,8 +68,8 @@ def capture_generation(
 
     model: what ``load`` returned or a model of transformers that generates; a causal module of your own without
         ``generate``, and so without a cache, is continued by its likeliest tokens and captured in one pass.
-    batch: ids (batch, token), a dict or any other mapping (what a tokenizer returns), or what ``inputs`` returned.
-        Prompts of different lengths are padded on the left.
+    batch: ids (batch, token), a dict or any other mapping (what a tokenizer returns), what ``inputs`` returned, or
+        a list of texts. Prompts of different lengths are padded on the left.
     layers, sites, check: as in ``capture``.
     logits: keep them.
 
@@ -85,7 +85,7 @@ def capture_generation(
         raise InputError(f"{POSITION!r} is followed through a whole text: {_AFTERWARDS}")
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise InputError(f"max_new_tokens must be a whole number from 1 up, got {max_new_tokens!r}")
-    tensors, chosen_inputs = tensors_and_inputs(batch)
+    tensors, chosen_inputs = tensors_and_inputs(batch, model)
     known = getattr(chosen_inputs, "tokens", None)
     arguments = place_batch(tensors, module)
     named = not isinstance(arguments, Tensor)

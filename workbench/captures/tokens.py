@@ -288,12 +288,24 @@ def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
 
 
 def readable_token(tokenizer: Any, piece: str, number: int) -> str:
-    """A byte-level piece ("Ġtea") as the text it stands for (" tea"); other pieces as they are."""
-    if number in tokenizer.all_special_ids or not any(mark in piece for mark in "ĠĊÃâ"):
+    """Return the text of a byte-level piece: " tea" for "Ġtea", "我们" for "æĪĳä»¬"; other pieces as they are."""
+    alphabet = _byte_alphabet()
+    if piece.isascii() or number in tokenizer.all_special_ids or not alphabet.keys() >= {*piece}:
         return piece
-    text = tokenizer.decode([number])
-    # Part of a character of several bytes has no text of its own.
-    return piece if "\ufffd" in text else text.replace("\n", "⏎")
+    try:
+        text = bytes(alphabet[character] for character in piece).decode()
+    except UnicodeDecodeError:  # part of a character of several bytes has no text of its own
+        return piece
+    decoded = tokenizer.decode([number], clean_up_tokenization_spaces=False)
+    return text.replace("\n", "⏎") if text.strip() == decoded.strip() else piece
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+    """The bytes that byte-level tokenizers write as these characters (those of GPT-2)."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
 def token_info(model: Any, batch: Any, token_count: int | None = None) -> TokenInfo:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from workbench.captures.tokens import TokenInfo, other_streams, readable_token, token_info, with_images
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.notebook_html import card, fold, shape, shortened, table, thumbnail
-from workbench.data.pools import Pool, Sample, Unreadable, open_pool
+from workbench.data.pools import Pool, Sample, Unreadable, listed_inputs, open_pool, printable
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
@@ -32,6 +32,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 QUESTION = "What does this picture show?"
 """Text of an image without a caption."""
 SHOWN = 8  # images or texts, where inputs show themselves in a notebook
+ORDERS = ("random", "file")
+"""Order of the inputs of a source: drawn with the seed, or as they lie there."""
 PREPROCESSING = ("model", "saritas2025")
 """Preprocessing of images: the model's own, or the single one of saritas2025."""
 
@@ -71,6 +73,7 @@ class Inputs:
     digests: list[bytes] = field(default_factory=list)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
+    order: str = "random"
     rows: dict[str, list[int]] = field(default_factory=dict)
     """Number of rows per input, for tensors whose rows are not inputs, such as the patches of all images."""
 
@@ -88,17 +91,21 @@ class Inputs:
             "seed": self.seed,
             "preprocessing": self.preprocessing,
             "sha256": self.sha256,
-        }
+        } | ({} if self.order == "random" else {"order": self.order})
+
+    @property
+    def _chosen(self) -> str:
+        return f"seed {self.seed}" if self.order == "random" else "in their order"
 
     def __repr__(self) -> str:
         what = "texts" if self.images is None else "images" if self.texts is None else "images with texts"
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
-        return f"<Inputs {self.spec}: {len(self)} {what}, seed {self.seed}, {self.tokens.summary}{notes}>"
+        return f"<Inputs {self.spec}: {len(self)} {what}, {self._chosen}, {self.tokens.summary}{notes}>"
 
     def _repr_html_(self) -> str:
         tensors = self.batch if isinstance(self.batch, Mapping) else {"batch": self.batch}
         facts = {
-            "chosen": f"{len(self)}, seed {self.seed}",
+            "chosen": f"{len(self)}, {self._chosen}",
             "tokens": self.tokens.summary,
             "preprocessing": self.preprocessing if self.texts is None else None,
             **{name: f"{shape(tensor)} on {tensor.device}" for name, tensor in tensors.items()},
@@ -180,21 +187,29 @@ class Inputs:
 
 
 def inputs(
-    spec: str,
+    spec: str | list[Any] | tuple[Any, ...],
     model: LoadedModel,
     n: int | str | None = None,
     seed: int = 0,
     preprocessing: str = "model",
     max_length: int | None = None,
+    order: str | None = None,
 ) -> Inputs:
-    """Choose `n` inputs at random and make them a batch for `model`.
+    """Make texts or images a batch for `model`: those of a list, or `n` of a source, drawn at random.
 
-    `spec` is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
+        model = workbench.load("bundled:prose-lm")
+        batch = workbench.inputs(["a prompt", "another"], model)
+
+    A list holds texts, or images as paths, arrays (height, width[, 3]) or PIL images; a model of both takes images, or
+    pairs of an image and its text. All of them are taken in their order.
+
+    A source is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
-    ``val``), ``text:FILE``, ``upload:HASH`` (a file
-    given to the explorer) or ``wikitext-103`` (raw, test split). A text is a line of more than 30
-    characters. The same `seed` gives the same inputs, and the first ten of 25 are the ten that n = 10
-    gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes every one.
+    ``val``), ``text:FILE`` (each line that is not blank), ``upload:HASH`` (a file
+    given to the explorer), ``wikitext-103`` (raw, test split, lines of more than 30 characters), or a list in JSON:
+    ``text:["a prompt", "another"]``, ``images:["cat.png"]``. The same `seed` gives the same inputs, and the first ten
+    of 25 are the ten that n = 10 gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes
+    every one. `order` is ``"random"``, or ``"file"``: the first `n` as they lie there (the default of a list).
 
     Images, ``preprocessing="model"``: the model's own resizing, crop and normalisation. ``"saritas2025"`` (the
     protocol of that paper): resized straight to the model's input size (bilinear, antialiased) and normalised
@@ -216,10 +231,15 @@ def inputs(
     if preprocessing not in PREPROCESSING:
         raise UnknownName("preprocessing", str(preprocessing), PREPROCESSING)
     _check_integer("seed", seed, 0)
-    pool = open_pool(spec)
+    if isinstance(spec, list | tuple):
+        spec, pool = listed_inputs(spec, getattr(model, "modality", None))
+    else:
+        pool = open_pool(spec)
     check_modality(spec, pool, model)
-    samples, skipped = _choose(pool, n, int(seed))
+    order = order_of(pool, order)
+    samples, skipped = _choose(pool, n, int(seed), order)
     chosen_inputs = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
+    chosen_inputs.order = order
     chosen_inputs.classes = pool.classes
     if skipped:
         chosen_inputs.skipped = skipped
@@ -238,7 +258,7 @@ def _prepared(
 ) -> Inputs:
     """Prepare samples as a batch for the model."""
     prepared = Inputs(
-        spec=spec.strip(),
+        spec=printable(spec.strip()),
         n=len(samples),
         seed=seed,
         preprocessing=preprocessing,
@@ -349,14 +369,14 @@ def _check_integer(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} is a whole number from {least} up, got {value!r}")
 
 
-def chosen_count(n: int | str | None, there: int, where: str) -> int:
+def chosen_count(n: int | str | None, there: int, where: str, default: int = DEFAULT_N) -> int:
     """Return the number of inputs that ``n`` requests of ``there``: 25 by default, or all where there are fewer.
 
     Raises `InputError` where there are fewer than requested.
     """
     _check_integer("n", n, 1)
     if n is None or n == ALL:
-        return there if n else min(DEFAULT_N, there)
+        return there if n else min(default, there)
     if int(n) > there:
         raise InputError(
             f"{n} inputs were asked for, and {where} has {there}; ask for at most {there}, or {ALL}"
@@ -364,17 +384,33 @@ def chosen_count(n: int | str | None, there: int, where: str) -> int:
     return int(n)
 
 
-def drawn_positions(count: int, seed: int) -> list[int]:
-    """Return the positions of ``count`` inputs in the order that ``seed`` draws; n inputs are the first n."""
-    return np.random.default_rng(seed).permutation(count).tolist()
+def pool_count(n: int | str | None, pool: Pool) -> int:
+    """Return the number of inputs that ``n`` requests of a pool; by default all of a list."""
+    return chosen_count(n, len(pool), pool.where, len(pool) if pool.listed else DEFAULT_N)
 
 
-def _choose(pool: Pool, n: int | str | None, seed: int) -> tuple[list[Sample], list[tuple[str, str]]]:
-    """Read the first `n` readable samples in an order drawn with `seed`; also return the skipped ones."""
-    wanted = chosen_count(n, len(pool), pool.where)
+def order_of(pool: Pool, order: str | None) -> str:
+    """Return the order in which inputs of a pool are taken; raises UnknownName for an unknown one."""
+    if order is not None and order not in ORDERS:
+        raise UnknownName("order", str(order), ORDERS)
+    return order or ("file" if pool.listed else "random")
+
+
+def pool_positions(pool: Pool, seed: int, order: str | None = None) -> list[int]:
+    """Return the positions of all inputs of a pool in their order; n inputs are the first n."""
+    if order_of(pool, order) == "file":
+        return [*range(len(pool))]
+    return np.random.default_rng(seed).permutation(len(pool)).tolist()
+
+
+def _choose(
+    pool: Pool, n: int | str | None, seed: int, order: str
+) -> tuple[list[Sample], list[tuple[str, str]]]:
+    """Read the first `n` readable samples of an order; also return the skipped ones."""
+    wanted = pool_count(n, pool)
     samples: list[Sample] = []
     skipped: list[tuple[str, str]] = []
-    for position in drawn_positions(len(pool), seed):
+    for position in pool_positions(pool, seed, order):
         if len(samples) == wanted:
             break
         try:
@@ -487,11 +523,8 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
     target.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
     ids = batch["input_ids"]
     _check_vocabulary(model, ids)
-    tokenizer = processor.tokenizer
-    marks = [number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]
-    special = torch.isin(ids, torch.tensor(marks, device=ids.device))
     mask = batch.get("attention_mask", torch.ones_like(ids))
-    words = _word_tokens(tokenizer, ids, mask, special)
+    words = _word_tokens(processor.tokenizer, ids, mask)
     target.tokens = with_images(words, model.module, batch)
     target.tokens.streams = other_streams(model.module, batch, target.tokens)
 
@@ -566,14 +599,14 @@ def _add_texts(target: Inputs, model: LoadedModel, texts: list[str], max_length:
         return_tensors="pt",
         return_special_tokens_mask=True,
     )
-    special_mask = encoded.pop("special_tokens_mask")
+    added = encoded.pop("special_tokens_mask")
     _check_vocabulary(model, encoded["input_ids"])
     accepted = inspect.signature(model.module.forward).parameters
     target.batch = {name: tensor.to(model.device) for name, tensor in encoded.items() if name in accepted}
     target.texts = texts
-    target.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], special_mask)
+    target.tokens = _word_tokens(tokenizer, encoded["input_ids"], encoded["attention_mask"], added)
     if getattr(getattr(model.module, "config", None), "is_encoder_decoder", False):
-        written = _shifted_right(model, encoded | {"special": special_mask})
+        written = _shifted_right(model, encoded | {"special": added})
         target.batch["decoder_input_ids"] = written["input_ids"].to(model.device)
         target.batch["decoder_attention_mask"] = written["attention_mask"].to(model.device)
         target.tokens.streams["decoder"] = _word_tokens(tokenizer, *written.values())
@@ -612,8 +645,17 @@ def _vocabulary(module: Any) -> int | None:
     return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
 
 
-def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor) -> TokenInfo:
-    """Label tokens as people read them; kinds: class (represents the whole text), special, word, padding."""
+def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, added: Tensor | None = None) -> TokenInfo:
+    """Label tokens as people read them; kinds: class (represents the whole text), special, word, padding.
+
+    Special are those that the tokenizer ``added``, and those typed into the text ("[SEP]"); an unknown or a masked word
+    is a word.
+    """
+    words = (tokenizer.unk_token_id, tokenizer.mask_token_id)
+    marks = [number for number in tokenizer.all_special_ids if number not in words]
+    special = torch.isin(ids, torch.tensor(marks, dtype=ids.dtype, device=ids.device))
+    if added is not None:
+        special |= added.bool().to(ids.device)
     labels, kinds = [], []
     for row, real, marked in zip(ids.tolist(), attention.tolist(), special.tolist(), strict=True):
         pieces = tokenizer.convert_ids_to_tokens(row)
@@ -624,9 +666,9 @@ def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, special: Tensor
             [
                 "padding" if not keep
                 else "word" if not mark
-                else "class" if number == tokenizer.cls_token_id
+                else "class" if number == tokenizer.cls_token_id and place == row.index(number)
                 else "special"
-                for number, keep, mark in zip(row, real, marked, strict=True)
+                for place, (number, keep, mark) in enumerate(zip(row, real, marked, strict=True))
             ]
         )  # fmt: skip
     return TokenInfo(labels, kinds, None, attention.bool())

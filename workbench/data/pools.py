@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -21,6 +22,7 @@ from PIL import Image, ImageOps
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.extras import require
+from workbench.core.options import conforming, parsed
 from workbench.models import hub
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-SHORTEST_TEXT = 30  # characters; the protocol of saritas2025 takes lines longer than this
+PROTOCOL_LENGTH = 30  # characters; the protocol of saritas2025 takes lines longer than this
 DIGITS_SIZE = 16
 # Mean and standard deviation of the training images after scaling to [0, 1] and resizing, to four digits.
 DIGITS_MEAN = 0.3049
@@ -95,6 +97,8 @@ class Pool:
     """In words, for messages."""
     classes: tuple[str, ...] | None = None
     """Names of the class folders, in the order that targets number them."""
+    listed: bool = False
+    """Whether the inputs were given one by one: by default all of them are taken, in their order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -125,7 +129,101 @@ def open_pool(spec: str) -> Pool:
         raise UnknownName("inputs", spec, INPUT_SPECS)
     if not name:
         raise InputError(f"{spec!r} names nothing to read; write {scheme}:PATH")
+    if scheme in ("text", "images") and name.startswith("["):
+        return _listed_pool(scheme, _names_in(spec, name))
     return _USER_POOLS[scheme](Path(name).expanduser())
+
+
+def _names_in(spec: str, listed: str) -> list[str]:
+    """Read the list of a spec such as ``text:["a prompt", "another"]``."""
+    try:
+        return conforming(list[str], parsed(listed))
+    except ValueError as error:
+        raise InputError(
+            f'{spec}: a list is written as in JSON, text:["a prompt", "another"] ({error})'
+        ) from error
+
+
+def listed_inputs(items: Sequence[Any], modality: str | None = None) -> tuple[str, Pool]:
+    """Return the spec and the pool of inputs given one by one: texts, or images as paths, arrays or PIL images.
+
+    A model of both takes images, or pairs of an image and its text. Without a ``modality`` texts that end like a file
+    of an image are paths. The spec names all inputs (``text:["a prompt"]``), unless an image has no path.
+
+    Raises `InputError` for an empty list and for items of another kind.
+    """
+    items = [*items]
+    if not items:
+        raise InputError("the list of inputs is empty; give at least one text or image")
+    if all(isinstance(item, str | Path) for item in items):
+        paths_given = [str(item).lower().endswith(IMAGE_SUFFIXES) or isinstance(item, Path) for item in items]
+        texts = modality == "text" or (modality is None and not all(paths_given))
+        scheme, names = "text" if texts else "images", [str(item) for item in items]
+        return f"{scheme}:{json.dumps(names, ensure_ascii=False)}", _listed_pool(scheme, names)
+    if modality == "text":
+        kind = next(type(item).__name__ for item in items if not isinstance(item, str))
+        raise InputError(f"a list of texts holds strings; got one {kind}")
+    return "images", _listed_pool("images", items)
+
+
+def _listed_pool(scheme: str, items: Sequence[Any]) -> Pool:
+    if not items:
+        raise InputError(f"{scheme}:[] lists no inputs; give at least one")
+    if scheme == "text":
+        for number, text in enumerate(items, 1):
+            if not text.strip():
+                raise InputError(f"text {number} of {len(items)} is empty; leave it out")
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise InputError(f"text {number} of {len(items)} is not valid Unicode; give whole characters")
+        samples = [Sample(f"text:{number}", text) for number, text in enumerate(items, 1)]
+        return Pool("text", [sample.id for sample in samples], samples.__getitem__, "the list", listed=True)
+    pairs = [item if isinstance(item, tuple) and len(item) == 2 else (item, None) for item in items]
+    names = [Path(image) if isinstance(image, str | Path) else None for image, _ in pairs]
+    short = [printable(name.name) if name else f"image:{number}" for number, name in enumerate(names, 1)]
+    if len({*short}) < len(short):
+        short = [printable(str(name)) if name else given for name, given in zip(names, short, strict=True)]
+
+    def read(i: int) -> Sample:
+        (image, caption), name = pairs[i], names[i]
+        if name is None:
+            return Sample(short[i], _given_image(image, short[i]), caption=caption)
+        file = name.expanduser()
+        return Sample(short[i], read_image(file), caption=_caption(file) if caption is None else caption)
+
+    return Pool("image", short, read, "the list", listed=True)
+
+
+def _given_image(image: Any, name: str) -> np.ndarray:
+    """Return an array or PIL image as the pixels of a `Sample`."""
+    if isinstance(image, Image.Image):
+        try:
+            return _pixels(image)
+        except Unreadable as error:
+            raise InputError(f"{name}: {error}") from error
+    if not isinstance(image, np.ndarray):
+        raise InputError(
+            f"{name} is a {type(image).__name__}; an image is a path, a PIL image or an array (height, width[, 3])"
+        )
+    if image.ndim == 3 and image.shape[2] == 1:
+        image = image[:, :, 0]
+    if image.ndim == 3 and image.shape[2] == 4:
+        image = image[:, :, :3]
+    if image.size == 0 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
+        raise InputError(
+            f"{name} has the shape {image.shape}; an image is (height, width) or (height, width, 3)"
+        )
+    if image.dtype == np.uint8:
+        return image
+    if image.dtype.kind != "f" or not (image.min() >= 0 and image.max() <= 1):
+        raise InputError(
+            f"{name} holds {image.dtype} from {image.min()} to {image.max()}; pixels are uint8, or floats from 0 to 1"
+        )
+    return image.astype(np.float32)
+
+
+def printable(name: str) -> str:
+    """Return a file's name with bytes that are not UTF-8 written as ``\\xe9``."""
+    return name.encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
 
 
 # Bundled ----------------------------------------------------------------------------------------------------
@@ -254,9 +352,15 @@ def _prose() -> Pool:
     if not files:
         raise MissingResource(f"the bundled prose is not in {folder}; install the package again")
     lines = [(f"prose/{file.stem}", file) for file in files]
+    samples = [sample for prefix, file in lines for sample in _read_lines(file, prefix)]
     return _text_pool(
-        [sample for prefix, file in lines for sample in _read_lines(file, prefix)], "the bundled prose"
+        [sample for sample in samples if _in_protocol(str(sample.content))], "the bundled prose"
     )
+
+
+def _in_protocol(text: str) -> bool:
+    """Whether the protocol of saritas2025 takes a line: long enough, and no heading (``= Title =``)."""
+    return len(text) > PROTOCOL_LENGTH and not re.fullmatch(r"=.*=", text)
 
 
 # From the user ----------------------------------------------------------------------------------------------
@@ -275,11 +379,12 @@ def _image_folder(path: Path) -> Pool:
             f"; its subfolders have some: imagenet:{path} reads a folder of class folders" if nested else ""
         )
         raise InputError(f"no images in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are read{hint}")
+    ids = [*map(printable, names)]
     return Pool(
         "image",
-        names,
-        lambda i: Sample(names[i], read_image(folder / names[i]), caption=_caption(folder / names[i])),
-        str(path),
+        ids,
+        lambda i: Sample(ids[i], read_image(folder / names[i]), caption=_caption(folder / names[i])),
+        printable(str(path)),
     )
 
 
@@ -294,14 +399,14 @@ def _imagenet(path: Path) -> Pool:
             f"no images in class folders of {root} ({len(classes)} subfolders): expected FOLDER/CLASS/IMAGE, "
             f"images ending in {', '.join(IMAGE_SUFFIXES)}; for a folder of images use images:{path}"
         )
-    labels = [folder.name for folder in classes]
-    ids = [f"{labels[target]}/{name}" for target, name in files]
+    labels = [printable(folder.name) for folder in classes]
+    ids = [f"{labels[target]}/{printable(name)}" for target, name in files]
 
     def read(i: int) -> Sample:
         target, name = files[i]
         return Sample(ids[i], read_image(classes[target] / name), target)
 
-    return Pool("image", ids, read, f"{len(classes)} class folders of {root}", tuple(labels))
+    return Pool("image", ids, read, f"{len(classes)} class folders of {printable(str(root))}", tuple(labels))
 
 
 def _text_file(path: Path) -> Pool:
@@ -312,12 +417,10 @@ def _text_file(path: Path) -> Pool:
         )
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    samples = _read_lines(path, path.name)
+    samples = _read_lines(path, printable(path.name))
     if not samples:
-        raise InputError(
-            f"{path} has no line longer than {SHORTEST_TEXT} characters; each such line is one input"
-        )
-    return _text_pool(samples, str(path))
+        raise InputError(f"{printable(str(path))} has no text; each line that is not blank is one input")
+    return _text_pool(samples, printable(str(path)))
 
 
 def _wikitext() -> Pool:
@@ -340,7 +443,7 @@ def _wikitext() -> Pool:
     samples = [
         Sample(f"wikitext-103/test/{i}", line.strip())
         for i, line in enumerate(lines)
-        if len(line) > SHORTEST_TEXT
+        if len(line) > PROTOCOL_LENGTH
     ]
     return _text_pool(samples, "the test split of WikiText-103")
 
@@ -397,20 +500,30 @@ INPUT_SPECS = (
 def read_image(path: Path) -> np.ndarray:
     """Read an image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
 
-    Raises Unreadable if it is damaged, cut short, or of no known format.
+    Raises Unreadable if it is damaged, cut short, or of no known format, and if the range of its pixels is unknown.
     """
     try:
         with Image.open(path) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits; PIL would clip them to 255
-                return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
-            if image.mode == "F":
-                raise Unreadable("it holds floating-point pixels, whose range is not known")
-            grey = image.mode in ("L", "LA", "1")
-            return np.asarray(image.convert("L" if grey else "RGB"))
+            return _pixels(opened)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), path.name).replace(repr(str(path)), path.name)
         raise Unreadable(reason or type(error).__name__) from error
+
+
+def _pixels(opened: Image.Image) -> np.ndarray:
+    image = ImageOps.exif_transpose(opened)
+    if image.mode.startswith("I"):  # PIL would clip 16 bits to 255, and has signed ones as 32
+        values = np.asarray(image)
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high > 0xFFFF:
+            raise Unreadable(
+                f"it holds whole numbers from {low} to {high}, and pixels of 16 bits are 0 to 65535"
+            )
+        return (values.astype(np.uint16) >> 8).astype(np.uint8)
+    if image.mode == "F":
+        raise Unreadable("it holds floating-point pixels, whose range is not known")
+    grey = image.mode in ("L", "LA", "1")
+    return np.asarray(image.convert("L" if grey else "RGB"))
 
 
 def _caption(image: Path) -> str | None:
@@ -439,9 +552,10 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def _read_lines(path: Path, prefix: str) -> list[Sample]:
-    """Return a sample per line that is long enough and no heading (``= Title =``), named by its line number."""
+    """Return a sample per line that is not blank, named by its number as ``grep -n`` counts."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = file.read().split("\n")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
@@ -449,11 +563,7 @@ def _read_lines(path: Path, prefix: str) -> list[Sample]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     texts = ((number, line.strip()) for number, line in enumerate(lines, 1))
-    return [
-        Sample(f"{prefix}:{number}", text)
-        for number, text in texts
-        if len(text) > SHORTEST_TEXT and not re.fullmatch(r"=.*=", text)
-    ]
+    return [Sample(f"{prefix}:{number}", text) for number, text in texts if text]
 
 
 def _text_pool(samples: list[Sample], where: str) -> Pool:

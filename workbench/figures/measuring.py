@@ -28,7 +28,8 @@ def text_width(text: str, size: float) -> float:
     scale, start = 1.0, 0
     for tag in [*_TAGS.finditer(text), None]:
         for letter in unescape(text[start : tag.start() if tag else len(text)]):
-            wide = _SQUARE if ord(letter) >= 0x2E80 else 0 if 0x300 <= ord(letter) < 0x370 else _DIGIT
+            unseen = 0x300 <= ord(letter) < 0x370 or 0x2066 <= ord(letter) < 0x206A
+            wide = _SQUARE if ord(letter) >= 0x2E80 else 0 if unseen else _DIGIT
             line += _WIDTHS.get(letter, wide) / 1000 * size * scale
         widest = max(widest, line)
         if tag is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,6 +144,9 @@ def plain_view(count: int) -> TokenView:
     return TokenView(list(range(count)), labels, names, ["token"] * count, None)
 
 
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic and others
+
+
 def check_token(token: int | None, tokens: Any, input: int) -> int | None:
     """A token's number counted from 0; raises `InputError` where the input has no such token."""
     count = len(tokens.labels[input])
@@ -154,8 +158,12 @@ def check_token(token: int | None, tokens: Any, input: int) -> int | None:
 
 
 def readable_label(label: str) -> str:
-    """A label that can be read, and that plotly does not take for markup: "<s>" would strike out what follows."""
-    return html.escape(label, quote=False) if label.strip() else "·"
+    """Return a label that can be read, and that plotly does not take for markup: "<s>" would strike out what follows.
+
+    A label written from right to left is isolated, so that the words around it keep their order.
+    """
+    shown = html.escape(label, quote=False) if label.strip() else "·"
+    return f"\u2068{shown}\u2069" if _RIGHT_TO_LEFT.search(label) else shown
 
 
 def distinct(labels: Sequence[str]) -> list[str]:

@@ -66,7 +66,7 @@ def analyze(
     model: The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name that
         `workbench models` lists. Also a loaded model (`load`), or any torch module.
     inputs: The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103. Also the result of
-        `workbench.inputs`, or a batch of tensors.
+        `workbench.inputs`, a list that it takes (texts, images), or a batch of tensors.
     n: How many inputs, or all. [default: 25, or all where there are fewer] Only for inputs given by name.
     seed: Random seed; also chooses the inputs.
     layers: Layers, from 0: 0,3-5 or -1. [default: all] Text such as "0,3-5", a number, or several.

@@ -35,6 +35,7 @@ from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.core.options import Numbers, parse_numbers
+from workbench.core.sources import are_inputs
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
@@ -301,7 +302,7 @@ def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any,
     """The model, its identity, and its inputs; texts leave ``room`` for that number of generated tokens."""
     loaded, spec, identity = _loaded(settings)
     batch: Any = settings.inputs
-    if isinstance(batch, str):
+    if are_inputs(batch):
         if isinstance(loaded, nn.Module):
             raise InputError(
                 f"inputs {batch!r} need a model that load() returned; give {spec} its batch itself"

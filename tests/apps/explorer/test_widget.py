@@ -106,7 +106,7 @@ def test_another_model_and_inputs_of_ones_own_are_opened(live):
     for asked, buffers, words in (
         ({"model": "bundled:digits-tots"}, [], "digits-tost"),
         ({"image": "../<b>.png"}, [b"no image"], "takes texts"),
-        ({"text": "short"}, [], "more than 30 characters"),
+        ({"text": " "}, [], "there is no text"),
         ({"inputs": "images:/nowhere"}, [], "there is no folder"),
         ({"model": 3}, [], "model of an address is a name"),
         ({"inputs": "upload:0123456789abcdef"}, [], "is not on this machine; give the same file"),

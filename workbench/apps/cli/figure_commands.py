@@ -17,10 +17,12 @@ from workbench.apps.cli.shared_options import (
     analysis_option,
     checkpoint_option,
     device_option,
+    inputs_or_texts,
     json_option,
     out_file,
     out_folder,
     restart_option,
+    text_option,
     theme_option,
     workers_option,
 )  # fmt: skip
@@ -183,6 +185,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     metavar="SPEC",
     help="With --save: the source of the input. [default: bundled inputs]",
 )
+@text_option
 @click.option(
     "--index", type=click.IntRange(0), metavar="NUMBER", help="With --save: which of the inputs. [default: 0]"
 )
@@ -218,6 +221,7 @@ def explore(
     analyses: tuple[str, ...],
     generate: int | None,
     device: str | None,
+    texts: tuple[str, ...],
     **address: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or only the explorer as a page (a token guards both).
@@ -229,14 +233,15 @@ def explore(
     workbench explore figures/gram_spectra.png --app --theme talk
     workbench explore --save attention.html -m bundled:digits-vit -i bundled:digits --index 3
     """
+    address["inputs"] = inputs_or_texts(address["inputs"], texts)
     location = {name: value for name, value in address.items() if value is not None}
     if save is not None:
         _save_explorer(save, figure, location, max_size, analyses, generate or 0, device)
         return
     if location or analyses or device or max_size is not None or generate is not None:
         raise click.UsageError(
-            "--model, --inputs, --index, --checkpoint, --device, --analysis, --generate and --max-size need --save: "
-            "add --save FILE.html"
+            "--model, --inputs, --text, --index, --checkpoint, --device, --analysis, --generate and --max-size need "
+            "--save: add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 

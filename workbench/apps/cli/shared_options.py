@@ -285,18 +285,42 @@ theme_option = click.option(
 )  # fmt: skip
 
 
+text_option = click.option(
+    "--text", "texts", metavar="TEXT", multiple=True, help="A text, in place of --inputs. May be repeated."
+)
+
+
+def inputs_or_texts(inputs: Any, texts: Sequence[str]) -> Any:
+    """Return the inputs, or the spec of the texts; raises `UsageError` for both."""
+    if not texts:
+        return inputs
+    if inputs:
+        raise click.UsageError("--inputs names inputs, and --text gives them: give one of the two.")
+    from workbench.data.pools import listed_inputs
+
+    return listed_inputs(texts, "text")[0]
+
+
 def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
-    """Add the options of `RUN_SETTINGS`, passed to the command as one mapping ``settings``."""
+    """Add the options of `RUN_SETTINGS` and ``--text``, passed to the command as one mapping ``settings``."""
     names = [name for name in RUN_SETTINGS if name not in without]
     repeated: dict[str, Any] = {"several": several, "required": required}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @text_option
         @functools.wraps(command)
-        def call(**parameters: Any) -> Any:
+        def call(texts: Sequence[str], **parameters: Any) -> Any:
             settings = {name: parameters.pop(name) for name in names}
+            given = inputs_or_texts(settings["inputs"], texts)
+            settings["inputs"] = (given,) if several and texts else given
+            if required and not given:
+                raise click.UsageError("Missing option '-i' / '--inputs', or '--text'.")
             return command(settings=settings, **parameters)
 
-        options = (setting_option(name, **repeated if name in _SHORT else {}) for name in reversed(names))
+        def _required(name: str) -> dict[str, Any]:
+            return repeated | {"required": required and name == "model"} if name in _SHORT else {}
+
+        options = (setting_option(name, **_required(name)) for name in reversed(names))
         return functools.reduce(lambda wrapped, option: option(wrapped), options, call)
 
     return decorate

@@ -39,8 +39,8 @@ class Explorer:
     def __init__(
         self,
         model: str = "bundled:digits-vit",
-        inputs: str | None = None,
-        n: int = 8,
+        inputs: str | Sequence[Any] | None = None,
+        n: int | None = None,
         seed: int = 0,
         index: int = 0,
         layer: int = -1,
@@ -57,8 +57,8 @@ class Explorer:
 
         Args:
             model: any model spec.
-            inputs: any inputs spec; None is what is bundled for the model's kind.
-            n: inputs to choose from.
+            inputs: any inputs spec, or a list of texts or images; None is what is bundled for the model's kind.
+            n: inputs to choose from: 8 by default, or all of a list.
             seed: of their choice.
             index: which of them.
             layer: from 0, or from the end where negative.
@@ -75,14 +75,18 @@ class Explorer:
         Raises:
             InputError: a value of the wrong kind, or an unknown view or metric.
         """
+        self.material = Material(device=device)
+        listed = isinstance(inputs, list | tuple)
+        spec: Any = self.material.list_inputs(inputs) if listed else inputs
+        if n is None:
+            n = len(inputs) if listed else 8
         self.asked = Address(
-            model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
+            model, spec, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
             checkpoint=checkpoint,
         )  # fmt: skip
         _check_names(self.asked)
         self._choose_token = token is None
-        self.material = Material(device=device)
         self._resolved: Address | None = None
         self._pages: WeakSet[PageWidget] = WeakSet()
         self._shown: PageWidget | None = None

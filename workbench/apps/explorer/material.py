@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,7 @@ class Material:
         self.device = device
         self._models: LRUCache = LRUCache(MODELS)
         self._cached: LRUCache = LRUCache(limit, getsizeof=_bytes)
+        self._lists: dict[str, list[Any]] = {}
         self._guard = threading.Lock()
         self._making: dict[Hashable, Any] = {}
         self._running = threading.Lock()
@@ -108,9 +109,19 @@ class Material:
 
             loaded = self.model(address)
             self.report(f"reading {spec}")
-            return inputs(spec, loaded, n=min(address.n, len(open_pool(spec))), seed=address.seed)
+            listed = self._lists.get(spec)
+            there = len(open_pool(spec) if listed is None else listed)
+            return inputs(listed or spec, loaded, n=min(address.n, there), seed=address.seed)
 
         return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
+
+    def list_inputs(self, items: Sequence[Any]) -> str:
+        """Return the spec of a list of texts or images; arrays and PIL images are kept in memory."""
+        from workbench.data.pools import listed_inputs
+
+        spec, _ = listed_inputs(items)
+        self._lists[spec] = [*items]
+        return spec
 
     def default_inputs(self, address: Address) -> str:
         """Return the bundled inputs for the model's kind."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import atomic_write
-from workbench.data.pools import IMAGE_SUFFIXES, SHORTEST_TEXT, uploads_folder
+from workbench.data.pools import IMAGE_SUFFIXES, uploads_folder
 
 
 def keep_image(name: str, content: bytes) -> str:
@@ -38,13 +38,11 @@ def keep_image(name: str, content: bytes) -> str:
 def keep_text(text: str) -> str:
     """Keep a typed text and return the inputs spec that reads it; every line is a text of its own.
 
-    Raises InputError where no line is long enough, MissingResource where the cache cannot be written.
+    Raises InputError where every line is blank, MissingResource where the cache cannot be written.
     """
-    lines = [line.strip() for line in text.splitlines() if len(line.strip()) > SHORTEST_TEXT]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
-        raise InputError(
-            f"a text is a line of more than {SHORTEST_TEXT} characters; this has none, type or paste a longer one"
-        )
+        raise InputError("there is no text; type or paste at least a word")
     content = "".join(line + "\n" for line in lines).encode()
     return _keep("text.txt", content)
 

@@ -14,7 +14,7 @@ from annotated_types import Ge
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers
-from workbench.data.batches import PREPROCESSING, check_takes, chosen_count, drawn_positions
+from workbench.data.batches import PREPROCESSING, check_takes, pool_count, pool_positions
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
 from workbench.runs.settings import RunSettings
@@ -147,7 +147,7 @@ def make_plan(
     models, counts, listed = [], [], {}
     for spec, inputs in dict.fromkeys(pairs):
         pool, names = listed[inputs] = listed.get(inputs) or _listed(inputs)
-        count = chosen_count(settings.n, len(pool), pool.where)
+        count = pool_count(settings.n, pool)
         check_name(spec, settings.checkpoint, settings.device, settings.dtype)
         modality = known_modality(spec)
         if modality is not None:
@@ -201,4 +201,4 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
             f"{inputs} no longer holds what it held when the sweep was planned: files have come, gone or been renamed; "
             "restore them, or sweep into another folder"
         )
-    return pool, drawn_positions(len(pool), seed)
+    return pool, pool_positions(pool, seed)

@@ -3,7 +3,7 @@
 import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { arranged, tint } from "./grid.js";
-import { capital, choice, make, placeOn } from "./state.js";
+import { capital, choice, make, placeOn, readable } from "./state.js";
 
 const MOST_CHARTS = 6;
 
@@ -84,7 +84,7 @@ export class Depth {
       const look = state.depth === "rollout" ? { ...state.look, direction: "from" } : state.look;
       mosaic(pen, map.values, map.columns, map.rows, map.most, look, { x: 0, y: 0, width: wide, height: tall });
       const top = values.indexOf(Math.max(...values));
-      one.said = `most ${percent(values[top])}, at “${state.one.labels[top]}”`;
+      one.said = `most ${percent(values[top])}, at “${readable(state.one.labels[top])}”`;
     });
     const who = { head: `head ${state.head} of every layer`, mean: "mean over heads", rollout: "rollout from the first layer" }[state.depth];
     this.title.textContent = `Depth: ${who}`;

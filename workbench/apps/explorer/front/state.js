@@ -237,7 +237,9 @@ export function preferred() {
 /** A token as people read it: a space is seen, a line break too. */
 export function readable(label) {
   if (label.trim() === "") return label.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
-  return label.replace(/\n/g, "⏎");
+  const shown = label.replace(/\n/g, "⏎");
+  // A label written from right to left is isolated, so that the words around it keep their order.
+  return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(label) ? shown.replace(/\S(.*\S)?/s, "\u2068$&\u2069") : shown;
 }
 
 export function capital(words) {
