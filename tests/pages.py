@@ -97,6 +97,8 @@ def run_page(page: Path, drawn: Callable[[str, go.Figure], object] | None = None
     for number, block in enumerate(blocks_of(page)):
         if block.why_not:
             continue
+        if block.title.endswith(".ipynb"):
+            continue  # its text is what `workbench new notebook` writes
         if block.language == "python" and block.title:
             _become(block, page)
         elif block.language == "python":

@@ -69,6 +69,14 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     assert provenance["models"][0]["spec"] == "bundled:digits-vit"
 
 
+def test_files_to_start_from_are_written_from_the_wheel(installed, tmp_path):
+    for kind in ("notebook", "analysis"):
+        done = _workbench(installed, tmp_path, "new", kind, f"my_{kind}")
+        assert done.returncode == 0, done.stderr
+    assert {path.suffix for path in tmp_path.glob("my_notebook.*")} == {".py", ".ipynb"}
+    assert (tmp_path / "test_my_analysis.py").is_file()
+
+
 def test_every_module_travels(installed):
     held = {path.relative_to(installed) for path in (installed / "workbench").rglob("*.py")}
     assert held == {path.relative_to(ROOT) for path in (ROOT / "workbench").rglob("*.py")}

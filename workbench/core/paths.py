@@ -30,6 +30,13 @@ def notebooks_dir() -> Path:
     return _root() / "notebooks"
 
 
+@cache
+def examples_dir() -> Path:
+    """Return the folder of the worked examples, from which `workbench new` writes files."""
+    root = _root()
+    return root / "adding" if root.name == "_bundled" else root / "docs" / "adding"
+
+
 def bundled_notebooks() -> dict[str, Path]:
     """Return the figure notebooks by name, subfolders included.
 

@@ -14,6 +14,7 @@ import re
 import struct
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -47,6 +48,7 @@ READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
 
 class _Notebook(TypedDict):
     name: str
+    modules: NotRequired[dict[str, str]]
     path: NotRequired[str | None]
     folder: NotRequired[str | None]
     sha256: NotRequired[str | None]
@@ -190,6 +192,20 @@ def _candidates() -> Iterator[Path]:
     )
 
 
+def local_modules() -> list[str]:
+    """Return the files of the loaded modules that belong neither to the standard library nor to a package."""
+    files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
+    return sorted({os.path.realpath(file) for file in files if isinstance(file, str) and _is_local(file)})
+
+
+@cache
+def _is_local(file: str) -> bool:
+    path = Path(file)
+    folders = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), Path(__file__).parents[1]]
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return path.is_file() and not installed and not any(path.is_relative_to(folder) for folder in folders)
+
+
 def _cells_run() -> tuple[list[str], str]:
     """Return the cells that this kernel has run, and separately the one that papermill injected."""
     ipython = sys.modules.get("IPython")  # imported by every kernel, and not for the sake of a script
@@ -313,6 +329,11 @@ def build_provenance(
         Path.cwd()
     ):  # elsewhere it would name this machine's folders
         notebook["folder"] = os.path.relpath(Path.cwd(), folder)
+    if notebook is not None and "path" in notebook:
+        beside = (folder / notebook["path"]).resolve().parent
+        notebook["modules"] = {
+            _name_beside(Path(file), beside): sha256_file(file) for file in local_modules()
+        }
     return {
         "schema": SCHEMA_VERSION,
         "name": name,
@@ -331,6 +352,10 @@ def build_provenance(
         "data": jsonable(data),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _name_beside(file: Path, folder: Path) -> str:
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else file.name
 
 
 def _distinct(items: Iterable[Any]) -> list[Any]:

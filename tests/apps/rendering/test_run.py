@@ -401,6 +401,9 @@ def test_modules_beside_a_notebook_are_part_of_it(tmp_path, workers):
     }
     assert all(held[path.stem]["modules"] == {} for path in others)
     before = pd.read_csv(out / "uses.csv")["value"]
+    modules = json.loads((out / "uses.json").read_text())["notebook"]["modules"]
+    files = ("mine.py", "parts/__init__.py", "parts/deep.py")
+    assert modules == {name: sha256_file(tmp_path / name) for name in files}
     assert statuses() == ["unchanged"] * workers
     (tmp_path / "parts" / "deep.py").write_text("factor = 4\n")
     assert statuses() == ["done", *["unchanged"] * len(others)]

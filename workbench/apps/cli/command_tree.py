@@ -20,7 +20,7 @@ from typing import TextIO
 import click
 
 from workbench._version import __version__
-from workbench.apps.cli import analysis_commands, completion, figure_commands, sweep_commands
+from workbench.apps.cli import analysis_commands, completion, figure_commands, new_commands, sweep_commands
 from workbench.apps.commands import COMMANDS
 from workbench.core.errors import WorkbenchError
 
@@ -69,6 +69,7 @@ for command in (
     figure_commands.render,
     figure_commands.reproduce,
     sweep_commands.sweep,
+    new_commands.new,
     analysis_commands.cache,
     completion.completion,
 ):

@@ -15,7 +15,6 @@ import os
 import pkgutil
 import signal
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
@@ -26,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import LocalProvisioner
 
-import workbench
 from workbench.core.children import python, safe_path
 from workbench.core.files import sha256_file
+from workbench.frames.provenance import local_modules
 
 HELPERS = "WORKBENCH_HELPERS"
 """The environment variable with the folder of a kernel's notebook."""
@@ -161,28 +160,17 @@ def _end_with_parent() -> None:
 
 
 class _LocalModules:
-    """Files of the modules that a kernel loads and that are not installed, with their hashes, kept in a file."""
+    """The local modules that a kernel has loaded, with their hashes, kept in a file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.seen = path, set[str]()
-        self.hashes: dict[str, str] = {}
+        self.path, self.hashes = path, dict[str, str]()
 
     def note(self, *_: Any) -> None:
-        """Add the loaded modules; those of the standard library and of packages are not local."""
-        files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
-        for file in {file for file in files if isinstance(file, str)} - self.seen:
-            self.seen.add(file)
-            with contextlib.suppress(OSError):  # it was removed since
-                if not _installed(Path(file)):
-                    self.hashes[os.path.realpath(file)] = sha256_file(file)
-                    self.path.write_text(json.dumps(self.hashes), encoding="utf-8")
-
-
-def _installed(file: Path) -> bool:
-    folders = [*map(sysconfig.get_path, ("stdlib", "platstdlib")), Path(workbench.__file__).parent]
-    return not {"site-packages", "dist-packages"}.isdisjoint(file.parts) or any(
-        file.is_relative_to(folder) for folder in folders
-    )
+        """Add the modules that were loaded since."""
+        loaded = [file for file in local_modules() if file not in self.hashes]
+        if loaded:
+            self.hashes |= {file: sha256_file(file) for file in loaded}
+            self.path.write_text(json.dumps(self.hashes), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:

@@ -204,6 +204,9 @@ def _causes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
         causes.append(f"device {devices[0]} became {devices[1]}")
     if (first.get("notebook") or {}).get("sha256") != (second.get("notebook") or {}).get("sha256"):
         causes.append("the notebook has changed")
+    before, now = ((run.get("notebook") or {}).get("modules", {}) for run in (first, second))
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    causes += [f"the module {name} has changed" for name in changed]
     for before, now in zip(first["records"], second["records"], strict=False):
         if before["sha256"] != now["sha256"]:
             causes.append(f"the record {before['path']} has changed")
