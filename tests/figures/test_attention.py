@@ -154,3 +154,96 @@ def test_the_summary_shows_every_head_as_a_dot_and_their_mean_as_a_line():
     assert fig.layout.yaxis.title.text == "Attention entropy (nats)"
     with pytest.raises(InputError, match="attention_distance"):
         attention_summary_figure(frame, metrics=["attention_distance"])
+
+
+def mixed(shapes, kinds=None, grid=(4, 4), classes=1, **more):
+    """Two inputs of 16 patches (or 16 words), and layers whose attention has these shapes (head, query, key)."""
+    rng = np.random.default_rng(0)
+    tokens = classes + 16
+    found = Captured()
+    for index, shape in enumerate(shapes):
+        raw = None if shape is None else rng.random(shape if len(shape) == 4 else (2, *shape))
+        weights = None if raw is None else raw / raw.sum(axis=-1, keepdims=True)
+        kind = (kinds or {}).get(index, "token")
+        found.append(
+            SimpleNamespace(
+                index=index, attn=weights, kind=kind, source=more.get("sources", {}).get(index, "self")
+            )
+        )
+    word = "patch" if grid else "word"
+    kinds = ["class"] * classes + [word] * 16
+    labels = [f"t{index}" for index in range(tokens)]
+    found.tokens = SimpleNamespace(labels=[labels] * 2, kinds=[kinds] * 2, grid=grid)
+    return found
+
+
+def words(fig):
+    return " ".join(note.text for note in fig.layout.annotations)
+
+
+def test_layers_with_and_without_the_class_token_stand_in_one_figure_as_in_cait():
+    capture = mixed([(2, 16, 16), (2, 16, 16), (2, 1, 17)])
+    fig = attention_heatmap_figure(capture, input=1)
+    found = {panel.name: np.asarray(panel.z) for panel in maps(fig)}
+    assert [*found] == [f"layer {layer}, head {head}" for layer in range(3) for head in range(2)]
+    patches = capture[0].attn[1, 1].mean(axis=0).reshape(4, 4)
+    np.testing.assert_allclose(found["layer 0, head 1"], patches, rtol=1e-12)
+    np.testing.assert_allclose(
+        found["layer 2, head 0"], capture[2].attn[1, 0, 0, 1:].reshape(4, 4), rtol=1e-12
+    )
+    sides = [axis.title.text for axis in fig.select_yaxes() if axis.title.text]
+    assert [side.replace("<br>", " ") for side in sides] == [
+        "layer 0, mean over queries", "layer 1, mean over queries", "layer 2, from t0",
+    ]  # fmt: skip
+    assert fig.layout.coloraxis.colorbar.title.text == "Attention weight"
+
+
+def test_a_pooling_query_that_is_no_token_is_called_the_one_query_as_in_siglip():
+    fig = attention_heatmap_figure(mixed([(2, 16, 16), (2, 1, 16)], classes=0))
+    assert len(maps(fig)) == 4
+    assert "layer 1, from its one query" in {
+        (axis.title.text or "").replace("<br>", " ") for axis in fig.select_yaxes()
+    }
+
+
+def test_keys_that_are_pooled_patches_and_layers_of_fewer_heads_are_drawn_as_in_pvt():
+    capture = mixed([(1, 64, 4), (2, 16, 4), (4, 4, 4)], classes=0)
+    fig = attention_heatmap_figure(capture, heads=[0, 1])
+    assert [panel.name for panel in maps(fig)] == [
+        "layer 0, head 0", "layer 1, head 0", "layer 1, head 1", "layer 2, head 0", "layer 2, head 1",
+    ]  # fmt: skip
+    pooled = capture[1].attn[0, 1].mean(axis=0).reshape(2, 2)
+    np.testing.assert_allclose(np.asarray(maps(fig)[2].z), pooled, rtol=1e-12)
+    assert words(fig).count("no such head") == 1
+    bar = fig.layout.coloraxis.colorbar.title.text.replace("<br>", " ")
+    assert bar == "Attention weight, mean over queries, to pooled patches"
+    assert "Layer 0 not shown: 1 heads." in words(attention_heatmap_figure(capture, heads=[1]))
+
+
+def test_what_attends_over_anything_but_the_tokens_is_named_under_the_figure():
+    capture = mixed(
+        [(3, 8, 8), (3, 8, 8), None, (8, 3, 9, 9), (3, 17, 17)], {0: "channel", 1: "channel", 2: "none"}
+    )
+    fig = attention_heatmap_figure(capture)
+    assert {panel.name[:7] for panel in maps(fig)} == {"layer 4"}
+    for said in (
+        "Layers 0-1 not shown: attention over channels.", "Layer 2 not shown: no map of attention.",
+        "Layer 3 not shown: attention within windows.",
+    ):  # fmt: skip
+        assert said in words(fig).replace("<br>", " ")
+    assert [panel.name for panel in maps(attention_heatmap_figure(capture, layers=[0, 4], heads=[2]))] == [
+        "layer 4, head 2"
+    ]
+    with pytest.raises(
+        InputError, match="no layer can be drawn: Layers 0-1 not shown: attention over channels"
+    ):
+        attention_heatmap_figure(capture, layers=[0, 1])
+
+
+def test_a_decoder_s_layers_are_named_beside_the_encoder_s_matrices_as_in_t5():
+    capture = mixed([(2, 16, 16), (2, 5, 5), (2, 5, 16)], grid=None, classes=0, sources={2: "cross"})
+    fig = attention_heatmap_figure(capture, input=1)
+    assert [panel.name for panel in maps(fig)] == ["layer 0, head 0", "layer 0, head 1"]
+    np.testing.assert_allclose(np.asarray(maps(fig)[1].z), capture[0].attn[1, 1], rtol=1e-6)
+    assert "Layer 1 not shown: attention among other tokens" in words(fig)
+    assert "Layer 2 not shown: cross attention" in words(fig)

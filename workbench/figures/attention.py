@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.arguments import check_arguments
 from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
+from workbench.figures.composition import in_the_middle
 from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
@@ -21,7 +23,7 @@ from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null, Rule
 from workbench.figures.scales import Scale
 from workbench.figures.theme import even_choice
-from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, view_tokens
+from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, pooled_view, view_tokens
 
 MAX_LAYERS = 4
 MAX_HEADS = 4
@@ -39,8 +41,10 @@ def attention_heatmap_figure(
 ) -> go.Figure:
     """Attention of chosen layers (rows) and heads (columns).
 
-    Over a patch grid: from one query token, the class token by default, to every patch, beside the image.
+    Over a patch grid: from one query token, the class token by default, to every patch, beside the image. Keys that
+    are pooled patches are drawn over their own, coarser grid.
     Over a text: the whole query × key matrix with the tokens as labels. All panels share one colour scale.
+    Layers that attend over anything else (channels, windows, tokens of a decoder) are named under the figure.
 
     Args:
         capture: a `workbench.Capture` with the site `attn`; anything indexed by layer whose records hold `.attn`
@@ -53,24 +57,73 @@ def attention_heatmap_figure(
         max_tokens: a text's first tokens are shown, padding left out.
 
     Raises:
-        InputError: attn was not captured, or an input, layer, head or query does not exist.
+        InputError: attn was not captured, an input, layer, head or query does not exist, or no layer can be drawn.
     """
     check_arguments(capture=capture)
-    tokens = capture.tokens
-    records = {record.index: record for record in capture}
-    chosen_layers = _choose("layer", layers, sorted(records), MAX_LAYERS)
-    first = records[chosen_layers[0]]
-    if getattr(first, "attn", None) is None:
-        raise InputError("the capture holds no attention; capture it with sites=('attn', …)")
+    tokens, records = capture.tokens, {record.index: record for record in capture}
     count = len(tokens.labels)
     if not -count <= input < count:
         raise InputError(f"input {input} does not exist; the capture holds {count}")
-    chosen_heads = _choose("head", heads, range(as_array(first.attn[input]).shape[0]), MAX_HEADS)
-    maps = np.stack([as_array(records[layer].attn[input])[chosen_heads] for layer in chosen_layers])
-    view = view_tokens(tokens, input, maps.shape[-1])
+    if all(getattr(record, "attn", None) is None for record in records.values()):
+        raise InputError("the capture holds no attention; capture it with sites=('attn', …)")
+    query = check_token(query, tokens, input)
+    chosen = list(records) if layers is None else _choose("layer", layers, sorted(records), MAX_LAYERS)
+    read = {layer: _layer_maps(records[layer], tokens, input) for layer in chosen}
+    drawn = {layer: found for layer, found in read.items() if isinstance(found, LayerMaps)}
+    reasons = {layer: found for layer, found in read.items() if isinstance(found, str)}
+    if tokens.grid is None and any(len(found.maps[0]) > 1 for found in drawn.values()):
+        single = [layer for layer, found in drawn.items() if len(found.maps[0]) == 1 < len(found.view.index)]
+        reasons |= dict.fromkeys(single, "attention of one query")
+        drawn = {layer: found for layer, found in drawn.items() if layer not in single}
+    if not drawn:
+        raise InputError(f"no layer can be drawn: {' '.join(_notes(reasons))}")
+    most = max(len(found.maps) for found in drawn.values())
+    chosen_heads = _choose("head", heads, range(most), MAX_HEADS)
+    few = {layer: len(found.maps) for layer, found in drawn.items() if len(found.maps) <= chosen_heads[0]}
+    reasons |= {layer: f"{heads} heads" for layer, heads in few.items()}
+    drawn = {layer: found for layer, found in drawn.items() if layer not in few}
+    if layers is None:
+        drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), MAX_LAYERS)}
     if tokens.grid is not None:
-        return _over_image(maps, chosen_layers, chosen_heads, view, check_token(query, tokens, input), image)
-    return _over_text(maps, chosen_layers, chosen_heads, view, max_tokens)
+        return _over_image(drawn, chosen_heads, query, image, _notes(reasons))
+    return _over_text(drawn, chosen_heads, max_tokens, _notes(reasons))
+
+
+class LayerMaps(NamedTuple):
+    """Attention of one layer for one input, (head, query, key), and the tokens that are its keys."""
+
+    maps: np.ndarray
+    view: TokenView
+
+
+def _layer_maps(record: Any, tokens: Any, input: int) -> LayerMaps | str:
+    """Return the maps of a layer, or why they cannot be drawn over the input's tokens."""
+    if getattr(record, "kind", "token") != "token":
+        return "attention over channels" if record.kind == "channel" else "no map of attention"
+    if record.attn is None:
+        return "attention was not captured"
+    if len(record.attn) != len(tokens.labels):
+        return "attention within windows"
+    maps = as_array(record.attn[input])
+    queries, keys = maps.shape[1:]
+    if getattr(record, "source", "self") == "cross" and queries > 1:
+        return "cross attention, from other tokens"
+    try:
+        view = view_tokens(tokens, input, keys) if queries in (1, keys) else None
+    except InputError:
+        view = None
+    view = view or pooled_view(keys, tokens.grid)
+    return "attention among other tokens than the input's" if view is None else LayerMaps(maps, view)
+
+
+def _notes(reasons: Mapping[int, str]) -> list[str]:
+    layers: dict[str, list[int]] = {}
+    for layer, reason in reasons.items():
+        layers.setdefault(reason, []).append(layer)
+    return [
+        f"{'Layers' if len(held) > 1 else 'Layer'} {ranges(held)} not shown: {reason}."
+        for reason, held in layers.items()
+    ]
 
 
 def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[int]:
@@ -86,34 +139,52 @@ def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[
 
 
 def _over_image(
-    maps: np.ndarray, layers: list[int], heads: list[int], view: TokenView, query: int | None, image: np.ndarray | None
+    drawn: Mapping[int, LayerMaps], heads: Sequence[int], query: int | None, image: np.ndarray | None,
+    notes: Sequence[str],
 ) -> go.Figure:  # fmt: skip
-    place = view.place(query) if query is not None else view.asking if "class" in view.kinds else None
-    if maps.shape[2] == 1:  # class attention, which has one query
-        place, rows = view.asking, maps[:, :, 0]
-    else:
-        rows = maps.mean(axis=2) if place is None else maps[:, :, place]
-    grids = rows[:, :, view.patches].reshape(len(layers), len(heads), *(view.grid or ()))
-    whence = "mean over queries" if place is None else f"from {view.labels[place]}"
+    grids, origins = {}, {}
+    for layer, (maps, view) in drawn.items():
+        asking = view.asking if "class" in view.kinds else None
+        place = asking if query is None or maps.shape[1] == 1 else view.place(query)
+        rows = maps[:, 0] if maps.shape[1] == 1 else maps.mean(axis=1) if place is None else maps[:, place]
+        alone = "from its one query" if maps.shape[1] == 1 else "mean over queries"
+        origins[layer] = alone if place is None else f"from {view.labels[place]}"
+        origins[layer] += "" if view.index else ", to pooled patches"
+        grids[layer] = rows[:, view.patches].reshape(len(maps), *(view.grid or ()))
+    alike = len({*origins.values()}) == 1
     panels = []
-    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
+    for (i, (layer, grid)), (j, head) in itertools.product(enumerate(grids.items()), enumerate(heads)):
         title, side = "" if i else f"head {head}", "" if j else f"layer {layer}"
-        panels.append(map_panel(grids[i, j], f"layer {layer}, head {head}", title, side))
-    return compose_maps(panels, len(heads), Scale.of([grids], f"Attention weight, {whence}"), image=image)
+        side += "" if alike or j else f", {origins[layer]}"
+        there = head < len(grid)
+        values = grid[head] if there else np.zeros(grid.shape[1:])
+        panel = map_panel(values, f"layer {layer}, head {head}", title, side)
+        panels.append(panel if there else replace(panel, traces=[], notes=[in_the_middle("no such head")]))
+    words = f"Attention weight, {next(iter(origins.values()))}" if alike else "Attention weight"
+    scale = Scale.of([grid[[head for head in heads if head < len(grid)]] for grid in grids.values()], words)
+    return compose_maps(panels, len(heads), scale, image=image, notes=notes)
 
 
 def _over_text(
-    maps: np.ndarray, layers: list[int], heads: list[int], view: TokenView, max_tokens: int
+    drawn: Mapping[int, LayerMaps], heads: Sequence[int], max_tokens: int, notes: Sequence[str]
 ) -> go.Figure:
-    queries, keys = asked_and_seen(head_weights(maps[0, 0]), view)
+    view = next(iter(drawn.values())).view
+    maps = {
+        (layer, head): held.maps[head]
+        for layer, held in drawn.items()
+        for head in heads
+        if head < len(held.maps)
+    }
+    queries, keys = asked_and_seen(head_weights(next(iter(maps.values()))), view)
     shown = keys[: max(max_tokens, 1)]
     asking = [place for place in queries if place in shown]
-    grid = maps[:, :, asking if maps.shape[2] > 1 else [0]][..., shown]
-    panels = []
-    for (i, layer), (j, head) in itertools.product(enumerate(layers), enumerate(heads)):
-        title = f"layer {layer}, head {head}"
-        panels.append(matrix_panel(grid[i, j], view, asking, shown, title, whole=len(keys)))
-    return compose_matrices(panels, len(heads), Scale.of([grid], "Attention weight"))
+    grids = {name: weights[asking if len(weights) > 1 else [0]][:, shown] for name, weights in maps.items()}
+    panels = [
+        matrix_panel(grid, view, asking, shown, f"layer {layer}, head {head}", whole=len(keys))
+        for (layer, head), grid in grids.items()
+    ]
+    scale = Scale.of([*grids.values()], "Attention weight")
+    return compose_matrices(panels, len(heads), scale, notes=notes)
 
 
 def attention_summary_figure(

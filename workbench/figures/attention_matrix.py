@@ -23,7 +23,12 @@ LABEL = 0.89  # letters that such a label takes of an axis
 
 
 def compose_matrices(
-    panels: Sequence[Panel], across: int, scale: Scale, most: float = 230, key: Sequence[Any] = ()
+    panels: Sequence[Panel],
+    across: int,
+    scale: Scale,
+    most: float = 230,
+    key: Sequence[Any] = (),
+    notes: Sequence[str] = (),
 ) -> go.Figure:
     """Panels of `matrix_panel` side by side, as large as their words need, beside the colour bar of them all.
 
@@ -43,7 +48,7 @@ def compose_matrices(
     masked = [masked_key()] if any(map(is_masked, panels)) else []
     fig = compose(
         panels, across, [*key, *masked], width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap,
-        inner=tall, heading=font if marked else 0,
+        inner=tall, heading=font if marked else 0, notes=notes,
     )  # fmt: skip
     fig = add_scale(squared(fig) if rows == count else fig, scale, font)
     return fig.update_coloraxes(colorbar={"xpad": 1.3 * font}) if marked else fig

@@ -150,6 +150,11 @@ def compose(
     return fig
 
 
+def in_the_middle(text: str) -> dict[str, Any]:
+    """Return the note of a panel without data."""
+    return {"text": text, "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
+
+
 def _on_its_axes(panel: Panel) -> Panel:
     """The panel with nothing where an axis has no place for it: at or below 0 of a log axis, or beyond an end."""
     for letter, axis in (("x", panel.x), ("y", panel.y)):

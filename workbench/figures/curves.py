@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, beside_panels, compose, with_room
+from workbench.figures.composition import Axis, Panel, beside_panels, compose, in_the_middle, with_room
 from workbench.figures.drawing import SERIES, Drawing, dashed, entries, metric_axis, unit_of
 from workbench.figures.estimates import quantity
 from workbench.figures.frames import series_labels, without_provenance
@@ -118,7 +118,7 @@ class Curves(Drawing):
             panels.append(Panel(
                 own, self._x_axis(across_from, cell), y,
                 self.label(self.plot.panel, panel, self.rows[metric]) if titled else "",
-                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (_in_the_middle(empty),),
+                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (in_the_middle(empty),),
             ))  # fmt: skip
         axes = [panel.y for panel in panels]
         for number in reversed(range(len(marks))):
@@ -200,10 +200,6 @@ class Curves(Drawing):
         known = replace(known, unit=unit, label=self.plot.names.get(metric, known.label))
         names = [name for name in self.plot.scales if name[:2] == "y_" and name != "y_free"]
         return metric_axis(known, reaches, **{name[2:]: self.scale(name, metric) for name in names})
-
-
-def _in_the_middle(text: str) -> dict[str, Any]:
-    return {"text": text, "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:

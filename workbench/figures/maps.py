@@ -168,6 +168,7 @@ def compose_maps(
     image: np.ndarray | None = None,
     last: str = "",
     fewest: float = _WIDEST,
+    notes: Sequence[str] = (),
 ) -> go.Figure:
     """Panels of `map_panel`, of square cells, beside the one colour bar of them all.
 
@@ -178,6 +179,7 @@ def compose_maps(
         image: shown at the left, once; where there are several rows the colour bar stands beneath it.
         fewest: so many maps of the largest size fit a page.
         last: what single columns are, for the headings where they have no room but for a number ("head").
+        notes: sentences beneath everything.
     """
     theme, headings = theme_of(width), headings or {}
     font, whole, lines = theme.font, theme.widths[width], -(-len(panels) // across)
@@ -215,7 +217,7 @@ def compose_maps(
     before[0] += rest + beside + (0 if image is None else cell)
     fig = compose(
         panels, across, key, width=width, shared="xy", right=bar + rest, inner=cell * down / right, gap=gap,
-        before=before, heading=max(map(line_count, words.values()), default=0) * 1.3 * font,
+        before=before, heading=max(map(line_count, words.values()), default=0) * 1.3 * font, notes=notes,
     )  # fmt: skip
     axes = [*fig.select_xaxes()]
     plain = {"xref": "paper", "yref": "paper", "xanchor": "center", "borderpad": 0, "showarrow": False}

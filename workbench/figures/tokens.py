@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,16 @@ def plain_view(count: int) -> TokenView:
     labels = [str(place) for place in range(count)]
     names = [f"token {label}" for label in labels]
     return TokenView(list(range(count)), labels, names, ["token"] * count, None)
+
+
+def pooled_view(count: int, grid: tuple[int, int] | None) -> TokenView | None:
+    """Return tokens that pool the patches of a grid, over a coarser grid of its shape; None where they fit none."""
+    rows, columns = grid or (0, 1)
+    down = round((count * rows / columns) ** 0.5)
+    across = count // down if down else 0
+    if down * across != count or down * columns != across * rows:
+        return None
+    return replace(plain_view(count), index=[], grid=(down, across))
 
 
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")  # Hebrew, Arabic and others
