@@ -68,6 +68,7 @@ for command in (
     figure_commands.explore,
     figure_commands.render,
     figure_commands.reproduce,
+    figure_commands.combine,
     sweep_commands.sweep,
     new_commands.new,
     analysis_commands.cache,

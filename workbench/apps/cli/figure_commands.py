@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +15,13 @@ from workbench.apps.cli.shared_options import (
     INPUTS,
     MODEL,
     NOTEBOOK,
+    WIDTH,
     analysis_option,
     checkpoint_option,
     device_option,
     inputs_or_texts,
     json_option,
+    number_option,
     out_file,
     out_folder,
     restart_option,
@@ -164,6 +167,29 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     click.echo(str(outcome))
     if not outcome.same:
         sys.exit(1)
+
+
+@click.command()
+@click.argument("figures", nargs=-1, required=True, metavar="FIGURE...", type=click.Path(dir_okay=False))
+@number_option("--columns", "Panels per row. [default: 2 if the figures are half as wide as the page]")
+@click.option(
+    "--width", type=WIDTH, metavar="NAME", help="Width of the whole. [default: a page of the figures' venue]"
+)
+@out_file("File of the new figure: .pdf, .svg, .png or .html.", required=True)
+def combine(figures: tuple[str, ...], columns: int | None, width: str | None, out: str) -> None:
+    """Combine saved figures into one, as panels with letters, unscaled.
+
+    \b
+    workbench combine a.figure.json b.figure.json -o ab.pdf
+    """
+    from workbench.core.files import check_writable
+    from workbench.figures.export import combine
+
+    check_writable(out)
+    combine(figures, out, columns=columns, width=width)
+    if not os.path.isfile(out):
+        raise MissingResource(f"{out} was not printed; the other files of the figure were written")
+    click.echo(f"{len(figures)} figures combined in {out}")
 
 
 @click.command()

@@ -98,6 +98,7 @@ NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)
 PAPER = Known("paper", "papers.published:PAPERS")
 SITES = Known("site", "captures:SITES", several=True, more=True)
 FORMATS = Known("format", "figures.export:FORMATS", several=True)
+WIDTH = Known("width", "figures.theme:WIDTHS")
 
 
 class _Count(click.ParamType):

@@ -1,5 +1,6 @@
 """Figures to files: data, page, table and provenance at once; PDF, SVG and PNG through one warm Chrome."""
 
+from workbench.figures.export.combining import combine
 from workbench.figures.export.saving import FORMATS, check_figure, check_formats, export_job, save_figure
 from workbench.figures.export.static import (
     STATIC,
@@ -13,6 +14,7 @@ from workbench.figures.export.static import (
 __all__ = [
     "save_figure",
     "check_figure",
+    "combine",
     "export_static",
     "WarmChrome",
     "ExportJob",
