@@ -89,6 +89,10 @@ def test_a_figure_with_nothing_wrong_has_no_flaws_and_its_parts_are_where_they_w
         ),
         (lambda: noted("here").add_annotation(noted("there").layout.annotations[0]), "“here” and “there”"),
         (lambda: noted("off the page", xshift=150), "the page cuts “off the page”"),
+        (lambda: noted("\u0379 = −1"), "no font on this machine has “\u0379”, printed as boxes: install one"),
+        (lambda: noted("→ − é"), None),
+        (lambda: go.Figure(go.Scattergl(x=[0, 1, 2], y=[1, 3, 2], mode="markers")), None),
+        (lambda: go.Figure(go.Scattergl(x=[], y=[])), "the panel shows no data"),
         (lambda: words_at_the_edge("middle left"), None),
         (lambda: words_at_the_edge("middle right"), "a panel or a scrolling key cuts “a layer”"),
         (

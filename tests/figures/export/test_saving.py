@@ -4,6 +4,7 @@ import copy
 import errno
 import json
 import os
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -245,3 +246,42 @@ def test_a_full_disk_is_an_error_that_names_the_place_and_leaves_no_half_file(tm
     with pytest.raises(MissingResource, match=f"{tmp_path}.*No space left"):
         save(tmp_path, formats=["html"])
     assert not list(tmp_path.iterdir())
+
+
+@needs_chrome
+@pytest.mark.parametrize(
+    "trace",
+    [
+        go.Scatter3d(x=[1, 2, 3], y=[1, 2, 3], z=[1, 2, 3]),
+        go.Scattergl(x=[1, 2, 3], y=[1, 3, 2], mode="markers"),
+        go.Table(header={"values": ["<b>a</b>", "b"]}, cells={"values": [[1, 2], [3, 4]]}),
+    ],
+)
+def test_figures_of_others_are_not_called_blank(trace, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_figure(go.Figure(trace), "f", out=tmp_path)
+    assert {path.suffix for path in tmp_path.glob("f.*")} >= {".pdf", ".svg", ".png"}
+    if trace.type == "table":
+        assert pd.read_csv(tmp_path / "f.csv").to_dict("list") == {"trace": [0, 0], "a": [1, 2], "b": [3, 4]}
+
+
+def test_the_data_of_cells_with_equal_labels_keep_every_cell(tmp_path):
+    fig = go.Figure(go.Heatmap(z=[[1, 2], [3, 4]], x=["the", "the"], y=["a", "b"]))
+    save_figure(fig, "f", out=tmp_path, formats=["html"])
+    held = pd.read_csv(tmp_path / "f.csv")
+    assert [*zip(held["x"], held["y"], held["z"], strict=True)] == [
+        ("the", "a", 1), ("the", "a", 2), ("the", "b", 3), ("the", "b", 4),
+    ]  # fmt: skip
+
+
+def test_the_index_of_grouped_rows_is_a_column_of_the_data(tmp_path):
+    rows = pd.DataFrame({"layer": [0, 0, 1], "head": [0, 1, 0], "value": [1.0, 3.0, 5.0]})
+    rows.attrs["records"] = ()
+    fig = go.Figure(go.Scatter(x=[0, 1], y=[2, 5]))
+    save_figure(fig, "f", data=rows.groupby("layer")[["value"]].mean(), out=tmp_path, formats=["html"])
+    assert pd.read_csv(tmp_path / "f.csv").to_dict("list") == {"layer": [0, 1], "value": [2.0, 5.0]}
+    save_figure(fig, "f", data=rows.groupby(["layer", "head"]).mean(), out=tmp_path, formats=["html"])
+    assert [*pd.read_csv(tmp_path / "f.csv")] == ["layer", "head", "value"]
+    save_figure(fig, "f", data=rows.set_index("layer", drop=False), out=tmp_path, formats=["html"])
+    assert [*pd.read_csv(tmp_path / "f.csv")] == ["layer", "head", "value"]

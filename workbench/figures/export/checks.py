@@ -62,6 +62,8 @@ class Page(NamedTuple):
     words: Sequence[Words]
     legends: Sequence[Box]
     panels: Sequence[Drawn]
+    missing: str = ""
+    """Characters that no font of this machine has."""
 
 
 @cache
@@ -83,13 +85,16 @@ def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page 
         words=[Words(**one) for one in read["words"]],
         legends=read["legends"],
         panels=[Drawn(**one) for one in panels],
+        missing=read.get("missing", ""),
     )  # fmt: skip
     return drawn, page
 
 
 def page_flaws(page: Page) -> list[str]:
     """What is wrong with a printed figure, a sentence each with what to do."""
-    return [flaw for look in (_small, _over_each_other, _cut, _large_key, _panels) for flaw in look(page)]
+    return [
+        flaw for look in (_small, _boxes, _over_each_other, _cut, _large_key, _panels) for flaw in look(page)
+    ]
 
 
 def _small(page: Page) -> Iterator[str]:
@@ -102,6 +107,12 @@ def _small(page: Page) -> Iterator[str]:
             f"{_some(len(small), 'line')} of text below {SMALLEST_POINTS:g} pt, the smallest "
             f"{small[0].size * 0.75:.1f} pt ({_named(small)}): give them the theme's size, or a wider figure"
         )
+
+
+def _boxes(page: Page) -> Iterator[str]:
+    if page.missing:
+        some = page.missing if len(page.missing) <= 20 else f"{page.missing[:20]}…"
+        yield f"no font on this machine has “{some}”, printed as boxes: install one that does, such as Noto"
 
 
 def _over_each_other(page: Page) -> Iterator[str]:

@@ -2,19 +2,21 @@
 // lengths are pixels of the page from its upper left corner. `checks.py` reads it.
 (() => {
   const draw = kaleido_scopes.plotly
-  kaleido_scopes.plotly = (spec, ...rest) =>
-    draw(spec, ...rest).then((answer) => {
+  kaleido_scopes.plotly = (spec, ...rest) => {
+    const traces = spec.data.data // drawing takes them away
+    return draw(spec, ...rest).then((answer) => {
       if (answer.code === 0 && answer.format === 'svg') {
         // two hyphens would end the comment
-        answer.result += `\x3c!--measured ${JSON.stringify(measured(answer.result)).replace(/--/g, '-\\u002d')}-->`
+        answer.result += `\x3c!--measured ${JSON.stringify(measured(answer.result, traces)).replace(/--/g, '-\\u002d')}-->`
       }
       return answer
     })
+  }
 
   const seen = (element) => element.checkVisibility({ opacityProperty: true, visibilityProperty: true })
   const rounded = (numbers) => numbers.map((number) => Math.round(number * 100) / 100)
 
-  function measured(text) {
+  function measured(text, traces) {
     const holder = document.body.appendChild(document.createElement('div'))
     holder.style.cssText = 'position: absolute; left: 0; top: 0'
     // pictures have their place without being decoded a second time
@@ -22,7 +24,8 @@
     const svg = holder.querySelector('svg')
     const toPage = svg.getScreenCTM().inverse()
     const matrix = (element) => toPage.multiply(element.getScreenCTM())
-    const found = { words: words(svg, matrix), legends: legends(svg, matrix), panels: panels(svg, matrix) }
+    const found = { words: words(svg, matrix), legends: legends(svg, matrix), panels: panels(svg, matrix, traces) }
+    found.missing = missing(svg)
     holder.remove()
     return found
   }
@@ -77,11 +80,34 @@
     return found
   }
 
+  function missing(svg) {
+    // characters that no font has: all are drawn as one that no alphabet has
+    const pen = new OffscreenCanvas(40, 40).getContext('2d', { willReadFrequently: true })
+    const drawn = (character) => {
+      pen.clearRect(0, 0, 40, 40)
+      pen.fillText(character, 4, 30)
+      return pen.getImageData(0, 0, 40, 40).data.join()
+    }
+    const found = new Set()
+    for (const text of svg.querySelectorAll('text')) {
+      const odd = [...text.textContent.replace(/[\0-\u02ff\s]/g, '')]
+      if (!odd.length || !seen(text)) continue
+      pen.font = `24px ${getComputedStyle(text).fontFamily}`
+      const box = drawn('\u0378')
+      odd.filter((character) => drawn(character) === box).forEach((character) => found.add(character))
+    }
+    return [...found].join('')
+  }
+
   const legends = (svg, matrix) =>
     [...svg.querySelectorAll('.infolayer > g[class^="legend"] > rect.bg')]
       .filter(seen).map((rect) => around(corners(size(rect), matrix(rect))))
 
-  function panels(svg, matrix) {
+  function panels(svg, matrix, traces) {
+    // what WebGL draws is one picture for all panels
+    const held = (values) => values?.length || values?.bdata
+    const byWebGL = new Set(traces.filter(({ type, x, y }) => /gl$/.test(type) && (held(x) || held(y)))
+      .map(({ xaxis, yaxis }) => (xaxis || 'x') + (yaxis || 'y')))
     const images = [...svg.querySelectorAll('.imagelayer image')].map((image) => around(corners(image.getBBox(), matrix(image))))
     return [...svg.querySelectorAll('.cartesianlayer > g.subplot')].map((subplot) => {
       const drawn = subplot.querySelector('.overplot > g')
@@ -97,7 +123,7 @@
       return {
         box, x: labels('x'), y: labels('y'),
         drawn: marks.filter((mark) => seen(mark) && mark.getBBox().width + mark.getBBox().height > 0).length
-          + images.filter(within).length,
+          + images.filter(within).length + byWebGL.has(drawn.classList[0]),
         beyond: beyond(drawn.parentNode, room.width.baseVal.value, room.height.baseVal.value),
       }
     })

@@ -47,7 +47,7 @@ DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
 ALLOWED = "WORKBENCH_FORMATS"
 # Files of the gallery itself, which a figure of the same name would overwrite.
-_AXES = ("x", "y", "z", "r", "theta", "labels", "values")
+_AXES = ("x", "y", "z", "a", "b", "c", "r", "theta", "labels", "values")
 _RESERVED = {"index", "report"}
 
 
@@ -114,7 +114,7 @@ def save_figure(
     )
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
     _check_figure(fig, name)
-    data = _points(fig) if data is None else data
+    data = _points(fig) if data is None else _with_index(data)
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
     _check_words(name, data, caption, alt)
@@ -283,18 +283,31 @@ def _points(fig: go.Figure) -> pd.DataFrame:
         drawn = {axis: trace[axis] for axis in _AXES if axis in trace}
         held = {axis: values for axis, values in drawn.items() if values is not None and np.ndim(values) < 3}
         z = np.asarray(held.get("z", ()))
-        if z.ndim == 2:
+        if trace.type == "table":
+            points = pd.DataFrame({
+                _text(str(head)): pd.Series(column)
+                for head, column in zip(trace.header["values"] or (), trace.cells["values"] or (), strict=False)
+            })  # fmt: skip
+        elif z.ndim == 2:
             rows, columns = (
                 held[axis] if len(held.get(axis, ())) == size else range(size)
                 for axis, size in zip("yx", z.shape, strict=True)
             )
-            grid = pd.DataFrame(z, pd.Index(rows, name="y"), pd.Index(columns, name="x"))
-            points = grid.stack(future_stack=True).reset_index(name="z")[["x", "y", "z"]]
+            x, y = np.tile(np.asarray(columns), len(z)), np.repeat(np.asarray(rows), z.shape[1])
+            points = pd.DataFrame({"x": x, "y": y, "z": z.ravel()})
         else:
             points = pd.DataFrame({axis: pd.Series(np.asarray(own).tolist()) for axis, own in held.items()})
         points.insert(0, "trace", _text(trace.name) or str(number))
         frames.append(points)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _with_index(data: Any) -> Any:
+    """Return a frame with its named index as columns, as `groupby` leaves it."""
+    if not isinstance(data, pd.DataFrame):
+        return data
+    levels = [name for name in data.index.names if name is not None and name not in data]
+    return data.reset_index(levels) if levels else data
 
 
 def _text(marked: str | None) -> str:

@@ -328,7 +328,7 @@ def check_svg(content: bytes, width: int, height: int) -> None:
     if max(abs(size[0] - width), abs(size[1] - height)) > 1:
         raise ExportFault(f"the SVG is {size[0]:g} × {size[1]:g} px, not {width} × {height}")
     tags = [element.tag.rsplit("}", 1)[-1] for element in root.iter()]
-    if sum(tags.count(tag) for tag in ("path", "text", "image")) < 3:
+    if "image" not in tags and sum(tags.count(tag) for tag in ("path", "text", "image")) < 3:
         raise ExportFault("the SVG is blank: fewer than three drawn elements")
 
 
@@ -353,7 +353,10 @@ def check_pdf(content: bytes, width: int, height: int) -> list[str]:
         )
     if count != 1:
         raise ExportFault(f"the PDF has {count} pages, not one")
-    if sum(map(operators.count, (b"f", b"f*", b"S", b"B", b"Do", b"Tj", b"TJ", b"sh"))) < 3:
+    if (
+        b"Do" not in operators
+        and sum(map(operators.count, (b"f", b"f*", b"S", b"B", b"Do", b"Tj", b"TJ", b"sh"))) < 3
+    ):
         raise ExportFault("the PDF is blank: fewer than three things are painted on its page")
     missing = sorted(name for name, embedded in fonts.items() if not embedded)
     if missing:
