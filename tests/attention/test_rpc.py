@@ -151,7 +151,7 @@ def test_wrong_arguments_are_named():
     k = heads(1)
     with pytest.raises(UnknownName, match="convention"):
         rpc_attention(k, k, convention="test")
-    with pytest.raises(InputError, match="one shape"):
+    with pytest.raises(InputError, match="k and v must agree in axis head_dim"):
         rpc_attention(k, heads(2, width=4))
     with pytest.raises(InputError, match="num_iter"):
         rpc_attention(k, k, num_iter=0)

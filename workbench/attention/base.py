@@ -6,7 +6,9 @@ A variant is a free function on (batch, head, token, head_dim) tensors and, bene
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import checked
+from workbench.core.operands import Arguments, Result, annotated_axes
+from workbench.core.operands import checked as each_checked
 
 CONVENTIONS = ("as_published", "as_implemented")
 
@@ -136,41 +139,61 @@ def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) ->
         raise UnknownName("convention", convention, choices)
 
 
-def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise InputError unless ``q``, ``k`` and ``v``, each (…, token, head_dim), fit together.
+def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make a mechanism check its tensors before it runs: each by itself, and against one another.
 
-    Their leading axes broadcast, q and k have one width, k and v one number of tokens.
-    The fused kernel does not look: where there are fewer values than keys it reads past their end.
+    Axes of one name have one size in all annotated parameters; batch and head may also be 1, and are then repeated.
+    Raises `InputError` with the shapes. The fused kernel does not look: with fewer values than keys it reads past
+    their end.
     """
-    shapes = {}
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor) or tensor.ndim < 2 or not tensor.is_floating_point():
-            what = (
-                f"{tensor.dtype} {tuple(tensor.shape)}"
-                if isinstance(tensor, Tensor)
-                else type(tensor).__name__
-            )
+    operands = annotated_axes(function)
+
+    @functools.wraps(function)
+    def refusing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        tensors = {
+            name: (axes, args[position] if position < len(args) else kwargs.get(name))
+            for position, name, axes in operands
+        }
+        _check_together({name: pair for name, pair in tensors.items() if pair[1] is not None})
+        return function(*args, **kwargs)
+
+    return each_checked(refusing)
+
+
+def _check_together(tensors: Mapping[str, tuple[tuple[str, list[str]], Any]]) -> None:
+    sizes: dict[str, tuple[str, int]] = {}
+    leading: dict[str, list[tuple[int, ...]]] = {}
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, (_, tensor) in tensors.items())
+    for name, ((starred, axes), tensor) in tensors.items():
+        first = tensor.ndim - len(axes)
+        if starred:
+            leading.setdefault(starred, []).append(tuple(tensor.shape[:first]))
+        elif first:
             raise InputError(
-                f"{name} must be a floating point tensor (batch, head, token, head_dim), got {what}"
+                f"{name} has shape {tuple(tensor.shape)}; expected {len(axes)} axes ({', '.join(axes)})"
             )
-        shapes[name] = tuple(tensor.shape)
-    leading = [shape[:-2] for shape in shapes.values()]
-    fit = len(set(map(len, leading))) == 1 and all(
-        len({*sizes} - {1}) < 2 for sizes in zip(*leading, strict=False)
-    )
-    given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    if not fit:
-        raise InputError(
-            f"q, k and v must agree in batch and heads, got {given}; repeat grouped k and v per query head"
-        )
-    if q.shape[-1] != k.shape[-1]:
-        raise InputError(f"queries and keys must have one head_dim, got {given}")
-    if k.shape[-2] != v.shape[-2]:
-        raise InputError(f"there must be one value for each key, got {given}")
+        for axis, size in zip(axes, tensor.shape[first:], strict=True):
+            other, other_size = ("1", 1) if axis == "1" else sizes.get(axis, (name, size))
+            if size != other_size and not (axis in ("batch", "head") and 1 in (size, other_size)):
+                raise InputError(
+                    f"{other} and {name} must agree in axis {axis}, got {other_size} and {size} in {shapes}"
+                    + (
+                        "; repeat grouped k and v for each query head"
+                        if axis == "head" and name == "k"
+                        else ""
+                    )
+                )
+            if axis not in sizes or other_size == 1:
+                sizes[axis] = name, size
+    for several in leading.values():
+        try:
+            torch.broadcast_shapes(*several)
+        except RuntimeError:
+            raise InputError(f"leading axes must agree, got {shapes}") from None
 
 
 def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token head_dim"]) -> float | Tensor:
-    """``scale``, or 1/√head_dim of ``x`` where it is None."""
+    """Return ``scale``, or 1/√head_dim of ``x`` where it is None."""
     return 1 / math.sqrt(x.shape[-1]) if scale is None else scale
 
 

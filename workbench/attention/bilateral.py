@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    check_operands,
+    checked,
     default_scale,
     masked_softmax,
     required_tokens,
     split_heads,
 )
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
 
 Bandwidth = float | Tensor | None
 """Width of a kernel: a number, a tensor that broadcasts against (head, 1, 1), or None for head_dim^¼."""
@@ -36,6 +35,7 @@ From 0.02, which suits positions that are added to tokens, they hardly get off t
 """
 
 
+@checked
 def bilateral_attention(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch head key head_dim"],
@@ -70,6 +70,7 @@ def position_logits(
     return (position_q * _inverse_square(h_p, position_q)) @ position_k.mT
 
 
+@checked
 def nonlocal_attention(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch head key head_dim"],
@@ -85,15 +86,16 @@ def nonlocal_attention(
     return _attend(q, k, v, None, _inverse_square(h_y, q), mask)
 
 
+@checked
 def alibi_attention(
-    q: Float[Tensor, "batch head query head_dim"],
-    k: Float[Tensor, "batch head key head_dim"],
-    v: Float[Tensor, "batch head key value_dim"],
+    q: Float[Tensor, "batch head token head_dim"],
+    k: Float[Tensor, "batch head token head_dim"],
+    v: Float[Tensor, "batch head token value_dim"],
     slopes: Float[Tensor, " head"] | None = None,
     *,
     scale: float | Tensor | None = None,
     mask: Bool[Tensor, ...] | None = None,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Float[Tensor, "batch head token value_dim"]:
     """ALiBi (Press et al. 2022; abdullaev2025 Remark III.4): softmax(scale q kᵀ − m |i − j|) v.
 
     ``slopes`` m per head, in nats per token; None takes ``alibi_slopes``. Slopes of zero give softmax
@@ -122,14 +124,15 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     return torch.tensor((slopes + between)[:num_heads])
 
 
+@checked
 def twicing_attention(
-    q: Float[Tensor, "batch head query head_dim"],
-    k: Float[Tensor, "batch head key head_dim"],
-    v: Float[Tensor, "batch head key value_dim"],
+    q: Float[Tensor, "batch head token head_dim"],
+    k: Float[Tensor, "batch head token head_dim"],
+    v: Float[Tensor, "batch head token value_dim"],
     *,
     scale: float | Tensor | None = None,
     mask: Bool[Tensor, ...] | None = None,
-) -> Float[Tensor, "batch head query value_dim"]:
+) -> Float[Tensor, "batch head token value_dim"]:
     """Twicing (Tukey 1977; abdullaev2025 eq. 27): (2A − A²) v, with A the softmax attention.
 
     The estimate A v, and the estimate of what it smoothed away, A (v − A v). Nothing is left over, and
@@ -204,7 +207,6 @@ def _attend(
 
     The scale goes into q, because the kernel's own is a number without a gradient.
     """
-    check_operands(q, k, v)
     bias = _joined(added, attention_mask(mask, q), q)
     return F.scaled_dot_product_attention(q * scale, k, v, attn_mask=bias, scale=1.0)
 

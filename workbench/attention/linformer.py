@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    check_operands,
+    checked,
     default_scale,
     required_tokens,
     token_mask,
 )
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
 
 _WHAT = "Linformer"
 
 
+@checked
 def linformer_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -40,7 +40,6 @@ def linformer_attention(
     (batch, token), is false are mixed into nothing. With E the identity it is softmax attention. O(token · projected)
     time; never token × token. Raises InputError for operands that do not fit, and for more tokens than E has positions.
     """
-    check_operands(q, k, v)
     tokens = token_mask(mask, q, _WHAT)
     weights = _to_mixtures(q, k, mixture, default_scale(scale, q), tokens)
     return weights @ (_positions(mixture, v) @ _real(v, tokens))

@@ -7,9 +7,8 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask
+from workbench.attention.base import AttentionModule, attention_mask, checked
 from workbench.attention.softmax import softmax_attention
-from workbench.core.operands import checked
 
 
 @checked

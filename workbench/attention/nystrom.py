@@ -14,12 +14,11 @@ from torch import Tensor
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    check_operands,
+    checked,
     default_scale,
     masked_softmax,
     token_mask,
 )
-from workbench.core.operands import checked
 
 _WHAT = "Nyström attention"
 
@@ -32,6 +31,7 @@ class _Factors(NamedTuple):
     right: Tensor
 
 
+@checked
 def nystrom_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -50,7 +50,6 @@ def nystrom_attention(
     polynomial, has converged. O(token · landmarks) time; never token × token. The convolution of the values that the
     published code can add is not here. Raises InputError for operands that do not fit one another.
     """
-    check_operands(q, k, v)
     left, inverse, right = _factors(q, k, landmarks, iterations, scale, token_mask(mask, q, _WHAT))
     return left @ (inverse @ (right @ v))
 

@@ -18,12 +18,12 @@ from torch.nn import functional as F
 from workbench.attention.base import (
     AttentionModule,
     check_convention,
+    checked,
     required_tokens,
     split_heads,
     token_mask,
 )
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import checked
 
 _WHAT = "primal attention"
 SCORES = ("both", "e")
@@ -51,7 +51,7 @@ def primal_scores(
 
     Raises InputError where the shapes of the weights do not fit, or for ``x`` with ``causal``.
     """
-    _check_weights(q, k, we, wr, x, causal)
+    _check_weights(q, we, x, causal)
     phi_q, phi_k = primal_features(q, k, causal=causal, mask=mask)
     if x is None:
         return phi_q @ we, phi_k @ wr
@@ -199,23 +199,15 @@ def kept_penalty(layers: Sequence[PrimalAttention]) -> Float[Tensor, ""]:
     return ksvd_penalty(objectives, convention=layers[0].convention if layers else "as_published")
 
 
-def _check_weights(q: Tensor, k: Tensor, we: Tensor, wr: Tensor, x: Tensor | None, causal: bool) -> None:
+def _check_weights(q: Tensor, we: Tensor, x: Tensor | None, causal: bool) -> None:
     if x is not None and causal:
         raise InputError(
             "the causal form has data-independent weights: samples of x would show later tokens to earlier "
             "ones; leave out x"
         )
-    if q.shape != k.shape or (x is not None and x.shape != q.shape):
-        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, x) if t is not None)
-        raise InputError(f"q, k and x must have one shape (batch, head, token, head_dim); got {shapes}")
-    heads, width = q.shape[1], q.shape[-1]
-    rows = "sample" if x is not None else "head_dim"
-    fits = we.shape == wr.shape and we.ndim == 3 and we.shape[0] in (1, heads)
-    if not fits or (x is None and we.shape[1] != width):
-        wanted = f"({heads}, {width if x is None else 'any'}, any)"
+    if x is None and we.shape[1] != q.shape[-1]:
         raise InputError(
-            f"we and wr must both be (head, {rows}, direction) = {wanted}; got {tuple(we.shape)} and "
-            f"{tuple(wr.shape)}"
+            f"without x, we and wr must be (head, head_dim, direction) = (…, {q.shape[-1]}, …); got {tuple(we.shape)}"
         )
 
 

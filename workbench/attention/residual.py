@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workbench.attention.base import checked
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
 
 
 @checked

@@ -15,10 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, check_convention
+from workbench.attention.base import AttentionModule, attention_mask, check_convention, checked
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import checked
 
 SYMMETRIES = ("sym", "asym", "sym-asym")
 
@@ -153,11 +152,6 @@ def rpc_attention(
     Raises InputError when keys and values differ in width, for num_iter < 1 and for lambd < 0.
     """
     check_convention(convention)
-    if k.shape != v.shape:
-        raise InputError(
-            f"RPC-Attention subtracts its output from the keys, so keys and values must have one shape; got "
-            f"{tuple(k.shape)} and {tuple(v.shape)}"
-        )
     if num_iter < 1 or not lambd >= 0:
         raise InputError(f"num_iter must be at least 1 and lambd at least 0, got {num_iter} and {lambd}")
     if mask is not None:

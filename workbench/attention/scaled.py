@@ -9,10 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.attention.base import AttentionModule, attention_mask, default_scale, required_tokens
+from workbench.attention.base import AttentionModule, attention_mask, checked, default_scale, required_tokens
 from workbench.attention.softmax import softmax_attention
-from workbench.core.errors import InputError
-from workbench.core.operands import checked
 
 
 @checked
@@ -46,11 +44,6 @@ def scaled_values(
 
     Raises InputError for S of another size.
     """
-    tokens = v.shape[-2]
-    if s.shape[-2:] != (tokens, tokens):
-        raise InputError(
-            f"S has shape {tuple(s.shape)}, but the sequence has {tokens} tokens: (…, {tokens}, {tokens})"
-        )
     return v - (s if mask is None else s.masked_fill(mask.logical_not(), 0)) @ v
 
 

@@ -8,25 +8,25 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, check_operands
+from workbench.attention.base import AttentionModule, attention_mask, checked
 
 
+@checked
 def softmax_attention(
-    q: Float[Tensor, "batch head token head_dim"],
-    k: Float[Tensor, "batch head token head_dim"],
-    v: Float[Tensor, "batch head token value_dim"],
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch head key head_dim"],
+    v: Float[Tensor, "batch head key value_dim"],
     *,
     scale: float | None = None,
     mask: Bool[Tensor, ...] | None = None,
     causal: bool = False,
-) -> Float[Tensor, "batch head token value_dim"]:
+) -> Float[Tensor, "batch head query value_dim"]:
     """softmax(scale q kᵀ) v (Vaswani et al. 2017) over the keys that ``mask`` (true = attend) allows.
 
     q = k is symmetric attention; scale None is 1/√head_dim. ``causal`` allows no later key. A query
     that may attend to nothing gets 0. Raises InputError for operands that do not fit one another, and for a mask that
     does not fit them.
     """
-    check_operands(q, k, v)
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     mask = attention_mask(mask, q, causal=causal)

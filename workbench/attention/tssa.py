@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.attention.base import AttentionModule, check_convention, required_tokens, token_mask
+from workbench.attention.base import AttentionModule, check_convention, checked, required_tokens, token_mask
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
 
 
 @checked
@@ -120,13 +119,9 @@ def _per_head(temperature: float | Tensor, w: Tensor) -> float | Tensor:
 def _bias(bias: Tensor | None, w: Tensor, causal: bool) -> Tensor | None:
     if bias is None:
         return None
-    heads, tokens = w.shape[1], w.shape[2]
+    tokens = w.shape[2]
     if not causal:
         raise InputError("bias belongs to the causal form; pass causal=True or leave it out")
-    if bias.ndim != 3 or bias.shape[0] != heads or bias.shape[2] != 1:
-        raise InputError(
-            f"bias has shape {tuple(bias.shape)}; expected (head, position, 1) = ({heads}, ≥ {tokens}, 1)"
-        )
     if bias.shape[1] < tokens:
         raise InputError(
             f"bias holds {bias.shape[1]} positions, but there are {tokens} tokens; shorten the input or learn "

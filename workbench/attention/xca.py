@@ -12,11 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.attention.base import AttentionModule, check_operands, token_mask
-from workbench.core.errors import InputError
-from workbench.core.operands import checked
+from workbench.attention.base import AttentionModule, checked, token_mask
 
 
+@checked
 def cross_covariance_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -32,10 +31,6 @@ def cross_covariance_attention(
     (batch, token), is false take no part in A. No setting gives softmax attention over tokens back. O(token ·
     head_dim²) time; never token × token. Raises InputError for operands of different shapes.
     """
-    check_operands(q, k, v)
-    if not q.shape[-2:] == k.shape[-2:] == v.shape[-2:]:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
-        raise InputError(f"cross-covariance attention takes q, k and v of one shape, got {shapes}")
     q, k = unit_features(q, k, mask)
     # the fused kernel sees channels in the place of tokens, so that A need not be stored
     return F.scaled_dot_product_attention(q.mT * temperature, k.mT, v.mT, scale=1.0).mT

@@ -31,13 +31,10 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     numbers that ends in these axes (`check_axes`). Integers would lose their fractions in a division, and complex
     numbers a part. The function itself checks a parameter that may also be a number.
     """
-    operands = []
-    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if match := re.fullmatch(
-            r"""Float\[Tensor, ['"]([^'"]*)['"]\](?: \| None)?""", str(parameter.annotation)
-        ):
-            axes = [axis.lstrip("#") for axis in match[1].split() if axis[0] not in "*."]
-            operands.append((position, name, [] if any(axis.isdigit() for axis in axes) else axes))
+    operands = [
+        (position, name, [] if any(axis.isdigit() for axis in axes) else axes)
+        for position, name, (_, axes) in annotated_axes(function)
+    ]
 
     @functools.wraps(function)
     def refusing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -48,6 +45,22 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         return function(*args, **kwargs)
 
     return refusing
+
+
+def annotated_axes(function: Callable[..., Any]) -> list[tuple[int, str, tuple[str, list[str]]]]:
+    """Return position, name and axes of the parameters annotated ``Float[Tensor, "*batch token head_dim"]``.
+
+    Axes are the name of those that may be any number ("" for none) and the names of the others.
+    """
+    operands = []
+    for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
+        if match := re.fullmatch(
+            r"""Float\[Tensor, ['"]([^'"]*)['"]\](?: \| None)?""", str(parameter.annotation)
+        ):
+            axes = match[1].split()
+            starred = next((axis.strip("*#.") or "…" for axis in axes if axis[0] in "*."), "")
+            operands.append((position, name, (starred, [a.lstrip("#") for a in axes if a[0] not in "*."])))
+    return operands
 
 
 def check_axes(name: str, tensor: object, axes: Sequence[str]) -> None:
