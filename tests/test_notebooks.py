@@ -33,7 +33,7 @@ ABSENT = {
 FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
     "attention_as_filter": ["photograph"],
     "attention_heatmaps": ["pair"],
-    "attention_in_one_hour": ["norms", "image", "patch", "matrix", "distance", "entropy", "spectrum", "depth", "text",
+    "attention_in_one_hour": ["norms", "image", "patch", "matrix", "entropy", "spectrum", "text",
                               "words", "other", "members"],
     "attention_spectrum": ["layers"],
     "claims": ["wu2025", "trained_wu2025"],  # of one paper in the quick preset
@@ -41,22 +41,19 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "cosine_decay": ["sites"],
     "efficiency_variants": ["tasks"],
     "eigenvector_test": ["exact"],
-    "fan": ["attacks", "curves"],
-    "mixture": ["curves", "swapped", "noise"],
-    "long_range": ["curves", "position", "maps", "rank"],
+    "mixture": ["swapped"],
+    "long_range": ["position"],
     "membership_maps": ["baseline"],
-    "offline_rl": ["curves"],
     "operator_efficiency": ["exponents"],
     "position_logits": ["shares"],
     "projection_error_by_attention": ["change"],
     "robust_components": ["auc", "planted"],
     "robustness": ["rpc", "asymmetric", "bilateral", "operators", "corruptions", "ood"],
-    "segmentation": ["attacks", "segments", "noise", "masks"],
+    "segmentation": ["segments", "noise", "masks"],
     "snr_boost": ["shares", "depth"],
     "softmax_sensitivity": ["layers"],
     "subspaces": ["coherence"],
-    "time_series": ["curves", "grid", "rank"],
-    "tost_training": ["ablation", "digits", "photos"],
+    "tost_training": ["ablation"],
     "training_curves": ["digits", "prose", "results_digits", "results_prose"],
 }  # fmt: skip
 ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name
@@ -80,17 +77,14 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
 VIEWS = {  # figures that the explorer saves, with the address of what they show
     "explorer",
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
-} - {"attention_in_one_hour_distance", "attention_in_one_hour_entropy"}
+} - {"attention_in_one_hour_entropy"}
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
     "verdict_matrix", "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
-    *(f"fan{part}" for part in ("", "_attacks", "_curves")),
-    *(f"long_range{part}" for part in ("", "_curves")),
-    *(f"offline_rl{part}" for part in ("", "_curves")),
-    *(f"mixture{part}" for part in ("", "_curves", "_swapped")),
-    *(f"segmentation{part}" for part in ("", "_attacks", "_masks")),
-    *(f"time_series{part}" for part in ("", "_curves", "_grid", "_rank")),
+    *("fan", "long_range", "offline_rl", "time_series"),
+    *(f"mixture{part}" for part in ("", "_swapped")),
+    *(f"segmentation{part}" for part in ("", "_masks")),
 }  # fmt: skip
 
 

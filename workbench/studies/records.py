@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from workbench.core import paths
@@ -329,6 +330,32 @@ def beside_perturbed(record: pd.DataFrame, conditions: Mapping[str, str]) -> pd.
     table = pd.concat(parts, ignore_index=True)
     table.attrs = record.attrs
     return table
+
+
+def scores_by_epoch(
+    record: pd.DataFrame,
+    metric: str = "accuracy",
+    *,
+    shares: Sequence[float] = (0.1, 0.3, 1),
+    digits: int = 3,
+) -> pd.DataFrame:
+    """Return the test score of every mechanism after shares of its training, mean over seeds.
+
+    A row per mechanism, a column per data set (or task) and epoch; ``record`` is an `embedded_record` or training
+    curves. An epoch that the shares do not meet is rounded up. ``digits`` are the decimal places.
+
+    Raises `InputError` if the record has no test rows of the metric.
+    """
+    rows = record[(record["split"] == "test") & (record["metric"] == metric) & (record["epoch"] > 0)]
+    if rows.empty:
+        raise InputError(f"the record has no test {metric}; it has {', '.join(record['metric'].unique())}")
+    data, mechanism = ("data", "variant") if "variant" in rows else ("task", "label")
+    last = rows.groupby(data)["epoch"].transform("max")
+    wanted = pd.concat([rows["epoch"] == np.ceil((share * last).round(9)) for share in shares], axis=1).any(
+        axis=1
+    )
+    table = rows[wanted].pivot_table("value", mechanism, [data, "epoch"], sort=False)
+    return table.sort_index(axis=1).round(digits)
 
 
 def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> pd.DataFrame:

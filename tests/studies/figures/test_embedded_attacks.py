@@ -1,12 +1,11 @@
-"""Embedded tasks under perturbation: data sets taken apart by what they underwent, and curves against the budget."""
+"""Embedded tasks under perturbation: one data set for each perturbation, and its sentences."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.studies.figures import embedded_budgets_figure, embedded_scores_figure
-from workbench.studies.figures.embedded_tasks import NAMES
+from workbench.studies.figures import embedded_scores_figure
 from workbench.studies.findings import embedded_findings
 from workbench.studies.records import beside_perturbed
 
@@ -64,59 +63,6 @@ def test_figure_and_sentences_of_scores_take_it_as_they_take_the_record():
     assert "On made, FGSM the test accuracy is, mean over 3 seeds with 95 % CI: softmax 35.0" in attacked
 
 
-def test_curves_against_the_budget_hold_means_over_seeds_and_leave_the_rest_out():
-    figure = embedded_budgets_figure(record())
-    lines = [
-        [*map(float, trace.y)] for trace in figure.data
-        if trace.y is not None and trace.mode == "lines" and trace.fill is None and None not in trace.y
-    ]  # fmt: skip
-    assert pytest.approx([70, 35]) in lines  # of softmax under FGSM
-    assert pytest.approx([50, 25]) in lines  # of one seed
-    assert not any(56 in line for line in lines)  # 70 times 0.8, of corruptions
-    titles = [note.text for note in figure.layout.annotations]
-    named = [title for title in titles if title.removesuffix(" (one seed)") in NAMES.values()]
-    assert named == ["softmax + boost (one seed)", "symmetric RPC"]
-    rows = {axis.title.text for axis in figure.select_yaxes() if axis.title.text}
-    assert {row.partition(":")[0] for row in rows} == {"made, FGSM", "made, words swapped"}
-    assert (
-        lines.count(pytest.approx([70, 35])) == 3
-    )  # softmax behind both mechanisms, one of which has the same mean
-    alone = record().query("variant in ('softmax', 'majority')")
-    assert "softmax" in {trace.name for trace in embedded_budgets_figure(alone).data}
-    assert [25, 25] in lines  # the trivial predictor
-
-
-def test_a_panel_shows_only_budgets_that_both_have():
-    frame = record()
-    more = frame[(frame["variant"] == "rpc-sym") & (frame["split"] == "fgsm 0.02")].assign(split="fgsm 0.01")
-    budgets = {
-        float(x) for trace in embedded_budgets_figure(pd.concat([frame, more], ignore_index=True)).data
-        if trace.x is not None for x in trace.x if x is not None
-    }  # fmt: skip
-    assert 0.02 in budgets
-    assert 0.01 not in budgets
-
-
-def test_a_panel_has_the_baseline_of_its_mechanism_and_a_baseline_has_none():
-    frame = record()
-    more = frame[frame["variant"] == "softmax"].assign(variant="softmax-sym")
-    more["value"] *= 0.9
-    frame = pd.concat([frame, more], ignore_index=True)
-    figure = embedded_budgets_figure(frame, baselines={"rpc-sym": "softmax-sym"})
-    lines = {
-        name: [[*map(float, trace.y)] for trace in figure.data if trace.name == name and trace.mode == "lines"
-               and trace.fill is None and trace.y is not None and None not in trace.y]
-        for name in ("the mechanism of the panel", "its baseline")
-    }  # fmt: skip
-    assert pytest.approx([63, 31.5]) in lines["its baseline"]  # 0.9 times softmax
-    assert pytest.approx([63, 31.5]) not in lines["the mechanism of the panel"]
-    titles = [note.text.replace("<br>", " ") for note in figure.layout.annotations]
-    assert [title for title in titles if " against " in title] == [
-        "softmax + boost (one seed) against softmax",
-        "symmetric RPC against symmetric softmax",
-    ]
-
-
 def test_sentences_compare_a_mechanism_with_its_baseline():
     frame = record()
     more = frame[frame["variant"] == "softmax"].assign(variant="softmax-sym")
@@ -129,13 +75,3 @@ def test_sentences_compare_a_mechanism_with_its_baseline():
         "Less softmax's, in points, Welch's 95 % CI over seeds: rpc-sym +0.0"
         in embedded_findings(frame, "accuracy")[0]
     )
-
-
-def test_other_frames_are_refused():
-    with pytest.raises(InputError, match="no mean_iou under a budget"):
-        embedded_budgets_figure(record(), "mean_iou")
-    with pytest.raises(InputError, match="no axis"):
-        embedded_budgets_figure(record(), "f1")
-    only = record()
-    with pytest.raises(InputError, match="under a budget"):
-        embedded_budgets_figure(only[only["split"] == "test"])

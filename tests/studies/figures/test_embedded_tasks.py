@@ -6,15 +6,10 @@ import pytest
 from tests.figures.drawn import rules
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.studies.figures import (
-    embedded_curves_figure,
-    embedded_grid,
-    embedded_grid_figure,
-    embedded_scores_figure,
-    learned_data,
-)
+from workbench.studies.figures import embedded_grid, embedded_scores_figure
 from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.findings import ablation_findings, embedded_findings
+from workbench.studies.records import scores_by_epoch
 
 FINAL = {
     "softmax": [0.6, 0.7, 0.8],
@@ -57,87 +52,39 @@ def test_every_seed_is_drawn_and_means_have_the_interval_over_seeds():
     assert 30 in [round(level, 9) for level in rules(figure)]
 
 
-def test_curves_leave_single_seeds_out_but_for_the_shuffled_tokens():
-    names = {trace.name for trace in embedded_curves_figure(record()).data if trace.name}
-    assert {"softmax", "softmax, tokens shuffled", "Primal, last layer"} <= names
-    assert not any("η" in name for name in names)
-
-
-def test_data_on_which_nothing_ends_above_the_trivial_predictor_are_named_and_not_drawn():
-    ends = {"softmax": [0.29, 0.31, 0.9], "primal": [0.28, 0.29, 0.3]}  # one lucky seed does not count
-    level = record().assign(data="level")
-    for variant, values in ends.items():
-        level.loc[(level["variant"] == variant) & (level["epoch"] == 2), "value"] = values
-    said = [note.text for note in embedded_curves_figure(pd.concat([record(), level])).layout.annotations]
-    assert "level" not in said
-    assert "level is not shown: no mechanism ends above the trivial predictor (95 % CI over seeds)" in said
-    alone = [note.text for note in embedded_curves_figure(level).layout.annotations]
-    assert not any("not shown" in text for text in alone)  # there is nothing else to draw
-
-
-def test_learned_is_what_some_mechanism_does_better_than_the_trivial_predictor_over_its_seeds():
-    def scores(data, metric="accuracy", **ends):
-        frame = record(metric).assign(data=data)
-        for variant, values in ends.items():
-            frame.loc[(frame["variant"] == variant) & (frame["epoch"] == 2), "value"] = values
-        return frame
-
-    level = scores("level", softmax=[0.29, 0.31, 0.9], primal=[0.28, 0.29, 0.3])
-    learned = scores("learned", softmax=[0.29, 0.31, 0.9], primal=[0.5, 0.51, 0.52])  # by one of the two
-    assert learned_data(pd.concat([record(), level, learned])) == ["made", "learned"]  # in their order
-    assert learned_data(level) == ["level"]  # all where that is none
-    small = scores("small", "loss", softmax=[0.1, 0.11, 0.12])  # a loss is learned below
-    large = scores("large", "loss", softmax=[0.5, 0.51, 0.52], primal=[0.5, 0.51, 0.52])
-    assert learned_data(pd.concat([large, small]), "loss") == ["small"]
-    single = record()[record()["seed"].fillna(0) == 0]  # without an interval nothing is said
-    assert learned_data(single) == ["made"]
-    with pytest.raises(InputError, match="no curves of mean_iou"):
-        learned_data(record(), "mean_iou")
-
-
-def test_bars_of_the_last_epoch_hold_all_seeds_after_it_and_curves_stay_at_theirs():
-    figure = embedded_curves_figure(record())
-    bars = [
-        trace for trace in figure.data if trace.x is not None and len(trace.x) == 3 and trace.x[2] is None
-    ]
-    ends = {tuple(round(float(end), 6) for end in bar.y[:2]) for bar in bars}
-    assert ends == {
-        tuple(100 * end for end in (min(FINAL[name]), max(FINAL[name]))) for name in ("softmax", "primal")
-    }
-    places = {bar.x[0] for bar in bars}
-    assert len(places) == 2
-    assert min(places) > 2  # the last epoch
-    assert sum(trace.x is not None and [*trace.x] == [0, 2] for trace in figure.data) >= 3  # curves
-
-
-def test_a_mechanism_of_one_seed_is_marked_and_a_grid_of_one_seed_has_no_intervals():
+def test_a_mechanism_of_one_seed_is_marked():
     rows = embedded_scores_figure(record()).layout.yaxis.ticktext
     assert {"softmax", "softmax, tokens shuffled (1 seed)"} <= set(rows)
     single = record()[record()["seed"].fillna(0) == 0]  # where all have one the key says so
     figure = embedded_scores_figure(single)
     assert not any("(1 seed)" in row for row in figure.layout.yaxis.ticktext)
     assert any(trace.name == "1 seed" for trace in figure.data)
-    figure = embedded_grid_figure(record())
-    assert not [trace for trace in figure.data if trace.y is not None and len(trace.y) == 3]
-    assert any("1 seed, no interval" in (trace.name or "") for trace in figure.data)
+
+
+def test_scores_by_epoch_are_means_over_the_seeds_of_test_rows():
+    frame = record()
+    more = frame.assign(data="longer", epoch=frame["epoch"] * 5)  # 10 epochs, recorded after none and ten
+    halves = more[more["epoch"] == 10].assign(epoch=3, value=lambda rows: rows["value"] - 0.1)
+    training = frame.assign(split="train", value=0.9)
+    table = scores_by_epoch(pd.concat([training, frame, more, halves]), shares=(0.3, 1), digits=2)
+    assert table["made"].columns.tolist() == [2]
+    assert table["longer"].columns.tolist() == [3, 10]
+    assert table.loc["softmax"].tolist() == [0.6, 0.7, 0.7]  # "longer" comes before "made"
+    assert table.loc["primal", ("longer", 3)] == 0.15
+    assert "majority" not in table.index
 
 
 def test_the_grid_holds_the_runs_over_eta_and_s():
     grid = embedded_grid(record())
     assert grid[["s", "eta", "value"]].values.tolist() == [[20, 0.1, 0.4], [30, 0.5, 0.45]]
-    names = {trace.name for trace in embedded_grid_figure(record()).data if trace.name}
-    assert {"s = 20", "s = 30"} <= names
 
 
 def test_other_frames_are_refused():
-    for draw in (embedded_scores_figure, embedded_curves_figure, embedded_grid_figure):
+    for read in (embedded_scores_figure, scores_by_epoch):
         with pytest.raises(InputError, match="mean_iou"):
-            draw(record(), "mean_iou")
+            read(record(), "mean_iou")
     with pytest.raises(InputError, match="no axis"):
         embedded_scores_figure(record(), "f1")
-    without = record()[~record()["variant"].str.contains("η")]
-    with pytest.raises(InputError, match="no runs over η and s"):
-        embedded_grid_figure(without)
 
 
 def test_findings_name_what_has_not_learned_and_what_is_significant():

@@ -13,7 +13,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.figures.theme import NULL_BAND
 from workbench.figures.variants import look_of
 from workbench.studies.baselines import COLUMNS
-from workbench.studies.figures import training_curves_figure, variant_curves_figure, versus_baseline_figure
+from workbench.studies.figures import variant_curves_figure, versus_baseline_figure
 
 VARIANTS = {"m-tssa": "tssa", "m-plain": "softmax", "m-two": "bilateral"}
 FACTORS = (1.0, 4.0, 2.0)  # of three seeds, not in order
@@ -39,74 +39,15 @@ def record(metrics=("accuracy", "loss"), epochs=5):
     )
 
 
-def test_a_line_is_the_median_over_seeds_and_the_band_runs_from_least_to_largest():
-    fig = training_curves_figure(record())
-    accuracy, loss = (trace for trace in lines(fig) if trace.name == "softmax")
-    epochs = np.arange(5)
-    assert list(accuracy.x) == list(epochs)
-    np.testing.assert_allclose(accuracy.y, 100 * 2 * 2 / (epochs + 1))  # per cent
-    np.testing.assert_allclose(loss.y, 2 * 2 / (epochs + 1))
-    (band,) = [
-        trace
-        for trace in fig.data
-        if trace.fill == "toself" and trace.yaxis == "y2" and max(trace.y, key=abs) == 8
-    ]
-    np.testing.assert_allclose(band.y[:5], 2 * 4 / (epochs + 1))
-    np.testing.assert_allclose(band.y[5:], (2 * 1 / (epochs + 1))[::-1])
-
-
-def test_variants_stand_in_one_order_with_their_looks_and_once_in_the_legend():
-    fig = training_curves_figure(record())
-    assert key(fig)[:3] == ["softmax", "bilateral", "token statistics"]
-    for trace in lines(fig):
-        look = look_of({look_of(name).label: name for name in VARIANTS.values()}[trace.name])
-        assert (trace.line.color, trace.line.dash, trace.marker.symbol) == (
-            look.colour,
-            look.dash,
-            look.symbol,
-        )
-
-
-def test_panels_are_the_metrics_with_their_axes():
-    fig = training_curves_figure(
-        record(("projection_error", "accuracy", "h_norm2")), ("projection_error", "accuracy", "h_norm2")
-    )
-    assert [axis.type for axis in fig.select_yaxes()][:3] == ["log", None, "log"]
-    assert [axis.title.text for axis in fig.select_yaxes()][:3] == [
-        "J, mean over layers",
-        "Test accuracy (%)",
-        "‖h‖², mean over layers",
-    ]
-
-
-def test_a_range_of_less_than_a_decade_needs_no_logarithms():
-    frame = record(epochs=2)
-    narrow = frame[frame["attention"] == "softmax"].assign(value=lambda part: part["value"] + 3)
-    axes = [axis.type for axis in training_curves_figure(narrow).select_yaxes()]
-    assert axes == [None, None]
-
-
-def test_the_training_split_is_drawn_where_it_is_asked_for():
-    fig = training_curves_figure(record(), split="train")
-    line = next(trace for trace in lines(fig) if trace.name == "softmax")
-    assert max(line.y) == 100 * 100 * 4
-
-
-def test_a_variant_without_a_metric_is_left_out_of_its_panel():
-    frame = record()
-    fig = training_curves_figure(frame[(frame["attention"] != "tssa") | (frame["metric"] == "accuracy")])
-    assert len([trace for trace in lines(fig) if trace.name == "token statistics"]) == 1
-
-
 def test_records_that_cannot_be_drawn_are_refused():
     with pytest.raises(UnknownName, match="perplexity"):
-        training_curves_figure(record(), ("speed",))
+        variant_curves_figure(record(), "speed")
     with pytest.raises(InputError, match="no test perplexity"):
-        training_curves_figure(record(), ("perplexity",))
+        variant_curves_figure(record(), "perplexity")
     frame = record()
     twice = pd.concat([frame.assign(model=frame["model"].replace("m-plain", "m-other")), frame])
     with pytest.raises(InputError, match="m-other, m-plain"):
-        training_curves_figure(twice)
+        variant_curves_figure(twice)
 
 
 def test_behind_a_variant_a_line_is_the_median_over_seeds_and_the_band_runs_from_least_to_largest():

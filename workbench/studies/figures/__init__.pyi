@@ -1,13 +1,8 @@
 from .condition_curves import conditions_figure as conditions_figure
 from .condition_curves import swapped_share_figure as swapped_share_figure
-from .embedded_attacks import embedded_budgets_figure as embedded_budgets_figure
-from .embedded_tasks import CURVE_MARKS as CURVE_MARKS
 from .embedded_tasks import SCORE_MARKS as SCORE_MARKS
-from .embedded_tasks import embedded_curves_figure as embedded_curves_figure
 from .embedded_tasks import embedded_grid as embedded_grid
-from .embedded_tasks import embedded_grid_figure as embedded_grid_figure
 from .embedded_tasks import embedded_scores_figure as embedded_scores_figure
-from .embedded_tasks import learned_data as learned_data
 from .filtered_photographs import filter_share_figure as filter_share_figure
 from .filtered_photographs import filtered_figure as filtered_figure
 from .operator_costs import exponents_figure as exponents_figure
@@ -24,7 +19,6 @@ from .sparse_component import contamination_figure as contamination_figure
 from .sparse_component import recovery_figure as recovery_figure
 from .sparse_component import sparse_map_figure as sparse_map_figure
 from .training_curves import ablation_figure as ablation_figure
-from .training_curves import training_curves_figure as training_curves_figure
 from .training_curves import variant_curves_figure as variant_curves_figure
 from .training_curves import versus_baseline_figure as versus_baseline_figure
 from .variant_costs import cost_figure as cost_figure

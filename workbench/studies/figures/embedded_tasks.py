@@ -1,4 +1,4 @@
-"""Embedded tasks: final scores by mechanism and data set, learning curves, and the grid of chen2023's Table 9."""
+"""Embedded tasks: final scores by mechanism and data set, and the grid of chen2023's Table 9."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Interval, Line, Rule
-from workbench.figures.notes import with_absent
+from workbench.figures.marks import Interval, Rule
 from workbench.figures.words import variant_words
 
 _LAST = {  # beside Primal in all layers
@@ -26,7 +25,6 @@ _ORDER = (
 NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
 """The mechanisms of the records of embedded tasks in the order in which figures list them, to their words."""
 MAJORITY = "majority"
-_UNLEARNED = "no mechanism ends above the trivial predictor (95 % CI over seeds)"
 # metric of a record → what its axis says, factor, least and largest
 _AXES = {
     "accuracy": ("test accuracy (%)", 100, (0, 100)),
@@ -40,11 +38,6 @@ SCORE_MARKS = (
     "some coincide."
 )
 """What a caption says of the marks of `embedded_scores_figure`."""
-CURVE_MARKS = (
-    "Lines: medians over training seeds; bars: from the least seed to the largest, in the last epoch, after it side by "
-    "side."
-)
-"""What a caption says of the marks of `embedded_curves_figure`."""
 
 
 def embedded_scores_figure(
@@ -113,102 +106,11 @@ def embedded_scores_figure(
     return forest.figure(columns=min(len(titles), columns))
 
 
-def embedded_curves_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """The score of the test set after every epoch, a panel per data set: median over seeds, and the range of the last.
-
-    Of the mechanisms with several seeds, and of softmax on shuffled tokens. Bars, set side by side, go from the least
-    seed to the largest in the last epoch: bands of several mechanisms would hide each other. A data set on which no
-    mechanism ends above the trivial predictor (95 % CI over seeds) has no curves to compare: it is named, not drawn
-    (`learned_data` has the others).
-
-    Args:
-        frame: the result of `workbench.studies.records.embedded_record`. Rows of
-            `workbench.studies.baselines.beside_baselines` have a panel for each mechanism and its baseline.
-        metric: of its test rows, as in `embedded_scores_figure`.
-
-    Raises:
-        InputError: no such rows, or a metric that is none of these.
-    """
-    words, factor, _ = axis_of(metric)
-    if "mechanism" in frame:
-        against = frame["mechanism"].map(NAMES) + " against " + frame["baseline"].map(NAMES)
-        frame = frame.assign(data=frame["data"] + ": " + against)
-    rows, drawn = _curves(frame, metric), learned_data(frame, metric)
-    level = sorted({*rows["data"]} - {*drawn})
-    rows = _in_order(rows[rows["data"].isin(drawn)]).drop(columns="attention")
-    rows = rows.assign(value=rows["value"] * factor, trivial=rows["trivial"] * factor)
-    names = {name: label for name, label in NAMES.items() if name in set(rows["variant"])}
-    last = rows["value"].where(rows["epoch"] == rows.groupby("data")["epoch"].transform("max"))
-    several = last.groupby([rows["data"], rows["variant"]])
-    ends = {"least": several.transform("min"), "most": several.transform("max")}
-    apart = last.notna() & (ends["most"] > ends["least"])
-    rows = rows.assign(**{name: end.where(apart) for name, end in ends.items()})
-    plot = Plot(rows, "epoch", "variant", "data", names=names).metric(metric)
-    plot = plot.scale(y_title=words[0].upper() + words[1:], y_log=False, y_free=True, x_free=True)
-    count = rows.groupby("variant")["seed"].nunique().max()
-    shuffled = "; shuffled: one seed" * bool((rows["variant"] == "softmax-shuffled").any())
-    line = Line("median", markers=False, words=f"median over {count} seeds{shuffled}")
-    ends = f"range over {count} seeds, last epoch"
-    plot = plot.add(Band(columns=("least", "most"), bars=True, words=ends), line)
-    plot = plot.add(Rule(column="trivial", name="trivial predictor"))
-    panels = rows["data"].nunique()
-    fig = plot.figure("page", columns=2 if panels == 4 else min(panels, 3), labels="key")
-    return with_absent(fig, dict.fromkeys(level, _UNLEARNED))
-
-
-def learned_data(frame: pd.DataFrame, metric: str = "accuracy") -> list[str]:
-    """The data sets on which some mechanism ends above the trivial predictor (95 % CI over seeds), in their order.
-
-    All of them where that is none: `embedded_curves_figure` draws these.
-
-    Args:
-        frame: the result of `workbench.studies.records.embedded_record`.
-        metric: of its test rows, as in `embedded_scores_figure`.
-
-    Raises:
-        InputError: no such rows.
-    """
-    rows = _curves(frame, metric)
-    ends = rows[rows["epoch"] == rows.groupby(["data", "variant", "seed"])["epoch"].transform("max")]
-    above = ends.assign(value=(ends["value"] - ends["trivial"]) * (-1 if metric == "loss" else 1))
-    lows = above.groupby(["data", "variant"])["value"].agg(lambda own: mean_interval(own).low)
-    # without an interval, of one seed each, nothing says that none has learned
-    level = {data for data, own in lows.groupby("data") if own.notna().any() and own.max() <= 0}
-    data = [*dict.fromkeys(rows["data"])]
-    return [name for name in data if name not in level] or data
-
-
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
     """The rows of the runs over η and s (chen2023, Table 9) at their last epoch, these two as columns of numbers."""
     rows = _scores(frame, metric)
     found = rows["variant"].str.extract(r"s=(?P<s>\d+) η=(?P<eta>[\d.]+)").astype(float)
     return rows.assign(s=found["s"].astype("Int64"), eta=found["eta"]).dropna(subset=["s", "eta"])
-
-
-def embedded_grid_figure(frame: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """The final test score of Primal in all layers against η, a line for each s, a panel per data set; one seed each.
-
-    No interval: one over test examples would leave out how much seeds differ.
-
-    Args:
-        frame: the result of `workbench.studies.records.embedded_record`.
-        metric: of its test rows, as in `embedded_scores_figure`.
-
-    Raises:
-        InputError: no runs over η and s in the frame.
-    """
-    words, factor, _ = axis_of(metric)
-    rows = embedded_grid(frame, metric)
-    if rows.empty:
-        raise InputError("the frame has no runs over η and s; give the record of a time series")
-    rows = rows.assign(value=rows["value"] * factor, rank_s=[f"s = {rank}" for rank in rows["s"]])
-    rows = rows.drop(columns=["attention", "variant"])
-    plot = Plot(rows, "eta", "rank_s", "data").metric(metric)
-    title = words[0].upper() + words[1:]
-    plot = plot.scale(x_title="Weight η of the KSVD term", y_title=title, y_log=False, y_free=True)
-    return plot.add(Line("mean", words="1 seed, no interval")).figure(
-        "page", columns=min(rows["data"].nunique(), 3), labels="key"
-    )
 
 
 def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -219,18 +121,6 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows[
         rows["epoch"] == rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
     ]
-
-
-def _curves(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Test rows of a metric after every epoch, of what `embedded_curves_figure` draws, with the trivial predictor's."""
-    rows = frame[(frame["split"] == "test") & (frame["metric"] == metric) & frame["variant"].isin([*NAMES])]
-    many = rows.groupby("variant")["seed"].transform("nunique") > 1
-    rows = rows[many | (rows["variant"] == "softmax-shuffled")]
-    if rows.empty:
-        raise InputError(f"the frame has no curves of {metric}; give the result of embedded_record()")
-    scores = _scores(frame, metric)
-    levels = scores[scores["variant"] == MAJORITY].set_index("data")["value"]
-    return rows.assign(trivial=rows["data"].map(levels))
 
 
 def axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:

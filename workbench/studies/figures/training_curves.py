@@ -16,7 +16,6 @@ from workbench.figures.variants import in_order, look_of
 # metric of a training record → what its axis says, factor, logarithmic
 _AXES = {
     "accuracy": ("accuracy (%)", 100, False),
-    "error": ("error (%)", 100, True),  # 1 - accuracy, which shows the end of training
     "loss": ("loss (nats)", 1, True),
     "perplexity": ("perplexity", 1, True),
     "projection_error": ("J, mean over layers", 1, True),
@@ -43,43 +42,6 @@ _PRINTED = {
     "cross_entropy": ("loss of a token", "{:.2f} ({:.2f}) nats"),
 }
 _SCALED = ["value", "low", "high", "reference", "floor", "null_low", "null_high"]
-
-
-def training_curves_figure(
-    frame: pd.DataFrame,
-    metrics: Sequence[str] = ("accuracy", "loss"),
-    split: str = "test",
-    names: Mapping[str, str] | None = None,
-) -> go.Figure:
-    """A panel per metric against the epoch: median over seeds of each variant, and a band from least to largest.
-
-    Losses, perplexities, errors and norms that span more than a decade are on logarithmic axes. Variants look as in
-    `variants.LOOKS`.
-
-    Args:
-        frame: rows of `training_record` with one model per variant of attention.
-        metrics: of the record, one panel each; "error" is 1 - accuracy.
-        split: "test" or "train".
-        names: what the key says of an attention in the place of its own words.
-
-    Raises:
-        InputError: no such rows, or two models with the same attention.
-        UnknownName: a metric that has no axis here, or a variant without a look.
-    """
-    errors = frame[frame["metric"] == "accuracy"]
-    axes = {metric: _axis(metric) for metric in metrics}
-    frame = pd.concat([frame, errors.assign(value=1 - errors["value"], metric="error")])
-    rows = frame[(frame["split"] == split) & frame["metric"].isin(metrics) & frame["value"].notna()]
-    _one_model_each(rows, f"the frame has no {split} {' or '.join(metrics)}")
-    parts, titles, logs = [], {}, {}
-    for metric, (words, factor, log) in axes.items():
-        own = rows[rows["metric"] == metric].assign(value=lambda part, factor=factor: part["value"] * factor)
-        titles[metric] = _title(split, words)
-        logs[metric] = log and own["value"].max() > 10 * own["value"].min()
-        parts.append(own)
-    plot = Plot(pd.concat(parts), x="epoch", color="attention", names=names or {}).metric(*metrics)
-    plot = plot.scale(y_title=titles, y_log=logs).add(Band(quantiles=(0, 100), alpha=0.13), Line("median"))
-    return plot.figure("page", columns=2)
 
 
 def variant_curves_figure(
