@@ -190,7 +190,11 @@ def _imports(tree: ast.Module, body: str) -> list[str]:
             needed = [alias for alias in node.names if re.search(rf"\b{alias.asname or alias.name}\b", body)]
             if needed:
                 node.names = needed
-                found.append(ast.unparse(node))
+                line = ast.unparse(node)
+                if len(line) > WIDTH:
+                    head, _, names = line.partition(" import ")
+                    line = f"{head} import (\n{_wrapped(names.split(', '), '    ')}\n)"
+                found.append(line)
     return found
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import pandas as pd
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from workbench.captures.capturing import Capture
 from workbench.captures.records import SITE_AXES, SITES, LayerRecord
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 
 
-def compare(a: Capture, b: Capture, tolerance: float = 1e-5) -> pd.DataFrame:
+@checked
+def compare(a: Capture, b: Capture, tolerance: Annotated[float, Ge(0)] = 1e-5) -> pd.DataFrame:
     """One row per layer and site that both captures hold: layer, path, site, relative_difference, within.
 
     relative_difference is max |a − b| / max |a|, dimensionless; infinite where a value is not finite in only
@@ -23,13 +27,6 @@ def compare(a: Capture, b: Capture, tolerance: float = 1e-5) -> pd.DataFrame:
     Raises InputError for what is no capture, and where the captures hold different layers, or tensors of
     different shapes (which layer, site and axis).
     """
-    for capture in (a, b):
-        if not isinstance(capture, Capture):
-            raise InputError(
-                f"captures are compared, not {type(capture).__name__}; Capture.load reads one from a file"
-            )
-    if not (isinstance(tolerance, (int, float)) and tolerance >= 0):
-        raise InputError(f"tolerance must be a number that is not negative, got {tolerance!r}")
     numbers = [record.index for record in a]
     others = [record.index for record in b]
     if numbers != others:

@@ -45,7 +45,7 @@ def write_capture(path: str | Path, capture: Capture) -> Path:
 
 def read_capture(path: str | Path) -> dict[str, Any]:
     """The fields of the ``Capture`` in a file of ours, or in anyone's file of q, k, v; see `read_qkv`."""
-    source = Path(path)
+    source = Path(path).expanduser()
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
         known = other_tools_layers(source, tensors) or (*layers_of(source, tensors), [])
@@ -228,7 +228,7 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[s
     Raises MissingResource naming the path where the folder cannot be written or is full, InputError for an
     ending other than .safetensors and .npz, and for bfloat16 in ``.npz``, which has no such type.
     """
-    target = Path(path)
+    target = Path(path).expanduser()
     suffix = _suffix(target)
     text = json.dumps(metadata, ensure_ascii=False)
     if suffix == ".npz":

@@ -18,7 +18,7 @@ def atomic_write(path: str | os.PathLike[str], write: bytes | Callable[[IO[bytes
 
     Makes its folder. Raises `MissingResource` naming the file where its folder is read-only, or the disk full.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     put = (lambda handle: handle.write(write)) if isinstance(write, bytes) else write
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
     Creates nothing. A folder that does not exist yet is judged by its nearest existing parent.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     folder = next(parent for parent in (path.absolute().parent, *path.absolute().parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         reason = "may not be written to" if folder.is_dir() else "is no folder"

@@ -16,10 +16,13 @@ import inspect
 import json
 import math
 import operator
+import os
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from annotated_types import Ge, Gt, Le, Predicate
@@ -31,6 +34,17 @@ Options = TypeVar("Options")
 Numbers = None | int | str | Sequence[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
 _MOST = 100_000  # in a range of layers or heads; more would only fill the memory
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: "none",
+    os.PathLike: "a path",
+    Path: "a path",
+    Callable: "a function",
+}
+"""Types and their values in words."""
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -133,6 +147,8 @@ def accept(kind: Any, value: Any) -> Any:
     """Convert a value to an annotated type. Raises `ValueError` naming the accepted values."""
     from pydantic import ValidationError
 
+    if isinstance(value, Real) and not isinstance(value, int | float):  # of numpy
+        value = int(value) if isinstance(value, Integral) else float(value)
     try:
         return _validator(kind)(value)
     except ValidationError:
@@ -141,7 +157,7 @@ def accept(kind: Any, value: Any) -> Any:
 
 def accepted(kind: Any) -> str:
     """Describe the values that an annotated type takes: "'head_dim', 'all' or a whole number from 1 up"."""
-    parts = list(_alternatives(kind))
+    parts = list(dict.fromkeys(_alternatives(kind)))
     named = [part for part in parts if part != "none"]
     if len(named) < len(parts):
         return ", ".join([*named, "or none"])
@@ -159,11 +175,12 @@ def _alternatives(kind: Any, limits: tuple[Any, ...] = ()) -> Iterator[str]:
             yield from _alternatives(part)
     elif origin is Literal:
         yield from map(repr, get_args(kind))
-    elif isinstance(origin, type) and issubclass(origin, (Mapping, Sequence)):
+    elif origin in WORDS or kind in WORDS:
+        yield WORDS.get(origin) or WORDS[kind] + _range(limits)
+    elif isinstance(origin, type) and issubclass(origin, (Mapping, Iterable)):
         yield "a table" if issubclass(origin, Mapping) else "a list"
     else:
-        words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
-        yield words.get(kind, "text") + _range(limits)
+        yield "text"
 
 
 def _range(limits: tuple[Any, ...]) -> str:
@@ -229,11 +246,11 @@ def parse_numbers(kind: str, request: Numbers, total: int | None = None) -> tupl
                 raise InputError(f"{kind}s {request!r}: no model has {last - first + 1:,} {kind}s")
             numbers += range(first, last + 1)
     else:
-        items = [request] if isinstance(request, int) else list(request)
+        items = request if isinstance(request, Iterable) else [request]
         for number in items:
-            if isinstance(number, bool) or not hasattr(number, "__index__"):
-                raise InputError(f"{kind}s must be whole numbers, got {number!r}")
-        numbers = [int(number) for number in items]
+            if isinstance(number, bool) or not hasattr(number, "__index__") or number != int(number):
+                raise InputError(f'{kind}s must be whole numbers, or text such as "0,3-5"; got {number!r}')
+            numbers.append(int(number))
     if not numbers:
         raise InputError(f"{kind}s is empty: name at least one, or None for all")
     if total is not None:

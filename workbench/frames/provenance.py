@@ -467,7 +467,7 @@ def read_provenance(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: no such file, another kind of file, or a file without provenance.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"no file at {path}; give a figure's NAME.json, or its PNG, SVG, PDF or HTML")
     suffix = path.suffix.lower()

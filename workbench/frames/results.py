@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from workbench._version import __version__
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_format
 from workbench.core.options import conforming, parsed
@@ -197,13 +198,14 @@ def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [runs] if isinstance(runs, dict) else list(runs)
 
 
+@checked
 def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
     """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
 
     Parquet keeps the schema version and the run's provenance in its metadata. Raises `InputError` for another
     suffix and `MissingResource` where the file cannot be written.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     writers: dict[str, Callable[[IO[bytes]], object]] = {
         ".parquet": lambda handle: _write_parquet(frame, handle),
         ".csv": lambda handle: handle.write(csv_bytes(frame)),
@@ -216,7 +218,7 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` unless the name has the suffix of a result format."""
-    path = Path(path)
+    path = Path(path).expanduser()
     if path.suffix not in SUFFIXES:
         raise InputError(
             f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
@@ -256,6 +258,7 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
     )
 
 
+@checked
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a frame of `write_frame` from Parquet (with its provenance), CSV or JSON.
 
@@ -263,30 +266,48 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
 
     Raises `InputError` where the file is missing, of another kind, or of another schema.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"no result file at {path}")
     if path.suffix in (".csv", ".json"):
         return _read_text(path)
     if path.suffix != ".parquet":
         raise InputError(f"cannot read {path.name!r}; results are read from .parquet, .csv or .json")
+    return read_parquet([path])
+
+
+def read_parquet(paths: Sequence[Path]) -> pd.DataFrame:
+    """Read Parquet files of `write_frame` with the same columns as one frame, with the provenance of all.
+
+    Raises `InputError` where one is not whole, or of another schema.
+    """
     import pyarrow
     import pyarrow.parquet
 
+    tables, runs, path = [], [], paths[0]
     try:
-        table = pyarrow.parquet.read_table(path, page_checksum_verification=True)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a whole Parquet file: {error}") from error
-    metadata = table.schema.metadata or {}
-    try:
-        schema = int(metadata.get(b"workbench_schema", SCHEMA_VERSION))
-        runs = conforming(list[dict[str, Any]], parsed(metadata.get(b"workbench_provenance", b"[]")))
-        frame = table.to_pandas()
+        for path in paths:
+            with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+                table = file.read(use_threads=False)  # threads take longer to start than a small file to read
+            metadata = table.schema.metadata or {}
+            check_format(
+                path,
+                "result schema",
+                int(metadata.get(b"workbench_schema", SCHEMA_VERSION)),
+                SCHEMA_VERSION,
+            )
+            runs.append(parsed(metadata.get(b"workbench_provenance", b"[]")))
+            tables.append(table)
+        frame = pyarrow.concat_tables(tables, promote_options="default").to_pandas()
+        runs = [run for each in conforming(list[list[dict[str, Any]]], runs) for run in each]
         if "metric" in frame:  # rows of single tokens or pairs have columns of their own
             frame = conform(frame)
+    except InputError:
+        raise
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a whole Parquet file: {error}") from error
     except Exception as error:  # pandas believes what the metadata says of the columns
         raise InputError(f"{path} holds no result: {error}") from error
-    check_format(path, "result schema", schema, SCHEMA_VERSION)
     frame.attrs["provenance"] = shared(runs)
     return frame
 
@@ -303,9 +324,10 @@ def _read_text(path: Path) -> pd.DataFrame:
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
             frame = without_apostrophes(frame)
-        if "metric" not in frame or "value" not in frame:
+        if missing := [name for name in COLUMNS if name not in frame]:
             raise ValueError(
-                "it has no columns 'metric' and 'value'; rows of tokens or pairs are read from .parquet"
+                f"it has no column {', '.join(missing)}; give a file of write_frame (rows of tokens or pairs are read "
+                "from .parquet)"
             )
         return conform(frame)
     except (ValueError, TypeError, OverflowError) as error:

@@ -104,7 +104,7 @@ def read_checkpoint(path: str | Path, *, ours: bool = False) -> tuple[dict[str, 
     """
     from safetensors import SafetensorError, safe_open
 
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -96,7 +96,7 @@ def read_torch_file(path: str | Path) -> Any:
     weights. Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
     executed.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     require_file(path)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):

@@ -7,13 +7,15 @@ import math
 import re
 from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
+from annotated_types import Ge
 
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
+from workbench.core.arguments import checked
 from workbench.core.errors import WorkbenchError
 from workbench.core.intervals import (
     Finding,
@@ -24,6 +26,7 @@ from workbench.core.intervals import (
     sign_p,
     smallest_detectable,
 )
+from workbench.core.options import NullSamples
 from workbench.data.batches import DEFAULT_N, PREPROCESSING, NoImages
 from workbench.data.pools import open_pool
 from workbench.frames.metrics import METRICS
@@ -36,7 +39,7 @@ from workbench.papers.verdicts import COLUMNS, NullBand
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.loop import keeping_the_model
 from workbench.runs.many import analyze_many
-from workbench.runs.settings import Device, DType, Preprocessing
+from workbench.runs.settings import BatchSize, Device, DType, Preprocessing, Seed
 
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
@@ -68,20 +71,21 @@ class _Run(NamedTuple):
 
 
 @keeping_the_model()
+@checked
 def claims(
     paper: str | None = None,
     model: str = "bundled:digits-vit",
     inputs: str = "bundled:digits",
     *,
-    n: int = DEFAULT_N,
-    seed: int = 0,
+    n: Annotated[int, Ge(2)] = DEFAULT_N,
+    seed: Seed = 0,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing | None = None,
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
-    null_samples: int = 20,
-    untrained: int = UNTRAINED,
+    null_samples: NullSamples = 20,
+    untrained: Annotated[int, Ge(0)] = UNTRAINED,
     progress: bool = False,
     cache: bool | None = None,
 ) -> pd.DataFrame:

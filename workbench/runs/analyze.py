@@ -14,6 +14,7 @@ import pandas as pd
 from workbench.analyses.null_values import SOURCES
 from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check_request, find_analysis
 from workbench.captures import Capture
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.progress import bar_of_fraction
@@ -29,23 +30,34 @@ from workbench.runs.loop import (
     file_source,
     weights_source,
 )
-from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
+from workbench.runs.settings import (
+    AnyInputs,
+    AnyModel,
+    BatchSize,
+    Count,
+    Device,
+    DType,
+    Preprocessing,
+    RunSettings,
+    Seed,
+)
 
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 
 
+@checked
 def analyze(
     analysis: str,
     model: AnyModel | None = None,
     inputs: AnyInputs | None = None,
     *,
     n: Count | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing = "model",
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
     name: str | None = None,

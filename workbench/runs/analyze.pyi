@@ -10,7 +10,9 @@ from workbench.captures import Capture
 from workbench.core.options import Numbers
 from workbench.frames.measurement import Accumulator
 from workbench.runs.loop import Source, capture_inputs
-from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
+from workbench.runs.settings import (
+    AnyInputs, AnyModel, BatchSize, Count, Device, DType, Preprocessing, RunSettings, Seed,
+)
 from typing import Literal, Unpack, overload
 from workbench.runs import options
 
@@ -18,8 +20,8 @@ __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_fra
 @overload
 def analyze(
     analysis: Literal["gram-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.GramSpectrum],
@@ -27,8 +29,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMap],
@@ -36,8 +38,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMapPair],
@@ -45,8 +47,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["attention-patterns"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionPatterns],
@@ -54,8 +56,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttention],
@@ -63,8 +65,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttentionToken],
@@ -72,8 +74,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["token-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
@@ -81,8 +83,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["value-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
@@ -90,8 +92,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["eigenvector-test"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.EigenvectorTest],
@@ -99,8 +101,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["projection-error"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ProjectionError],
@@ -108,8 +110,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Membership],
@@ -117,8 +119,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.MembershipToken],
@@ -126,8 +128,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["coding-rate"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.CodingRate],
@@ -135,8 +137,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Subspaces],
@@ -144,8 +146,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.SubspacesPair],
@@ -153,8 +155,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogits],
@@ -162,8 +164,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogitsPair],
@@ -171,8 +173,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["attention-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
@@ -180,8 +182,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["softmax-sensitivity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
@@ -189,8 +191,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["robust-components"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.RobustComponents],
@@ -198,8 +200,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["filter-kernels"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.FilterKernels],
@@ -207,8 +209,8 @@ def analyze(
 @overload
 def analyze(
     analysis: Literal["snr"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: int = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: int = 8,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Snr],
@@ -216,8 +218,8 @@ def analyze(
 @overload
 def analyze(
     analysis: str, model: AnyModel | None = None, inputs: AnyInputs | None = None, *, n: Count | None = None,
-    seed: int = 0, layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
-    preprocessing: Preprocessing = "model", batch_size: int = 8, device: Device | None = None,
+    seed: Seed = 0, layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Per | None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None,

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from workbench.analyses.layer import Layer, NotApplicable, visible_keys, with_float64
@@ -32,13 +33,24 @@ from workbench.captures import (
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.captures.capturing import is_plain, module_of
 from workbench.captures.generation import capture_generation, steps_of
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.sources import are_inputs
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
-from workbench.runs.settings import AnyInputs, AnyModel, Count, Device, DType, Preprocessing, RunSettings
+from workbench.runs.settings import (
+    AnyInputs,
+    AnyModel,
+    BatchSize,
+    Count,
+    Device,
+    DType,
+    Preprocessing,
+    RunSettings,
+    Seed,
+)
 from workbench.runs.unfinished import LayerResult, Unfinished
 
 Progress = Callable[[float], None]
@@ -573,20 +585,21 @@ def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) ->
     return replace(tokens, mask=seen.expand(batch, keys))
 
 
+@checked
 def capture_inputs(
     model: AnyModel,
     inputs: AnyInputs,
     *,
     n: Count | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     layers: Numbers = None,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing = "model",
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
     sites: Sequence[str] = ("q", "k", "v"),
-    generate: int | None = None,
+    generate: Annotated[int, Ge(1)] | None = None,
 ) -> Capture:
     """Capture all inputs, a batch at a time, as one capture (what ``workbench capture`` writes).
 

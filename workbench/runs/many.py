@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.analyses.registry import Per
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.options import Numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load
 from workbench.runs.analyze import run_analysis
-from workbench.runs.settings import Count, Device, DType, Preprocessing, RunSettings
+from workbench.runs.settings import BatchSize, Count, Device, DType, Preprocessing, RunSettings, Seed
 from workbench.runs.sweep.reading import SWEEP, sweep_frame, sweep_inputs
 
 if TYPE_CHECKING:
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
 Pairs = Iterable[tuple[Any, Any]]
 
 
+@checked
 def analyze_many(
     analysis: str,
     runs: Pairs,
     *,
     n: Count | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing = "model",
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
     name: str | None = None,
@@ -117,18 +119,19 @@ def example(
     raise MissingResource("; ".join(reasons) or "no model to look at; give at least one (model, inputs) pair")
 
 
+@checked
 def analyze_grid(
     analysis: str,
     runs: Pairs,
     grid: Mapping[str, Sequence[Any]],
     *,
     n: Count | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing = "model",
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
     name: str | None = None,

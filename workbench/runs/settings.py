@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge
+from annotated_types import Ge, Le, Predicate
 
+from workbench.core.arguments import check_argument
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, options_of, parse_numbers
+from workbench.core.options import Accepted, Numbers, options_of, parse_numbers
 from workbench.models.loading import DEVICE
 
 if TYPE_CHECKING:
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
     AnyInputs: TypeAlias = str | Inputs | Tensor | Mapping[str, Any] | Sequence[Any]
     Device: TypeAlias = str | torch.device
     DType: TypeAlias = str | torch.dtype
-else:
-    AnyModel = AnyInputs = Device = DType = Any  # torch takes seconds to import
+else:  # torch takes seconds to import
+    AnyModel = AnyInputs = Any
 
-Count: TypeAlias = int | Literal["all"]
+    def _named_or(kind: str, words: str) -> Any:
+        """Text, or an object of torch's class."""
+        takes = Predicate(lambda value: isinstance(value, str) or type(value).__name__ == kind)
+        return Annotated[Any, takes, Accepted(words)]
+
+    Device = _named_or("device", "a device, as 'cpu' or 'cuda:1'")
+    DType = _named_or("dtype", "a type of numbers, as 'float32'")
+
+Count: TypeAlias = Annotated[int, Ge(1)] | Literal["all"]
+Seed: TypeAlias = Annotated[int, Ge(0), Le(2**32 - 1)]
+BatchSize: TypeAlias = Annotated[int, Ge(1)]
 Preprocessing: TypeAlias = Literal["model", "saritas2025"]
 
 
@@ -60,7 +71,7 @@ class RunSettings:
         Typed("N|all"),
         "How many inputs, or all. [default: 25, or all where there are fewer]",
     ] = None
-    seed: Annotated[int, Ge(0), Typed("NUMBER"), "Random seed; also chooses the inputs."] = 0
+    seed: Annotated[Seed, Typed("NUMBER"), "Random seed; also chooses the inputs."] = 0
     layers: Annotated[Numbers, Typed("LIST"), "Layers, from 0: 0,3-5 or -1. [default: all]"] = None
     heads: Annotated[Numbers, Typed("LIST"), "Heads, from 0: 0,2. [default: all]"] = None
     checkpoint: Annotated[
@@ -72,7 +83,7 @@ class RunSettings:
         Preprocessing, "The model's own preprocessing of images, or that of saritas2025 for every model."
     ] = "model"
     batch_size: Annotated[
-        int, Ge(1), Typed("NUMBER"), "Inputs per forward pass; does not change the numbers."
+        BatchSize, Typed("NUMBER"), "Inputs per forward pass; does not change the numbers."
     ] = 8
     device: Annotated[
         Device | None,
@@ -89,13 +100,15 @@ class RunSettings:
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads"):
+        for name, setting in SETTINGS.items():
             value = getattr(self, name)
-            numbers = parse_numbers(name.removesuffix("s"), value)
-            if numbers is not None and not isinstance(value, str):
-                object.__setattr__(self, name, ",".join(map(str, numbers)))
-        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
-            raise InputError(f"batch_size must be a whole number from 1 up; got {self.batch_size!r}")
+            if name in ("layers", "heads"):
+                numbers = parse_numbers(name.removesuffix("s"), value)
+                if numbers is not None and not isinstance(value, str):
+                    value = ",".join(map(str, numbers))
+            elif name not in ("model", "inputs"):
+                value = check_argument(name, setting.kind, value)
+            object.__setattr__(self, name, value)
         if self.model is not None and not isinstance(self.model, str):
             for name in ("checkpoint", "device", "dtype"):
                 if getattr(self, name) is not None:

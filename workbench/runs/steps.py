@@ -10,13 +10,15 @@ from torch import nn
 
 from workbench.analyses.registry import find_analysis
 from workbench.captures import Capture, capture_steps
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers
+from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.results import STEP, conform, join_frames
 from workbench.runs.analyze import run_analysis
-from workbench.runs.settings import RunSettings
+from workbench.runs.settings import RunSettings, Seed
 
 
+@checked
 def analyze_steps(
     analysis: str,
     model: nn.Module,
@@ -25,7 +27,7 @@ def analyze_steps(
     steps: Numbers = None,
     layers: Numbers = None,
     heads: Numbers = None,
-    seed: int = 0,
+    seed: Seed = 0,
     **options: Any,
 ) -> pd.DataFrame:
     """Call ``run``, and analyse ``model`` each time it runs meanwhile: a tidy frame with the column ``step``.
@@ -40,10 +42,11 @@ def analyze_steps(
     entry, chosen = find_analysis(analysis, options, None)
     if not entry.sites or entry.perturb is not None:
         raise InputError(f"{analysis} reads weights or perturbs inputs, which have no steps; use analyze")
+    parse_numbers("layer", layers)
+    settings = RunSettings(heads=heads, seed=seed)
     frames: list[pd.DataFrame] = []
 
     def measure(step: int, captured: Capture) -> None:
-        settings = RunSettings(heads=heads, seed=seed)
         frame = run_analysis(analysis, settings, options, qkv=captured)
         named = conform(frame.assign(**{STEP: step}))
         named.attrs = frame.attrs

@@ -22,15 +22,16 @@ from workbench.apps.cli.shared_options import (
     ANALYSIS,
     PAPER,
     SITES,
+    Finite,
     Settings,
     batch_size_option,
     checkpoint_option,
-    count_option,
     device_option,
     dtype_option,
     inputs_option,
     json_option,
     model_option,
+    number_option,
     out_file,
     read_settings,
     run_settings,
@@ -238,7 +239,7 @@ def _layers_with(captured: Any, site: str) -> list[int]:
 @click.command()
 @click.argument("first", type=click.Path(dir_okay=False))
 @click.argument("second", type=click.Path(dir_okay=False))
-@click.option("--tolerance", default=1e-5, show_default=True, type=click.FloatRange(min=0),
+@click.option("--tolerance", default=1e-5, show_default=True, type=Finite(min=0),
               metavar="NUMBER", help="The largest relative difference that counts as none.")  # fmt: skip
 @out_file("Also write the table: .csv.")
 @json_option
@@ -287,7 +288,7 @@ why_option = click.option(
 @paper_option
 @model_option("The model to measure on. [default: bundled:digits-vit]")
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
-@count_option
+@number_option("-n", "How many inputs. [default: 25]", least=2)
 @seed_option
 @checkpoint_option
 @batch_size_option

@@ -16,6 +16,7 @@ from workbench.apps.cli.shared_options import (
     MODEL,
     NOTEBOOK,
     WIDTH,
+    Finite,
     analysis_option,
     checkpoint_option,
     device_option,
@@ -219,7 +220,7 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
 @device_option
 @click.option(
     "--max-size",
-    type=click.FloatRange(0.1),
+    type=Finite(0.1),
     metavar="MB",
     help="With --save: layers that do not fit are left out, evenly. [default: 8]",
 )

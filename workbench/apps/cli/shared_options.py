@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from click.shell_completion import CompletionItem
 
 from workbench.core.errors import InputError, UnknownName
@@ -113,6 +114,17 @@ class _Count(click.ParamType):
         if not str(value).isdecimal() or int(value) < 1:
             self.fail(f"{value!r} is neither a whole number from 1 up nor the word all.", param, ctx)
         return int(value)
+
+
+class Finite(click.FloatRange):
+    """A number that is neither NaN nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number, such as 0.5.", param, ctx)
+        return number
 
 
 class _Setting(click.ParamType):
@@ -228,7 +240,10 @@ def setting_option(
     if get_origin(kind) is Literal:
         attributes["type"] = click.Choice(get_args(kind))
     elif kind is int:
-        attributes["type"] = click.IntRange(min=next(mark.ge for mark in marks if isinstance(mark, Ge)))
+        attributes["type"] = click.IntRange(
+            next(mark.ge for mark in marks if isinstance(mark, Ge)),
+            next((mark.le for mark in marks if isinstance(mark, Le)), None),
+        )
     flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
     return click.option(*_SHORT.get(name, ()), flag, **attributes)
 

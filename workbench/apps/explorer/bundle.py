@@ -377,7 +377,7 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
     """
     name = "the bundle" if isinstance(source, bytes) else str(source)
     try:
-        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        content = source if isinstance(source, bytes) else Path(source).expanduser().read_bytes()
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror or error})") from error
     said = _said(content, name)

@@ -128,7 +128,7 @@ def save_page(
     own, and which layers are left out for its size. Raises `InputError` where not even one layer fits, or the
     ending is not .html, and `MissingResource` where the file cannot be written.
     """
-    target = Path(path)
+    target = Path(path).expanduser()
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a page is saved as .html; got {target.name!r}")
     check_writable(target)

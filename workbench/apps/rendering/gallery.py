@@ -67,7 +67,7 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
     """
     import jinja2
 
-    folder = Path(out)
+    folder = Path(out).expanduser()
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("workbench.apps", "templates"),
         autoescape=True,

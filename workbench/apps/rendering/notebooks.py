@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
-from workbench.core.options import conforming, parsed, read_typed
+from workbench.core.options import conforming, literal, parsed, read_typed
 
 PRESETS = ("quick", "default", "paper")
 ANY = frozenset({"any"})
@@ -118,7 +118,7 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
     Raises:
         InputError: no such file, no notebook, or a parameters cell that is more than plain assignments.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         content = conforming(_Stored, parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
@@ -275,7 +275,7 @@ def find_notebooks(
         if text in bundled:
             path = bundled[text]
         elif Path(text).suffix == ".ipynb" or os.sep in text:
-            path = Path(text)
+            path = Path(text).expanduser()
             if not path.is_file() and path.name == text and path.stem in bundled:
                 path = bundled[path.stem]
         else:
@@ -330,7 +330,7 @@ def read_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InputError: no such file, or something else in it.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -375,6 +375,8 @@ def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str
     """Parse texts typed at a command line for the parameters of these notebooks (all for None).
 
     A parameter of several notebooks is parsed so that all accept it; unknown ones are left for the check to refuse.
+
+    Raises `InputError` for true or false where a parameter takes text.
     """
     pairs = [*pairs]
     notebooks = find_notebooks(names) if pairs else []
@@ -382,7 +384,13 @@ def read_typed_parameters(names: Iterable[str] | None, pairs: Iterable[tuple[str
         key: [notebook.parameters[key] for notebook in notebooks if key in notebook.parameters]
         for key, _ in pairs
     }
-    return {
-        key: read_typed(text, lambda value, key=key: all(it.accepts(value) for it in having[key]))
-        for key, text in pairs
-    }
+    parameters = {}
+    for key, text in pairs:
+        value = read_typed(text, lambda value, key=key: all(it.accepts(value) for it in having[key]))
+        if value == text and isinstance(literal(text), bool) and having[key]:
+            raise InputError(
+                f"-p {key} {text}: {key} takes text, or none where it may be left out, and no true or false; write "
+                f"-r {key} {text} for the text itself"
+            )
+        parameters[key] = value
+    return parameters

@@ -70,7 +70,7 @@ def reproduce(
             gone or takes other parameters now.
         UnknownName: a bundled notebook that this version does not have.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(os.path.abspath(os.path.expanduser(path)))
     first = read_provenance(path)
     run = first.get("notebook")
     if not run:
@@ -79,10 +79,12 @@ def reproduce(
             "notebook to run again; render the notebook with: workbench render NOTEBOOK.ipynb"
         )
     target = _notebook_to_run(run, trust, path.parent)
-    if out is not None and os.path.realpath(out) == os.path.dirname(os.path.realpath(path)):
+    if out is not None and os.path.realpath(os.path.expanduser(out)) == os.path.dirname(
+        os.path.realpath(path)
+    ):
         raise InputError(f"{out} holds the figure itself; give another folder, so that both can be compared")
     with tempfile.TemporaryDirectory(prefix="workbench-reproduce-") as scratch:
-        folder = Path(os.path.abspath(out if out is not None else scratch))
+        folder = Path(os.path.abspath(os.path.expanduser(out) if out is not None else scratch))
         with chdir(_working_folder(path.parent, run.get("folder")) if trust else Path.cwd()):
             report = render(
                 [target],

@@ -140,7 +140,9 @@ def render(
         for notebook in notebooks:
             if "device" in notebook.parameters and "device" not in (parameters or {}):
                 values[notebook.name]["device"] = device
-    folder = Path(os.path.realpath(out))  # also for a link to itself, where resolve() fails
+    folder = Path(
+        os.path.realpath(os.path.expanduser(out))
+    )  # also for a link to itself, where resolve() fails
     require("rendering notebooks", "papermill", "ipykernel")
     _check_folder(folder)
     with locked(folder, "render"):

@@ -112,7 +112,7 @@ def save_figure(
     check_arguments(
         parameters=parameters, out=out, height=height, font=font, formats=formats, records=records
     )
-    folder = Path(out if out is not None else os.environ.get(OUT) or "figures")
+    folder = Path(out if out is not None else os.environ.get(OUT) or "figures").expanduser()
     _check_figure(fig, name)
     data = _points(fig) if data is None else _with_index(data)
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption

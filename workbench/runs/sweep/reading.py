@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.options import parse_numbers
@@ -30,6 +31,7 @@ SWEEP = "sweep:"
 """Prefix of inputs that are read from a sweep."""
 
 
+@checked
 def read_sweep(
     folder: str | Path,
     analyses: str | Sequence[str] | None = None,

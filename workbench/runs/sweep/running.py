@@ -8,12 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Gt
+
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.core.options import Numbers
 from workbench.core.progress import progress_bars
-from workbench.runs.settings import Count, Device, DType, Preprocessing, RunSettings, model_pairs
+from workbench.runs.settings import (
+    BatchSize,
+    Count,
+    Device,
+    DType,
+    Preprocessing,
+    RunSettings,
+    Seed,
+    model_pairs,
+)
 from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import Plan, Task, make_plan
 from workbench.runs.sweep.pools import Pool, open_pool
@@ -27,6 +39,7 @@ MANIFEST_SECONDS = 5.0
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+@checked
 def sweep(
     models: str | Sequence[str],
     inputs: str | Sequence[str],
@@ -34,20 +47,20 @@ def sweep(
     out: str | Path,
     *,
     n: Count | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
     checkpoint: str | int | None = None,
     preprocessing: Preprocessing = "model",
-    batch_size: int = 8,
+    batch_size: BatchSize = 8,
     device: Device | None = None,
     dtype: DType | None = None,
-    shards: int | None = None,
-    workers: int = 1,
+    shards: Annotated[int, Ge(1)] | None = None,
+    workers: Annotated[int, Ge(1)] = 1,
     backend: str = "loky",
     scheduler: str | None = None,
     restart: bool = False,
-    max_time: float | None = None,
+    max_time: Annotated[float, Gt(0)] | None = None,
     per_input: bool = False,
     progress: bool = False,
 ) -> SweepStatus:
@@ -68,13 +81,6 @@ def sweep(
     sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and run it again)
     or the cluster is not there.
     """
-    for name, value in (("workers", workers), ("shards", shards)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name} must be a whole number from 1 up; got {value!r}")
-    if max_time is not None and (
-        isinstance(max_time, bool) or not isinstance(max_time, int | float) or not max_time > 0
-    ):
-        raise InputError(f"max_time must be a number of seconds above 0; got {max_time!r}")
     listed = [analyses] if isinstance(analyses, str) else analyses
     settings = RunSettings(
         None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype

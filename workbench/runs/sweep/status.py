@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.core.arguments import checked
 from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import Plan, Task
 
@@ -49,6 +50,7 @@ class SweepStatus:
         return f"{words} (running)" if self.running else words
 
 
+@checked
 def sweep_status(folder: str | Path) -> SweepStatus:
     """Return the status of the sweep in a folder, comparing the parts with the manifest.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.options import Numbers
-from workbench.runs.watch.core import EVERY, MAX_COST, Watch, bare, watch
+from workbench.runs.watch.core import Watch, bare, watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,25 +25,13 @@ class WatchCallback:
         *,
         out: str | os.PathLike[str] | None = None,
         submodule: str = "",
-        every: int = EVERY,
-        analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
-        layers: Numbers = None,
-        seed: int = 0,
-        max_cost: float | None = MAX_COST,
-        name: str | None = None,
-        restart: bool = False,
+        **settings: Any,
     ) -> None:
         super().__init__()
-        self.batch, self.out, self.submodule = batch, out, submodule
-        self.settings: dict[str, Any] = {
-            "every": every,
-            "analyses": analyses,
-            "layers": layers,
-            "seed": seed,
-            "max_cost": max_cost,
-            "name": name,
-            "restart": restart,
-        }
+        inspect.signature(watch).bind(
+            None, batch, out=out or "", **settings
+        )  # a wrong name is a TypeError now
+        self.batch, self.out, self.submodule, self.settings = batch, out, submodule, settings
         self.watch: Watch | None = None
 
     def _begin(self, model: Any, folder: str, step: int) -> None:
@@ -59,3 +47,13 @@ class WatchCallback:
     def _finish(self) -> None:
         if self.watch is not None:
             self.watch.finish()
+
+
+def _signature() -> inspect.Signature:
+    """Return the callback's own arguments followed by those of `watch`, for help and editors."""
+    own, named = inspect.signature(WatchCallback.__init__), inspect.signature(watch).parameters
+    listed = [part for part in own.parameters.values() if part.kind is not part.VAR_KEYWORD]
+    return own.replace(parameters=[*listed, *(named[name] for name in [*named][3:])])
+
+
+WatchCallback.__init__.__signature__ = _signature()  # ty: ignore[unresolved-attribute] - Python documents it

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
 from workbench.captures.capturing import is_plain
+from workbench.core.arguments import check_argument, checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
 from workbench.frames.results import conform, provenance_of, shared
 from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
-from workbench.runs.settings import RunSettings
+from workbench.runs.settings import RunSettings, Seed
 from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
 
@@ -47,16 +48,17 @@ GIVE_UP = 3
 """Failures in a row after which an analysis is no longer tried."""
 
 
+@checked
 def watch(
     model: nn.Module | LoadedModel,
     batch: Tensor | Mapping[str, Tensor] | Inputs,
     *,
     out: str | os.PathLike[str],
-    every: int = EVERY,
+    every: Annotated[int, Ge(1)] = EVERY,
     analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     layers: Numbers = None,
-    seed: int = 0,
-    max_cost: float | None = MAX_COST,
+    seed: Seed = 0,
+    max_cost: Annotated[float, Gt(0), Le(1)] | None = MAX_COST,
     name: str | None = None,
     restart: bool = False,
 ) -> Watch:
@@ -89,12 +91,6 @@ def watch(
     Raises `InputError` for a batch or a number that does not fit, a folder of another run, and weights that are spread
     over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis or option.
     """
-    _check_number("every", every, 1)
-    _check_number("seed", seed, 0)
-    if max_cost is not None and (
-        isinstance(max_cost, bool) or not isinstance(max_cost, int | float) or not 0 < max_cost <= 1
-    ):
-        raise InputError(f"max_cost is a share of the time above 0 and up to 1, or None; got {max_cost!r}")
     module = bare(model)
     _check_whole_weights(module)
     chosen = {key: check_request(key, options) for key, options in _options(analyses).items()}
@@ -151,11 +147,8 @@ class Watch:
         nothing. Raises `InputError` for anything but a whole number from 0 up.
         """
         if step is not None:
-            try:
-                step = operator.index(step)  # of a tensor or of numpy, too
-            except TypeError:
-                raise InputError(f"step must be a whole number from 0 up; got {step!r}") from None
-            _check_number("step", step, 0)
+            number = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
+            step = check_argument("step", Annotated[int, Ge(0)], number)
         return self._guarded(step, last=False)
 
     def finish(self) -> bool:
@@ -325,11 +318,6 @@ def _options(analyses: Any) -> dict[str, Mapping[str, Any]]:
     if isinstance(analyses, Mapping):
         return dict(analyses)
     return {name: ANALYSES_WATCHED.get(name, {}) for name in analyses}
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} up; got {value!r}")
 
 
 def _copy(batch: Any) -> Any:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 import pandas as pd
+from annotated_types import Ge
 from typing_extensions import TypedDict
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import conforming, matching
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
-from workbench.frames.results import join_frames, read_frame, write_frame
+from workbench.frames.results import read_parquet, write_frame
 
 FORMAT = 3
 WATCH_FILE = "watch.json"
@@ -86,8 +88,14 @@ class WatchFolder:
                 yield name, step, path
 
 
-def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error") -> pd.DataFrame:
-    """Read what a watch logged of one analysis: one frame of all steps, for figures over training.
+@checked
+def read_watch(
+    folder: str | os.PathLike[str],
+    analysis: str = "projection-error",
+    *,
+    last: Annotated[int, Ge(1)] | None = None,
+) -> pd.DataFrame:
+    """Read the loggings of one analysis as one frame of all steps, or of the ``last`` ones, for figures over training.
 
     The column ``checkpoint`` names each row's step, ``frame.attrs["epochs"]`` maps it to its number (as
     `analyze_many` does with epochs), and ``frame.attrs["notes"]`` lists the notes of the run.
@@ -108,11 +116,15 @@ def read_watch(folder: str | os.PathLike[str], analysis: str = "projection-error
     ]
     if not parts:
         raise InputError(f"{folder} holds no {analysis} yet" + "".join(f"; {note}" for note in notes))
-    joined = join_frames([read_frame(parts[step]) for step in sorted(parts)])
-    steps = {checkpoint_name(step): step for step in sorted(parts)}
-    earlier = [note for run in joined.attrs["provenance"] for note in run.get("notes", ())]
-    joined.attrs |= {"epochs": steps, "notes": [*notes, *dict.fromkeys(earlier)], "absent": {}}
-    return joined
+    steps = sorted(parts)[-(last or 0) :]
+    frame = read_parquet([parts[step] for step in steps])
+    earlier = [note for run in frame.attrs["provenance"] for note in run.get("notes", ())]
+    frame.attrs |= {
+        "epochs": {checkpoint_name(step): step for step in steps},
+        "notes": [*notes, *dict.fromkeys(earlier)],
+        "absent": {},
+    }
+    return frame
 
 
 def _store(folder: str | os.PathLike[str]) -> RunStore:

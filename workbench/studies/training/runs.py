@@ -7,11 +7,15 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
+
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.extras import require
 from workbench.core.options import Numbers
+from workbench.runs.settings import Seed
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.feeding import placed
 from workbench.studies.training.folder import RunFolder, TrainResult, command_line
@@ -25,6 +29,7 @@ from workbench.studies.training.tasks import Task, check_data, find_task, load_t
 from workbench.studies.training.tasks.embedded import embedded_name
 
 
+@checked
 def train(
     task: str,
     out: str | Path,
@@ -33,11 +38,11 @@ def train(
     layers: Numbers = None,
     options: Mapping[str, Any] | None = None,
     boost: bool = False,
-    seed: int = 0,
-    epochs: int | None = None,
+    seed: Seed = 0,
+    epochs: Annotated[int, Ge(1)] | None = None,
     restart: bool = False,
     device: str | None = None,
-    limit: int | None = None,
+    limit: Annotated[int, Ge(1)] | None = None,
     data: str | Path | None = None,
     recipe: Recipe | str | Path | None = None,
     shuffled: bool = False,
@@ -77,8 +82,6 @@ def train(
     """
     find_task(task)
     check_data(task, data)
-    if not 0 <= seed < 2**32:
-        raise InputError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed}")
     require("training", "accelerate")
     data_name = embedded_name(task, data)
     if recipe is None and data_name is not None:

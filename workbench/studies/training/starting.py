@@ -45,4 +45,5 @@ class Start:
 
 def read_start(path: str | Path) -> Start:
     """Read a checkpoint of `workbench study train`; InputError for any other file."""
-    return Start(Path(path), *read_checkpoint(path))
+    path = Path(path).expanduser()
+    return Start(path, *read_checkpoint(path))

@@ -218,7 +218,7 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
     Raises UnknownName for an unknown name or key, InputError for a file that cannot be read or a value of the wrong
     type.
     """
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.suffix != ".toml":
         path = _FOLDER / f"{name}.toml"
         if str(name) not in recipe_names():
