@@ -35,7 +35,7 @@ RANDOM_WEIGHTS = "random"
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
-SUFFIXES = (".parquet", ".csv", ".json", ".tex")
+SUFFIXES = (".parquet", ".feather", ".csv", ".json", ".tex")
 
 
 def random_seed(checkpoint: object) -> int | None:
@@ -200,14 +200,15 @@ def provenance_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 @checked
 def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
-    """Write a result frame as Parquet, CSV, JSON records or a LaTeX table, by the file's suffix.
+    """Write a result frame as Parquet, Feather, CSV, JSON records or a LaTeX table, by the file's suffix.
 
-    Parquet keeps the schema version and the run's provenance in its metadata. Raises `InputError` for another
-    suffix and `MissingResource` where the file cannot be written.
+    Parquet and Feather keep the schema version and the run's provenance in their metadata. Raises `InputError` for
+    another suffix and `MissingResource` where the file cannot be written.
     """
     path = Path(path).expanduser()
     writers: dict[str, Callable[[IO[bytes]], object]] = {
-        ".parquet": lambda handle: _write_parquet(frame, handle),
+        ".parquet": lambda handle: _write_arrow(frame, handle, feather=False),
+        ".feather": lambda handle: _write_arrow(frame, handle, feather=True),
         ".csv": lambda handle: handle.write(csv_bytes(frame)),
         ".json": lambda handle: handle.write(_json_records(frame).encode()),
         ".tex": lambda handle: handle.write(latex_table(frame, _caption(frame), path.stem).encode()),
@@ -242,8 +243,9 @@ def _json_records(frame: pd.DataFrame) -> str:
     return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False, default=str)
 
 
-def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
+def _write_arrow(frame: pd.DataFrame, handle: IO[bytes], feather: bool) -> None:
     import pyarrow
+    import pyarrow.feather
     import pyarrow.parquet
 
     table = pyarrow.Table.from_pandas(frame, preserve_index=False)
@@ -251,18 +253,18 @@ def _write_parquet(frame: pd.DataFrame, handle: IO[bytes]) -> None:
         b"workbench_schema": str(SCHEMA_VERSION).encode(),
         b"workbench_provenance": json.dumps(provenance_of(frame), default=str).encode(),
     }
-    pyarrow.parquet.write_table(
-        table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}),
-        handle,
-        write_page_checksum=True,
-    )
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+    if feather:
+        pyarrow.feather.write_feather(table, handle, compression="lz4")
+    else:
+        pyarrow.parquet.write_table(table, handle, write_page_checksum=True)
 
 
 @checked
 def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a frame of `write_frame` from Parquet (with its provenance), CSV or JSON.
+    """Read a frame of `write_frame` from Parquet or Feather (with its provenance), CSV or JSON.
 
-    Rows of single tokens or pairs are read from Parquet.
+    Rows of single tokens or pairs are read from Parquet or Feather.
 
     Raises `InputError` where the file is missing, of another kind, or of another schema.
     """
@@ -271,24 +273,24 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise InputError(f"no result file at {path}")
     if path.suffix in (".csv", ".json"):
         return _read_text(path)
-    if path.suffix != ".parquet":
-        raise InputError(f"cannot read {path.name!r}; results are read from .parquet, .csv or .json")
-    return read_parquet([path])
+    if path.suffix not in (".parquet", ".feather"):
+        raise InputError(
+            f"cannot read {path.name!r}; results are read from .parquet, .feather, .csv or .json"
+        )
+    return read_frames([path])
 
 
-def read_parquet(paths: Sequence[Path]) -> pd.DataFrame:
-    """Read Parquet files of `write_frame` with the same columns as one frame, with the provenance of all.
+def read_frames(paths: Sequence[Path]) -> pd.DataFrame:
+    """Read Parquet or Feather files of `write_frame` as one frame, with the provenance of all.
 
     Raises `InputError` where one is not whole, or of another schema.
     """
     import pyarrow
-    import pyarrow.parquet
 
     tables, runs, path = [], [], paths[0]
     try:
         for path in paths:
-            with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
-                table = file.read(use_threads=False)  # threads take longer to start than a small file to read
+            table = _read_table(path)
             metadata = table.schema.metadata or {}
             check_format(
                 path,
@@ -298,18 +300,31 @@ def read_parquet(paths: Sequence[Path]) -> pd.DataFrame:
             )
             runs.append(parsed(metadata.get(b"workbench_provenance", b"[]")))
             tables.append(table)
-        frame = pyarrow.concat_tables(tables, promote_options="default").to_pandas()
+        joined = pyarrow.concat_tables(tables, promote_options="default")
+        joined.validate(full=True)  # a Feather file has no checksums
+        frame = joined.to_pandas()
         runs = [run for each in conforming(list[list[dict[str, Any]]], runs) for run in each]
         if "metric" in frame:  # rows of single tokens or pairs have columns of their own
             frame = conform(frame)
     except InputError:
         raise
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a whole Parquet file: {error}") from error
+        raise InputError(f"{path} is not a whole file of its kind: {error}") from error
     except Exception as error:  # pandas believes what the metadata says of the columns
         raise InputError(f"{path} holds no result: {error}") from error
     frame.attrs["provenance"] = shared(runs)
     return frame
+
+
+def _read_table(path: Path) -> Any:
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix == ".feather":
+        with pyarrow.memory_map(str(path)) as mapped:
+            return pyarrow.ipc.open_file(mapped).read_all()
+    with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read()
 
 
 def _read_text(path: Path) -> pd.DataFrame:
@@ -327,7 +342,7 @@ def _read_text(path: Path) -> pd.DataFrame:
         if missing := [name for name in COLUMNS if name not in frame]:
             raise ValueError(
                 f"it has no column {', '.join(missing)}; give a file of write_frame (rows of tokens or pairs are read "
-                "from .parquet)"
+                "from .parquet or .feather)"
             )
         return conform(frame)
     except (ValueError, TypeError, OverflowError) as error:

@@ -43,6 +43,24 @@ def test_rows_are_those_that_analyze_gives(tmp_path):
         assert len(run["inputs"]["sha256"]) == 64
 
 
+def test_the_last_loggings_are_read_without_the_others(tmp_path):
+    watch = workbench.watch(vit(), images(), out=tmp_path, every=1, max_cost=None, analyses=SIMILARITY)
+    for step in range(4):
+        watch.step(step)
+    whole = workbench.read_watch(tmp_path, "token-similarity")
+    for step in (0, 1):
+        (tmp_path / "token-similarity" / f"step-00000000{step}.feather").write_bytes(b"damaged")
+    last = workbench.read_watch(tmp_path, "token-similarity", last=2)
+    assert [*last.attrs["epochs"].values()] == [2, 3]
+    pd.testing.assert_frame_equal(last, whole[len(whole) // 2 :].reset_index(drop=True))
+    assert [run["model"]["checkpoint"] for run in last.attrs["provenance"]] == [
+        "step-000000002",
+        "step-000000003",
+    ]
+    with pytest.raises(InputError, match=r"step-000000000\.feather is not a whole file"):
+        workbench.read_watch(tmp_path, "token-similarity")
+
+
 def test_padding_is_left_out(tmp_path):
     batch = padded_texts()
     changed = {**batch, "input_ids": torch.where(batch["attention_mask"] == 0, 3, batch["input_ids"])}
@@ -132,15 +150,15 @@ def test_a_run_goes_on_in_its_folder(tmp_path):
     first = workbench.watch(vit(), images(), **arguments)
     for step in range(6):
         first.step(step)
-    lost = (tmp_path / "token-similarity" / "step-000000004.parquet").read_bytes()
-    (tmp_path / "token-similarity" / ".step-000000006.parquet.x1").write_bytes(
+    lost = (tmp_path / "token-similarity" / "step-000000004.feather").read_bytes()
+    (tmp_path / "token-similarity" / ".step-000000006.feather.x1").write_bytes(
         lost[:50]
     )  # killed while writing
     again = workbench.watch(vit(), images(), **arguments)
     for step in range(3, 8):  # from a checkpoint at step 3
         again.step(step)
     assert logged(tmp_path) == [0, 2, 3, 4, 6]  # the first call always logs
-    assert (tmp_path / SUPERSEDED / "token-similarity" / "step-000000004.parquet").read_bytes() == lost
+    assert (tmp_path / SUPERSEDED / "token-similarity" / "step-000000004.feather").read_bytes() == lost
     assert notes(tmp_path) == ["the run goes on; 1 files of this step and later ones, to 4, set aside"]
     workbench.watch(vit(), images(), **arguments).step(0)  # from the beginning, perhaps with other weights
     assert logged(tmp_path) == [0]

@@ -1,4 +1,4 @@
-"""The folder of a watch: one Parquet file per analysis and logging, and ``watch.json`` with its settings and notes."""
+"""The folder of a watch: one Feather file per analysis and logging, and ``watch.json`` with its settings and notes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import conforming, matching
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
-from workbench.frames.results import read_parquet, write_frame
+from workbench.frames.results import read_frames, write_frame
 
-FORMAT = 3
+FORMAT = 4
 WATCH_FILE = "watch.json"
 SUPERSEDED = "superseded"
 """Subfolder of loggings that a resumed run made again."""
-_PART = re.compile(r"step-(\d+)\.parquet")
+_PART = re.compile(r"step-(\d+)\.feather")
 
 
 class _Note(TypedDict):
@@ -63,7 +63,7 @@ class WatchFolder:
 
     def write(self, analysis: str, step: int, frame: pd.DataFrame) -> Path:
         """Write the rows of one analysis at one step."""
-        return write_frame(frame, self.store.path / analysis / f"{checkpoint_name(step)}.parquet")
+        return write_frame(frame, self.store.path / analysis / f"{checkpoint_name(step)}.feather")
 
     def set_aside(self, first: int) -> int:
         """Move loggings of a step and later ones, which the run makes again; return their number."""
@@ -117,7 +117,7 @@ def read_watch(
     if not parts:
         raise InputError(f"{folder} holds no {analysis} yet" + "".join(f"; {note}" for note in notes))
     steps = sorted(parts)[-(last or 0) :]
-    frame = read_parquet([parts[step] for step in steps])
+    frame = read_frames([parts[step] for step in steps])
     earlier = [note for run in frame.attrs["provenance"] for note in run.get("notes", ())]
     frame.attrs |= {
         "epochs": {checkpoint_name(step): step for step in steps},
