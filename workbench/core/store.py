@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,7 @@ class RunStore:
 
     def is_locked(self) -> bool:
         """Return whether a run is writing into the folder."""
-        if not (self.path / LOCK).exists():
-            return False
-        try:
-            with self.locked(patience=0):
-                return False
-        except InputError:
-            return True
+        return is_locked(self.path)
 
     def _refuse_unknown(self) -> None:
         unknown = self.path.glob(self.unknown) if self.unknown is not None else ()
@@ -176,6 +171,17 @@ def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator
         lock.release()
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds a folder."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with locked(folder, "run", patience=0):
+            return False
+    except InputError:
+        return True
+
+
 def _unwritable(folder: Path, error: OSError) -> MissingResource:
     return MissingResource(f"cannot write {folder}: {error.strerror or error}; choose another --out")
 
@@ -215,10 +221,14 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], keys: Iter
         if isinstance(there, dict) and isinstance(asked, dict):
             names = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
             there, asked = ({name: table.get(name) for name in names} for table in (there, asked))
-        texts.append(f"{key}: {_short(there)} there, {_short(asked)} asked for")
+        texts.append("{}: {} there, {} asked for".format(key, *_short(there, asked)))
     return texts
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+def _short(*values: Any) -> list[str]:
+    """Write values so that long ones begin shortly before they differ."""
+    texts = [json.dumps(value, ensure_ascii=False, default=str) for value in values]
+    same = sum(1 for _ in takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False)))
+    start = max(0, same - 20) if max(map(len, texts)) > 80 else 0
+    texts = [f"…{text[start:]}" if start else text for text in texts]
+    return [text if len(text) <= 80 else f"{text[:79]}…" for text in texts]

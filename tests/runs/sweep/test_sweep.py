@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -113,6 +117,90 @@ def test_a_folder_of_another_plan_is_refused_and_moved_aside_when_asked(run, tmp
     assert run(n=5, seed=1, restart=True).done == 2
     assert read_sweep(tmp_path / "sweep").attrs["provenance"]["inputs"]["seed"] == 1
     pd.testing.assert_frame_equal(read_sweep(tmp_path / "sweep.before-1"), before)
+
+
+def test_models_and_analyses_are_added_to_a_sweep_and_only_their_shards_run(run):
+    status = run(n=9)
+    parts = sorted((status.folder / "parts").rglob("*.parquet"))
+    before, alone = [changed(part) for part in parts], read_sweep(status.folder)
+    more = {"models": ["bundled:digits-tssa", MODEL], "analyses": ["coding-rate", "token-similarity"], "n": 9}
+    assert run(**more).done == 4 * status.done
+    assert [changed(part) for part in parts] == before
+    pd.testing.assert_frame_equal(
+        read_sweep(status.folder, "token-similarity", MODEL).drop(columns="analysis"), alone
+    )
+    fresh = run("fresh", **more | {"models": [MODEL, "bundled:digits-tssa"]}).folder
+    names = ["token-similarity", "coding-rate"]
+    for name in names:
+        same_numbers(read_sweep(status.folder, name), read_sweep(fresh, name))
+    with pytest.raises(
+        InputError, match=r'models: {"bundled:digits-vit over bundled:digits": "9 inputs .* asked for\)'
+    ):
+        run(models="bundled:digits-tssa", analyses=more["analyses"], n=9)
+    with pytest.raises(InputError, match=r"9 inputs .* in 3 shards.* there, .*8 inputs .* asked for"):
+        run(**more | {"n": 8})
+
+
+def test_folders_are_read_as_one(run):
+    first, second = (run(name, models=name, n=5).folder for name in (MODEL, "bundled:digits-tssa"))
+    both = read_sweep([first, second])
+    frames = [read_sweep(folder) for folder in (first, second)]
+    assert both["value"].tolist() == [value for frame in frames for value in frame["value"]]
+    pd.testing.assert_frame_equal(read_sweep([first, second], models=MODEL), frames[0])
+    copied = shutil.copytree(first, first.parent / "copy")
+    with pytest.raises(InputError, match=r"both hold token-similarity of bundled:digits-vit; read one"):
+        read_sweep([first, copied])
+
+
+def test_parts_of_a_sweep_give_the_numbers_of_the_whole(run, tmp_path):
+    whole = read_sweep(run("whole").folder)
+    status = run(part="1/2")
+    assert (status.done, status.left) == (2, 1)
+    with SweepFolder(status.folder).part_locked(2, 2):
+        assert workbench.runs.sweep_status(status.folder).running
+        with pytest.raises(InputError, match=r"another part 2 of 2 of the sweep is writing"):
+            run(part="2/2")
+        with pytest.raises(InputError, match=r"parts of this sweep are writing"):
+            run()
+    assert run(part="2/2").done == 3
+    assert len(json.loads((status.folder / "manifest.json").read_text())["parts"]) == 3
+    same_numbers(read_sweep(status.folder), whole)
+    for part in ("0/2", "3/2", "1", "a/b", ""):
+        with pytest.raises(InputError, match="part must be its number and their number, such as 2/8; got"):
+            run(part=part)
+    with pytest.raises(InputError, match="does not start over"):
+        run(part="1/2", restart=True)
+
+
+def test_the_array_of_jobs_in_the_docs_runs_as_local_processes(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "sweep.md").read_text(encoding="utf-8")
+    script = next(block for block in page.split("```sh\n") if "#SBATCH --array" in block).split("```")[0]
+    script = "\n".join(line for line in script.splitlines() if not line.startswith("source "))
+    script = script.replace("workbench sweep", f"{sys.executable} -P -m workbench sweep").replace(
+        "-n all", "-n 5"
+    )
+    script = script.replace("/scratch/sweeps/digits", str(tmp_path / "array"))
+    jobs = [
+        subprocess.Popen(
+            ["bash", "-c", script],
+            env=os.environ | {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "2"},
+        )
+        for number in (1, 2)
+    ]
+    assert [job.wait() for job in jobs] == [0, 0]
+    status = workbench.runs.sweep_status(tmp_path / "array")
+    assert (status.done, status.left, status.failed, status.running) == (2, 0, 0, False)
+
+
+def test_a_plan_that_was_edited_is_refused(run):
+    folder = run(n=5).folder
+    manifest = folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["plan"]["models"][0]["n"] = 4
+    manifest.write_text(json.dumps(content))
+    for use in (workbench.runs.sweep_status, read_sweep, lambda _: run(n=4)):
+        with pytest.raises(InputError, match=r"the plan in .*manifest\.json was edited"):
+            use(folder)
 
 
 def test_several_models_and_analyses_are_read_under_one_another_or_one_by_one(run):

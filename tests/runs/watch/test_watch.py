@@ -203,7 +203,7 @@ def test_what_cannot_be_watched_is_said_at_once(tmp_path):
     for share in (3, True):
         with pytest.raises(InputError, match="max_cost"):
             workbench.watch(vit(), images(), out=tmp_path, max_cost=share)
-    with pytest.raises(InputError, match="seed must be a whole number from 0 up; got 'x'"):
+    with pytest.raises(InputError, match="seed must be a whole number from 0 to 4,294,967,295; got 'x'"):
         workbench.watch(vit(), images(), out=tmp_path, seed="x")
     with pytest.raises(InputError, match="analyses is empty"):
         workbench.watch(vit(), images(), out=tmp_path, analyses=[])

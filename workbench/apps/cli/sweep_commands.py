@@ -56,6 +56,9 @@ def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     "An option of the analyses that have it, or ANALYSIS.KEY=VALUE of one; a key set to several values runs with each.",
 )
 @number_option("--shards", "How many parts the inputs are cut into. [default: one for about 256]")
+@click.option(
+    "--part", metavar="I/N", help="Run only the I-th of N shares of the tasks; N processes run all."
+)
 @workers_option
 @click.option("--backend", type=click.Choice(["loky", "dask", "ray"]), default="loky", show_default=True,
               help="joblib's own processes, or the workers of a cluster.")  # fmt: skip
@@ -75,6 +78,7 @@ def run(
     \b
     workbench sweep run -m bundled:digits-vit -m bundled:digits-tost -i bundled:digits -n all -a gram-spectrum \\
         -a value-similarity -s standardize=per-token -j 2 -o sweeps/digits
+    workbench sweep run -m bundled:digits-vit -i bundled:digits -a gram-spectrum --part 2/8 -o sweeps/array
     """
     from workbench.runs.sweep import parse_duration, sweep
 
@@ -149,7 +153,7 @@ def _print_failures(failures: Mapping[str, str]) -> None:
 
 
 @sweep.command()
-@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(file_okay=False))
 @analysis_option("Only this analysis. May be repeated. [default: all of the sweep]")
 @model_option("Only this model of the sweep. [default: all]", several=True)
 @out_file("File of the result: .parquet, .csv, .json or .tex.", required=True)
@@ -159,9 +163,13 @@ def _print_failures(failures: Mapping[str, str]) -> None:
     help="Read an incomplete sweep: missing or damaged parts are left out.",
 )
 def read(
-    folder: str, analyses: tuple[str, ...], model: tuple[str, ...], out: str, allow_partial: bool
+    folders: tuple[str, ...],
+    analyses: tuple[str, ...],
+    model: tuple[str, ...],
+    out: str,
+    allow_partial: bool,
 ) -> None:
-    """Write the results of the sweep in FOLDER as one tidy result.
+    """Write the results of the sweeps in all FOLDERs as one tidy result.
 
     \b
     workbench sweep read sweeps/digits -a gram-spectrum -o spectra.parquet
@@ -172,7 +180,7 @@ def read(
 
     check_suffix(out)
     check_writable(out)
-    frame = read_sweep(folder, analyses or None, model or None, allow_partial=allow_partial)
+    frame = read_sweep(folders, analyses or None, model or None, allow_partial=allow_partial)
     write_frame(frame, out)
     click.echo(f"{len(frame)} rows of {len(provenance_of(frame))} results written to {out}")
     print_notes(frame.attrs["notes"])

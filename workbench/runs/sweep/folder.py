@@ -2,7 +2,8 @@
 
 ``manifest.json`` holds the plan, a line for each finished part and each failed task;
 ``parts/model=…/analysis=…/shard-00000.parquet`` the part of one task; ``merged/`` the results that were read from whole
-sweeps. Every file is written whole or not at all, and a part carries the plan's fingerprint and checksums of its pages.
+sweeps. Every file is written whole or not at all. A part carries the fingerprint of its model and analysis, and
+checksums of its pages.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -25,12 +26,12 @@ from typing_extensions import TypedDict
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, sha256_file
 from workbench.core.options import conforming, parsed
-from workbench.core.store import RunStore
+from workbench.core.store import RunStore, is_locked, locked
 from workbench.frames.measurement import STATE, Accumulator
 from workbench.frames.provenance import versions
 from workbench.runs.sweep.plan import Plan, Task
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
 RUNNING = ".running"
 _META = b"workbench_sweep"
@@ -57,6 +58,7 @@ class _Failure(TypedDict):
 class _Manifest(TypedDict):
     workers: NotRequired[Annotated[int, Ge(1)]]
     plan: Plan
+    fingerprint: str
     parts: dict[str, _Line]
     failed: dict[str, _Failure]
 
@@ -66,7 +68,7 @@ class _About(TypedDict):
 
     format: int
     plan: str
-    task: list[int]
+    shard: _Count
     skipped: list[tuple[str, str]]
     model: dict[str, Any]
     notes: list[str]
@@ -130,11 +132,17 @@ class SweepFolder:
         manifest = self.store.content()
         if manifest is None:
             raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
-        return conforming(Plan, manifest["plan"]), manifest
+        plan = conforming(Plan, manifest["plan"])
+        if plan.fingerprint != manifest["fingerprint"]:
+            raise InputError(
+                f"the plan in {self.store.file} was edited, and its parts are of the plan before; restore the file, or "
+                "sweep into another folder (--out)"
+            )
+        return plan, manifest
 
     def write_manifest(self, plan: Plan, parts: dict[str, Any], failed: dict[str, Any], **more: Any) -> None:
         """Write the manifest. Raises `MissingResource` where there is no room."""
-        manifest = {"plan": plan.as_json(), "versions": versions()} | more
+        manifest = {"plan": plan.as_json(), "fingerprint": plan.fingerprint, "versions": versions()} | more
         self.store.write(
             manifest | {"parts": dict(sorted(parts.items())), "failed": dict(sorted(failed.items()))}
         )
@@ -159,8 +167,8 @@ class SweepFolder:
         about = {
             **{name: value for name, value in vars(part).items() if name != "accumulated"},
             "format": FORMAT,
-            "plan": plan.fingerprint,
-            "task": [*astuple(task)],
+            "plan": plan.fingerprint_of(task.model, task.analysis),
+            "shard": task.shard,
             "state": state,
             "digests": base64.b64encode(b"".join(part.digests)).decode(),
         }
@@ -172,11 +180,8 @@ class SweepFolder:
         table, metadata = read_table(path)
         try:
             about = conforming(_About, metadata)
-            if (about["format"], about["plan"], about["task"]) != (
-                FORMAT,
-                plan.fingerprint,
-                [*astuple(task)],
-            ):
+            fingerprint = plan.fingerprint_of(task.model, task.analysis)
+            if (about["format"], about["plan"], about["shard"]) != (FORMAT, fingerprint, task.shard):
                 raise DamagedPart(f"{path} belongs to another plan or task")
             digests = base64.b64decode(about["digests"])
             return PartialResult(
@@ -228,14 +233,31 @@ class SweepFolder:
         finally:
             mark.unlink(missing_ok=True)
 
-    def take_marks(self) -> set[Task]:
-        """Return the tasks that were begun and neither finished nor failed, and remove their marks."""
-        tasks = set()
+    def take_marks(self, tasks: Collection[Task]) -> set[Task]:
+        """Return those of the tasks that were begun and neither finished nor failed, and remove their marks."""
+        begun = set()
         for mark in [*(self.path / RUNNING).glob("*")]:
             if re.fullmatch(r"\d+-\d+-\d+", mark.name):
-                tasks.add(Task(*map(int, mark.name.split("-"))))
-                mark.unlink(missing_ok=True)
-        return tasks
+                task = Task(*map(int, mark.name.split("-")))
+                if task in tasks:
+                    begun.add(task)
+                    mark.unlink(missing_ok=True)
+        return begun
+
+    # Parts of a sweep that several processes run
+
+    @contextmanager
+    def part_locked(self, number: int, count: int) -> Generator[None]:
+        """Hold one of the parts that the tasks are divided into. Raises `InputError` where another process does."""
+        folder = self.path / RUNNING / f"part-{number}-of-{count}"
+        with locked(folder, f"part {number} of {count} of the sweep"):
+            yield
+        with suppress(OSError):  # another process may wait for it
+            folder.rmdir()
+
+    def parts_running(self) -> bool:
+        """Return whether a process runs one of the parts that the tasks are divided into."""
+        return any(map(is_locked, (self.path / RUNNING).glob("part-*")))
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:

@@ -14,6 +14,7 @@ from annotated_types import Ge
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import parse_numbers
+from workbench.core.store import differences
 from workbench.data.batches import PREPROCESSING, check_takes, pool_count, pool_positions
 from workbench.data.pools import Pool, open_pool
 from workbench.models.loading import check_name, known_modality
@@ -115,8 +116,50 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash that every part carries."""
+        """Return a hash of the plan."""
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+
+    def fingerprint_of(self, model: int, analysis: int) -> str:
+        """Return the hash of one analysis of one model, which its parts carry: it does not depend on the others."""
+        models, analyses, shards = (
+            (self.models[model],),
+            (self.analyses[analysis],),
+            (self.shards[model],),
+        )
+        return replace(self, models=models, analyses=analyses, shards=shards).fingerprint
+
+    def added_to(self, stored: Plan) -> Plan:
+        """Return a stored plan with the other models and analyses of this one.
+
+        Raises `InputError` where this one lacks a model or analysis of the stored plan, or plans it differently.
+        """
+        stored_parts, wanted_parts = stored._by_name(), self._by_name()
+        common = {
+            kind: {name: wanted_parts[kind].get(name) for name in names}
+            for kind, names in stored_parts.items()
+        }
+        if differing := differences(stored_parts, common, stored_parts):
+            raise InputError(
+                f"the folder holds a sweep with other settings ({'; '.join(differing)}): name its models and analyses "
+                "too, give another folder (--out), or start over (--restart), which moves the old one aside"
+            )
+        models = {
+            **dict(zip(stored.models, stored.shards, strict=True)),
+            **dict(zip(self.models, self.shards, strict=True)),
+        }
+        analyses = {entry.label: entry for entry in (*stored.analyses, *self.analyses)}
+        return Plan((*models,), (*analyses.values(),), (*models.values(),), self.settings)
+
+    def _by_name(self) -> dict[str, dict[str, Any]]:
+        """Models and analyses by name, with what is planned of them."""
+        planned = zip(self.models, self.shards, strict=True)
+        return {
+            "models": {
+                f"{model.spec} over {model.inputs}": f"{model.n} inputs ({model.names[:8]}) in {shards} shards"
+                for model, shards in planned
+            },
+            "analyses": {entry.label: entry.options for entry in self.analyses},
+        }
 
 
 def make_plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,13 +34,13 @@ SWEEP = "sweep:"
 
 @checked
 def read_sweep(
-    folder: str | Path,
+    folder: str | Path | Sequence[str | Path],
     analyses: str | Sequence[str] | None = None,
     models: str | Sequence[str] | None = None,
     *,
     allow_partial: bool = False,
 ) -> pd.DataFrame:
-    """Read the results of a sweep: one frame of all its models and analyses.
+    """Read the results of a sweep, or of several folders: one frame of all models and analyses.
 
     ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models. Where the
     sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` lists
@@ -47,20 +48,28 @@ def read_sweep(
 
     A sweep with missing or damaged parts is read only with ``allow_partial``; the notes then give the number of inputs.
 
-    Raises `InputError` where the folder holds no sweep, and where parts are missing (with ``allow_partial``: all of
-    them); `UnknownName` for an analysis or a model that is not in the sweep.
+    Raises `InputError` where a folder holds no sweep, where parts are missing (with ``allow_partial``: all of them),
+    and where two folders have the same analysis of the same model; `UnknownName` for an analysis or a model that is in
+    no folder.
     """
-    sweep = SweepFolder(folder)
-    plan, manifest = sweep.plan()
-    specs = {planned.spec: planned.spec for planned in plan.models}
-    chosen_models = _among(f"model of the sweep {sweep.path}", models, specs)
-    labels = {planned.label: planned.name for planned in plan.analyses}
-    chosen = _among(f"analysis of the sweep {sweep.path}", analyses, labels)
+    sweeps = [SweepFolder(path) for path in ([folder] if isinstance(folder, str | Path) else folder)]
+    plans = [(sweep, *sweep.plan()) for sweep in sweeps]
+    where = ", ".join(str(sweep.path) for sweep in sweeps)
+    specs = {planned.spec: planned.spec for _, plan, _ in plans for planned in plan.models}
+    chosen_models = _among(f"model of the sweep {where}", models, specs)
+    labels = {planned.label: planned.name for _, plan, _ in plans for planned in plan.analyses}
+    chosen = _among(f"analysis of the sweep {where}", analyses, labels)
     frames, notes, waiting = [], [], []
-    for model, spec in enumerate(specs):
-        for analysis, label in enumerate(labels):
+    read: dict[tuple[str, str], Path] = {}
+    for sweep, plan, manifest in plans:
+        for model, analysis in itertools.product(range(len(plan.models)), range(len(plan.analyses))):
+            spec, label = plan.models[model].spec, plan.analyses[analysis].label
             if spec not in chosen_models or label not in chosen:
                 continue
+            if read.setdefault((spec, label), sweep.path) != sweep.path:
+                raise InputError(
+                    f"{read[spec, label]} and {sweep.path} both hold {label} of {spec}; read one of them"
+                )
             frame = _frame(sweep, plan, manifest["parts"], model, analysis, allow_partial)
             if frame is None:
                 waiting.append(f"{label} of {spec}")
@@ -70,7 +79,7 @@ def read_sweep(
             frames.append(frame)
             notes += [f"{spec}: {note}" if len(chosen_models) > 1 else note for note in frame.attrs["notes"]]
     if not frames:
-        raise InputError(f"{sweep.path} holds no finished shard of {'; '.join(waiting)} yet")
+        raise InputError(f"{where} holds no finished shard of {'; '.join(waiting)} yet")
     joined = frames[0] if len(frames) == 1 else join_frames(frames)
     joined.attrs["notes"] = [*dict.fromkeys(notes), *(f"no finished shard of {name} yet" for name in waiting)]
     return joined
@@ -158,7 +167,7 @@ def _frame(
         "seed": plan.settings.seed,
         "preprocessing": plan.settings.preprocessing,
         "sha256": hashlib.sha256(b"".join(part.digests)).hexdigest(),
-        "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint},
+        "sweep": {"folder": sweep.path.name, "plan": plan.fingerprint_of(model, analysis)},
     }
     source = Source(part.model, inputs, inputs_read, lambda: iter(()), notes)
     entry, options = find_analysis(plan.analyses[analysis].name, plan.analyses[analysis].options)
@@ -183,7 +192,7 @@ def _parts_key(
         if content is None or (line is not None and line["sha256"] != content):
             return None
         parts.append(content)
-    where = [sweep.path.name, plan.fingerprint, model, analysis]
+    where = [sweep.path.name, plan.fingerprint_of(model, analysis)]
     return content_sha256([*where, parts, source_sha256(), versions()])
 
 

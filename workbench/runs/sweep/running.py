@@ -6,7 +6,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from annotated_types import Ge, Gt
 
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
-from workbench.core.options import Numbers
+from workbench.core.options import Accepted, Numbers
 from workbench.core.progress import progress_bars
 from workbench.runs.settings import (
     BatchSize,
@@ -36,6 +37,8 @@ RETRIES = 2
 IDLE_LOSSES = 5
 MANIFEST_SECONDS = 5.0
 """Shortest time between two writes of the manifest; after a crash, parts are found without it."""
+PATIENCE = 60.0
+"""Seconds to wait for the manifest, which parts of a sweep write in turn."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -56,11 +59,12 @@ def sweep(
     device: Device | None = None,
     dtype: DType | None = None,
     shards: Annotated[int, Ge(1)] | None = None,
+    part: str | None = None,
     workers: Annotated[int, Ge(1)] = 1,
     backend: str = "loky",
     scheduler: str | None = None,
     restart: bool = False,
-    max_time: Annotated[float, Gt(0)] | None = None,
+    max_time: Annotated[float, Gt(0), Accepted("a number of seconds above 0")] | None = None,
     per_input: bool = False,
     progress: bool = False,
 ) -> SweepStatus:
@@ -73,9 +77,11 @@ def sweep(
     cluster at the address ``scheduler``, which must see the folder under the same path. The numbers do not depend on
     workers, shards, or interruptions; `read_sweep` reads them.
 
-    A sweep goes on where it stopped, computing what is missing or damaged; another plan in the folder is refused, and
-    ``restart`` starts over and moves the old folder aside. A shard that fails is tried again, twice at most, then
-    named, and the others go on. After ``max_time`` seconds no task is begun, and running tasks stop.
+    A sweep goes on where it stopped, computing what is missing or damaged. Models and analyses may be added to those
+    of the folder; other settings are refused, and ``restart`` starts over and moves the old folder aside. With ``part``
+    ("2/8") one of several processes runs its share of the tasks, on any machine that sees the folder. A shard that
+    fails is tried again, twice at most, then named, and the others go on. After ``max_time`` seconds no task is begun,
+    and running tasks stop.
 
     Raises `InputError` for a request that cannot be run, for a folder with another plan, and for one that another
     sweep is writing into; `MissingResource` where the folder cannot be written (full disk: make room and run it again)
@@ -87,38 +93,72 @@ def sweep(
     )
     plan = make_plan(model_pairs(models, inputs), listed, settings, shards=shards, per_input=per_input)
     deadline = None if max_time is None else time.time() + max_time
-    folder = SweepFolder(out)
-    with folder.store.locked():
-        progressing = _Sweep(folder, plan, restart, deadline, workers)
+    folder, number, count = SweepFolder(out), *_part(part)
+    if part is not None and restart:
+        raise InputError(
+            "a part does not start over in a folder that other parts write into; leave out one of both"
+        )
+    whole = part is None
+    with folder.store.locked() if whole else folder.part_locked(number, count):
+        if whole and folder.parts_running():
+            raise InputError(
+                f"parts of this sweep are writing into {folder.path}; wait for them, or give --part"
+            )
+        with nullcontext() if whole else folder.store.locked(PATIENCE):
+            progressing = _Sweep(folder, plan, restart, deadline, workers, number - 1, count)
         todo = progressing.todo()
         if todo:
-            with open_pool(backend, workers, scheduler) as pool, _bar(plan, todo, progress) as tell:
+            with (
+                open_pool(backend, workers, scheduler) as pool,
+                _bar(progressing.plan, todo, progress) as tell,
+            ):
                 progressing.run(pool, todo, tell)
     return sweep_status(folder.path)
+
+
+def _part(text: str | None) -> tuple[int, int]:
+    """Return the number of a part and the number of parts from "2/8"; "1/1" for None."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise InputError(f"part must be its number and their number, such as 2/8; got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 class _Sweep:
     """The tasks of one sweep, their outcomes, and the manifest that lists them."""
 
     def __init__(
-        self, folder: SweepFolder, plan: Plan, restart: bool, deadline: float | None, workers: int
+        self,
+        folder: SweepFolder,
+        plan: Plan,
+        restart: bool,
+        deadline: float | None,
+        workers: int,
+        part: int = 0,
+        of: int = 1,
     ) -> None:
-        self.folder, self.plan, self.deadline, self.workers = folder, plan, deadline, workers
-        manifest = folder.store.open(plan.as_json(), restart)
-        self.parts: dict[str, Any] = dict(manifest.get("parts", {}))
+        self.folder, self.deadline, self.workers, self.shared = folder, deadline, workers, of > 1
+        manifest = folder.store.open(plan.as_json(), restart, ignored=("models", "analyses", "shards"))
+        self.plan = plan.added_to(folder.plan()[0]) if manifest else plan
+        self.tasks = dict.fromkeys(islice(self.plan.tasks(), part, None, of))
+        """Those of this process."""
+        self.names = {folder.part_name(self.plan, task) for task in self.tasks}
+        self.parts: dict[str, Any] = {
+            name: line for name, line in manifest.get("parts", {}).items() if name in self.names
+        }
         self.failed: dict[str, Any] = {}
         self.attempts: Counter[Task] = Counter()
         self.lost: dict[int, str] = {}
         self.written = 0.0
         self.idle = 0
         """Number of consecutive losses of workers before any task was begun."""
-        self.write()
+        self._write(self.plan, manifest)
 
     def todo(self) -> list[Task]:
         """Return the tasks without a sound part; the line of a damaged part is removed."""
-        self.folder.take_marks()
+        self.folder.take_marks(self.tasks)
         missing = []
-        for task in self.plan.tasks():
+        for task in self.tasks:
             name = self.folder.part_name(self.plan, task)
             try:
                 self.parts[name] = self.folder.line_of(self.plan, task, self.parts.get(name))
@@ -131,10 +171,20 @@ class _Sweep:
     def write(self, now: bool = True) -> None:
         """Write the manifest, unless it was just written."""
         if now or time.monotonic() - self.written > MANIFEST_SECONDS:
-            self.folder.write_manifest(
-                self.plan, self.parts, self.failed, workers=self.workers, updated=time.time()
-            )
+            if self.shared:
+                with self.folder.store.locked(PATIENCE):
+                    self._write(*self.folder.plan())
+            else:
+                self._write(self.plan, {})
             self.written = time.monotonic()
+
+    def _write(self, plan: Plan, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest, with the lines of other processes as they are."""
+        parts, failed = (
+            {name: line for name, line in manifest.get(kind, {}).items() if name not in self.names} | mine
+            for kind, mine in (("parts", self.parts), ("failed", self.failed))
+        )
+        self.folder.write_manifest(plan, parts, failed, workers=self.workers, updated=time.time())
 
     def run(self, pool: Pool, todo: list[Task], tell: Callable[[Outcome], None]) -> None:
         """Run all tasks; those that were underway when a worker was lost run again, one at a time."""
@@ -167,7 +217,7 @@ class _Sweep:
                 raise
             except Exception as error:  # each backend has its own error for a worker that is gone
                 pool.renew()
-                marked = self.folder.take_marks()
+                marked = self.folder.take_marks(self.tasks)
                 for task in [*open_tasks]:
                     again += self.after_loss(task, task in marked, alone, error, suspects, tell)
                 nothing = not (marked & open_tasks.keys()) and len(again) == len(waiting)

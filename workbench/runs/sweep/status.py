@@ -91,7 +91,9 @@ def sweep_status(folder: str | Path) -> SweepStatus:
             if measured
             else None
         )
-    return SweepStatus(sweep.path, [*rows.values()], failures, sweep.store.is_locked())
+    return SweepStatus(
+        sweep.path, [*rows.values()], failures, sweep.store.is_locked() or sweep.parts_running()
+    )
 
 
 def _row(plan: Plan, task: Task) -> dict[str, Any]:

@@ -56,4 +56,4 @@ def _signature() -> inspect.Signature:
     return own.replace(parameters=[*listed, *(named[name] for name in [*named][3:])])
 
 
-WatchCallback.__init__.__signature__ = _signature()  # ty: ignore[unresolved-attribute] - Python documents it
+WatchCallback.__init__.__signature__ = _signature()  # ty: ignore[missing-attribute] - Python documents it
