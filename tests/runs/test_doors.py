@@ -28,7 +28,7 @@ WRONG = {
     "checkpoint": [1.5, [], True], "preprocessing": [*TEXT, "none"], "batch_size": [*COUNT, None],
     "device": TEXT, "dtype": TEXT, "name": TEXT, "per": [*TEXT, "head"], "progress": FLAG, "cache": FLAG,
     "restart": [*FLAG, None], "per_input": [*FLAG, None], "allow_partial": [*FLAG, None], "generate": COUNT,
-    "workers": [*COUNT, None], "shards": COUNT, "backend": TEXT, "scheduler": TEXT, "max_time": [*NUMBER, 0],
+    "part": [5, True, "x", "0/2"], "workers": [*COUNT, None], "shards": COUNT, "backend": TEXT, "scheduler": TEXT, "max_time": [*NUMBER, 0],
     "every": [*COUNT, None], "max_cost": [*NUMBER, 0, 1.5], "tolerance": [*NUMBER, None], "epochs": COUNT,
     "limit": COUNT, "null_samples": [*WHOLE, 1, None], "untrained": [*WHOLE, None], "boost": FLAG, "shuffled": FLAG,
     "out": [True, 5, None, []], "folder": [True, 5, None], "path": [True, 5, None, []],
