@@ -67,6 +67,8 @@ def test_a_notebook_renders_from_the_wheel(installed, tmp_path):
     assert (tmp_path / "figures" / "cosine_decay.csv").stat().st_size > 1000
     provenance = json.loads((tmp_path / "figures" / "cosine_decay.json").read_text())
     assert provenance["models"][0]["spec"] == "bundled:digits-vit"
+    cited = _workbench(installed, tmp_path, "cite", "figures/cosine_decay.json")
+    assert "@software{attention_workbench" in cited.stdout, cited.stderr
 
 
 def test_files_to_start_from_are_written_from_the_wheel(installed, tmp_path):

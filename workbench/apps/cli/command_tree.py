@@ -69,6 +69,7 @@ for command in (
     figure_commands.render,
     figure_commands.reproduce,
     figure_commands.combine,
+    figure_commands.cite,
     sweep_commands.sweep,
     new_commands.new,
     analysis_commands.cache,

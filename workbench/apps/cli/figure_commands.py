@@ -172,6 +172,19 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 
 @click.command()
 @click.argument("figures", nargs=-1, required=True, metavar="FIGURE...", type=click.Path(dir_okay=False))
+def cite(figures: tuple[str, ...]) -> None:
+    """Print BibTeX of the software, models, data and papers behind saved figures.
+
+    \b
+    workbench cite figures/gram_spectra.json
+    """
+    from workbench.papers.references import cite
+
+    click.echo(cite(figures), nl=False)
+
+
+@click.command()
+@click.argument("figures", nargs=-1, required=True, metavar="FIGURE...", type=click.Path(dir_okay=False))
 @number_option("--columns", "Panels per row. [default: 2 if the figures are half as wide as the page]")
 @click.option(
     "--width", type=WIDTH, metavar="NAME", help="Width of the whole. [default: a page of the figures' venue]"
