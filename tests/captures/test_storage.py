@@ -6,6 +6,7 @@ import errno
 import io
 import math
 import pickle
+import re
 import zipfile
 
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import workbench
 from tests.captures.families import FAMILIES
 from workbench.captures import SITES, Capture, capture, compare, read_qkv, storage
-from workbench.captures.storage import read_capture, write_tensors
+from workbench.captures.storage import read_capture, read_tensors, write_tensors
 from workbench.core.errors import InputError, MissingResource
 
 LAYERS, BATCH, HEADS, TOKENS, HEAD_DIM = 4, 2, 3, 7, 5
@@ -118,6 +120,59 @@ def test_unknown_endings(tmp_path):
         read_qkv(tmp_path / "qkv.bin")
 
 
+def edited(path, change):
+    """Change the metadata of a file, and write it again beside it."""
+    tensors, metadata = read_tensors(path)
+    change(metadata)
+    return write_tensors(path.with_stem("edited"), tensors, metadata)
+
+
+EDITS = {
+    "index": lambda header: header["layers"][1].update(index=4),
+    "kind": lambda header: header["layers"][0].update(kind="channel"),
+    "source": lambda header: header["layers"][0].update(source="cross"),
+    "counts": lambda header: header["layers"][0].update(counts=[3, 3]),
+    "inputs": lambda header: header["inputs"].update(n=1000),
+    "model": lambda header: header["model"].update(spec="timm:vit_base_patch16_224"),
+    "labels": lambda header: header["tokens"]["labels"][0].pop(),
+    "kinds": lambda header: header["tokens"]["kinds"][0].reverse(),
+    "fewer layers": lambda header: header["layers"].pop(),
+    "no digest": lambda header: header.pop("sha256"),
+}
+UNLIKE = {
+    "layers.0.index: Input should be a valid integer": lambda header: header["layers"][0].update(index="0"),
+    "layers.0.index: Input should be greater": lambda header: header["layers"][0].update(index=-1),
+    "layers.0.kind: Input should be 'token', 'channel' or 'none'": lambda header: header["layers"][0].update(
+        kind="tokens"
+    ),
+    "inputs: Input should be an object": lambda header: header.update(inputs=3),
+    "tokens.labels.0: Input should be a valid array": lambda header: header["tokens"].update(labels=[None]),
+    "tokens.grid.0: Input should be a valid integer": lambda header: header["tokens"].update(grid=["a", 2]),
+    "notes.0: Input should be a valid string": lambda header: header.update(notes=[{}]),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    family = FAMILIES["deit-distilled"]
+    captured = capture(family.build(), family.batch())
+    captured.inputs = {"spec": "images", "n": 2, "seed": 0, "sha256": None}
+    return captured.save(tmp_path_factory.mktemp("captures") / "capture.npz")
+
+
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_changed_metadata_is_refused(saved, change):
+    assert len(read_qkv(edited(saved, lambda header: None))) == 3
+    with pytest.raises(InputError, match="were changed after it was written"):
+        read_qkv(edited(saved, change))
+
+
+@pytest.mark.parametrize("message", UNLIKE)
+def test_metadata_of_other_types_names_the_entry(saved, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_qkv(edited(saved, UNLIKE[message]))
+
+
 # Anyone's file -------------------------------------------------------------------------------------
 
 
@@ -143,6 +198,32 @@ def test_scale_and_masks(tmp_path):
     assert loaded.tokens.kinds[1][4:] == ["padding"] * 3
     tensors["mask"] = torch.ones(1, 1, TOKENS, TOKENS).tril()
     assert read_qkv(write(tmp_path / "x.npz", tensors))[0].mask.dtype == torch.bool
+
+
+def test_attention_in_a_file_is_used_and_other_tensors_are_noted(tmp_path):
+    tensors = operands(BATCH, HEADS)
+    tensors["attn"] = torch.eye(TOKENS).expand(BATCH, HEADS, -1, -1).contiguous()
+    tensors["gate"] = torch.ones(3)
+    loaded = read_qkv(write(tmp_path / "x.safetensors", tensors))
+    assert torch.equal(loaded[0].attn, tensors["attn"])
+    assert loaded[0].rows_sum_to_one
+    assert loaded.sites == ("q", "k", "v", "scale", "attn")
+    assert loaded.notes == ["tensors of the file that are not read: gate"]
+    frame = workbench.analyze("attention-map", qkv=tmp_path / "x.safetensors")
+    assert (frame.loc[frame["metric"] == "attention_entropy", "value"] == 0).all()
+    tensors["attn"] = 0.5 * tensors["attn"]
+    assert not read_qkv(write(tmp_path / "x.safetensors", tensors))[0].rows_sum_to_one
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_are_refused(tmp_path, kind):
+    tensors = {site: value.to(kind) for site, value in operands(BATCH, HEADS).items()}
+    message = f"holds {str(kind).removeprefix('torch.')}; save it in bfloat16 or a wider type"
+    save_file(tensors, tmp_path / "x.safetensors")
+    torch.save(tensors, tmp_path / "x.pt")
+    for suffix in (".safetensors", ".pt"):
+        with pytest.raises(InputError, match=message):
+            read_qkv(tmp_path / f"x{suffix}")
 
 
 def changed(**changes):
@@ -172,6 +253,10 @@ BAD = {
     "q holds int64": changed(q=torch.ones(BATCH, HEADS, TOKENS, HEAD_DIM, dtype=torch.int64)),
     "scale has shape": changed(scale=torch.ones(3)),
     "mask is .batch, token. =": changed(mask=torch.ones(BATCH, 6, dtype=torch.bool)),
+    "attn has shape .1, 2, 3, 7, 6.; q and k need .1, 2, 3, 7, 7.": changed(
+        attn=torch.ones(BATCH, HEADS, TOKENS, 6)
+    ),
+    "attn has 7 NaN": changed(attn=NAN @ torch.ones(HEAD_DIM, TOKENS)),
     "the key axis of mask is 6": changed(mask=torch.ones(BATCH, 1, TOKENS, 6, dtype=torch.bool)),
 }  # fmt: skip
 
@@ -293,7 +378,7 @@ def test_a_float_mask_is_added_unless_it_holds_nothing_but_zeros_and_ones(tmp_pa
 @pytest.mark.parametrize("version", [99, 1, "2", None])
 def test_a_capture_of_another_format_or_of_none_is_refused(tmp_path, version):
     path = write_tensors(tmp_path / "a.npz", {}, {"format": "capture", "format_version": version})
-    with pytest.raises(InputError, match="reads capture format 2"):
+    with pytest.raises(InputError, match="reads capture format 3"):
         read_qkv(path)
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import workbench
 from workbench.captures import (
     Adapter,
     attention_modules,
@@ -111,6 +112,52 @@ def test_any_number_of_leading_axes(lead: tuple[int, ...]):
     record = capture(Bare(), q)[0]
     assert record.q.ndim == 4
     assert record.head_out.reshape(q.shape).equal(Bare()(q))
+
+
+FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "reshape": lambda x: x.reshape(-1, TOKENS, HEAD_DIM),
+    "flatten": lambda x: x.flatten(0, 1),
+    "heads first": lambda x: x.transpose(0, 1).reshape(-1, TOKENS, HEAD_DIM),
+    "concatenated": lambda x: torch.cat(x.unbind(1)),
+    "before one head": lambda x: x.reshape(-1, 1, TOKENS, HEAD_DIM),
+}
+
+
+class Folded(Functional):
+    """Attention whose batch axis holds inputs and heads, in one order or the other."""
+
+    def __init__(self, fold: Callable[[Tensor], Tensor], **options: Tensor | bool) -> None:
+        super().__init__(**options)
+        self.fold = fold
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (
+            part.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for part in self.to_qkv(x).chunk(3, -1)
+        )
+        return F.scaled_dot_product_attention(*map(self.fold, heads), **self.options)
+
+
+@pytest.mark.parametrize("declares", [True, False])
+@pytest.mark.parametrize("mask", [None, "tensor", "causal"])
+@pytest.mark.parametrize("fold", FOLDS.values(), ids=FOLDS)
+def test_heads_folded_into_the_batch_are_heads(x: Tensor, fold, mask, declares):
+    options: dict[str, Tensor | bool] = {"is_causal": True} if mask == "causal" else {}
+    if mask == "tensor":
+        options["attn_mask"] = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    plain, folded = Functional(**options), Folded(fold, **options)
+    folded.load_state_dict(plain.state_dict())
+    if declares:
+        folded.num_heads = HEADS
+    record, expected = capture(folded, x)[0], capture(plain, x)[0]
+    for site in ("q", "k", "v", "attn", "head_out"):
+        torch.testing.assert_close(getattr(record, site), getattr(expected, site))
+    assert len(workbench.analyze("attention-map", folded, x)["head"].dropna().unique()) == HEADS
+
+
+def test_one_head_of_many_inputs_stays_one_head(x: Tensor):
+    module = Folded(lambda part: part.transpose(1, 2).flatten(2))
+    module.num_heads = HEADS
+    assert capture(module, x)[0].q.shape == (BATCH, 1, TOKENS, WIDTH)
 
 
 def test_grouped_queries_are_views():

@@ -75,7 +75,7 @@ class Layer:
         held = next((len(value) for value in sites if value is not None), len(self.ids))
         if self.ids and record.kind == "token" and record.origin is None and held != len(self.ids):
             raise NotApplicable(
-                f"holds {held} images or windows of {len(self.ids)} inputs, so its rows are no inputs"
+                f"holds {held} images, windows or folded heads of {len(self.ids)} inputs, so its rows are no inputs"
             )
         if any(
             value is not None and value.ndim == 2

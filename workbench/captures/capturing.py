@@ -8,9 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from workbench.captures.keeper import Keeper, tensors_in
@@ -37,7 +38,7 @@ from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core import sources
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.notebook_html import card, fold
-from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, accept, parse_numbers, ranges
 
 
 class Placed(dict[str, Any]):
@@ -192,6 +193,7 @@ def capture(
     """
     module = module_of(model)
     sites = check_sites(sites)
+    check_settings(each, check=check, keep_nonfinite=keep_nonfinite, grad=grad, map_limit=map_limit)
     chosen = parse_numbers("layer", layers)
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     arguments = place_batch(tensors, module)
@@ -199,6 +201,7 @@ def capture(
     if given and not any(tensor.numel() for tensor in given):
         raise InputError(f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in given)}")
     name = getattr(model, "spec", None) or type(module).__name__
+    refuse_meta(module, name)
 
     known = getattr(chosen_inputs, "tokens", None)
 
@@ -285,7 +288,7 @@ def read_qkv(path: str | Path) -> Capture:
     q, k and v have 3 to 5 axes ending in (token, head_dim): (head, …), (batch, head, …) or (layer, batch,
     head, …); k and v may have fewer heads than q, and their own number of tokens. Optional: ``scale``
     (default 1/√head_dim), one number or one per layer; ``mask``, true = attend, (batch, token) or (batch,
-    head, query, key).
+    head, query, key); ``attn``, weights that are used in place of softmax(scale q kᵀ + mask).
 
     What other tools keep is known by its names: a cache of TransformerLens (``blocks.0.attn.hook_q`` …), transformers'
     ``attentions``, with ``q.0``, ``k.0``, ``v.0`` where given, and outputs of projections by their paths, as nnsight
@@ -297,16 +300,44 @@ def read_qkv(path: str | Path) -> Capture:
 
 
 def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
-    """The sites in their order; an error for one that does not exist, or for none."""
-    asked = [sites] if isinstance(sites, str) else list(sites)
-    known = (*SITES, POSITION)
-    for site in asked:
-        if site not in known:
-            own = "sites of an attention of its own, such as membership, come along unasked"
-            raise UnknownName("site", str(site), known, own)
-    if not asked:
-        raise InputError(f"sites is empty: choose from {', '.join(known)}")
-    return tuple(site for site in known if site in asked)
+    """Return the sites in their order. Raises InputError for one that does not exist, or for none."""
+    names = list(sites) if isinstance(sites, Iterable) and not isinstance(sites, str) else [sites]
+    choices = (*SITES, POSITION)
+    for name in names:
+        if name not in choices:
+            hint = "a mechanism's further sites, such as membership, are captured without a request"
+            raise UnknownName("site", str(name), choices, hint)
+    if not names:
+        raise InputError(f"sites is empty: choose from {', '.join(choices)}")
+    return tuple(site for site in choices if site in names)
+
+
+_SETTINGS = {"check": bool, "keep_nonfinite": bool, "grad": bool, "map_limit": Annotated[int, Ge(0)] | None}
+
+
+def check_settings(each: Any, **settings: Any) -> None:
+    """Raise InputError for arguments of another type."""
+    if each is not None and not callable(each):
+        raise InputError(f"each must be a function of a layer and its tokens, got {each!r}")
+    for name, value in settings.items():
+        try:
+            accept(_SETTINGS[name], value)
+        except ValueError as error:
+            raise InputError(f"{name} must be {error}, got {value!r}") from None
+
+
+def refuse_meta(module: nn.Module, name: str) -> None:
+    """Raise InputError for weights on the device "meta", which have no values.
+
+    Weights that accelerate offloads have values while their module runs.
+    """
+    offloaded = any(hasattr(child, "_hf_hook") for child in module.modules())
+    weights = next((path for path, value in module.named_parameters() if value.is_meta), None)
+    if weights is not None and not offloaded:
+        raise InputError(
+            f"{name}: {weights} is on the device 'meta' and has no values; load the weights, or create the model on "
+            "another device"
+        )
 
 
 def is_plain(batch: Any) -> bool:
@@ -331,6 +362,15 @@ def place_batch(batch: Any, module: nn.Module) -> Any:
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
 
     def move(value: Any) -> Any:
+        if _are_numbers(value):
+            raise InputError(
+                "the batch holds lists of numbers where tensors are needed; a tokenizer makes tensors with "
+                "return_tensors='pt'"
+            )
+        if isinstance(value, Tensor) and value.is_meta:
+            raise InputError(
+                "the batch is on the device 'meta', where tensors have no values; make it on the CPU"
+            )
         if not isinstance(value, Tensor) or parameter is None:
             return value
         if parameter.is_meta:  # offloaded: accelerate brings weights and batch together
@@ -343,10 +383,20 @@ def place_batch(batch: Any, module: nn.Module) -> Any:
     if isinstance(batch, Mapping):
         return {key: move(value) for key, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, str):
+        move(batch)
         return tuple(move(value) for value in batch)
     raise InputError(
         f"batch must be a tensor, a mapping or tuple of tensors, or inputs(), not {type(batch).__name__}"
     )
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether a value is a list, or a list of lists, of numbers."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return True
+    return False
 
 
 def identity_of(model: Any, module: nn.Module) -> Any:

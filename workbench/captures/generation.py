@@ -26,6 +26,7 @@ from workbench.captures.capturing import (
     module_of,
     owned_tensors,
     place_batch,
+    refuse_meta,
     saying_what_was_given,
     switched,
     tensors_and_inputs,
@@ -88,6 +89,7 @@ def capture_generation(
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     known = getattr(chosen_inputs, "tokens", None)
     arguments = place_batch(tensors, module)
+    refuse_meta(module, name)
     named = not isinstance(arguments, Tensor)
     if isinstance(arguments, Tensor):
         arguments = {"input_ids": arguments}

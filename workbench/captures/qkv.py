@@ -12,9 +12,13 @@ from workbench.captures.records import SITE_AXES, LayerRecord
 from workbench.captures.tokens import TokenInfo, fit_tokens, tokens_by_id
 from workbench.core.errors import InputError
 
+_READ = ("q", "k", "v", "scale", "mask", "attn")
 
-def layers_of(path: Path, tensors: dict[str, Tensor]) -> tuple[list[LayerRecord], tuple[str, ...], TokenInfo]:
-    """The layers, their sites and the tokens in the tensors of a file; see `read_qkv` for what it may hold."""
+
+def layers_of(
+    path: Path, tensors: dict[str, Tensor]
+) -> tuple[list[LayerRecord], tuple[str, ...], TokenInfo, list[str]]:
+    """Return the layers, sites, tokens and notes of a file of q, k and v; `read_qkv` lists the tensors it may hold."""
     missing = [site for site in ("q", "k", "v") if site not in tensors]
     if missing:
         raise InputError(
@@ -27,15 +31,20 @@ def layers_of(path: Path, tensors: dict[str, Tensor]) -> tuple[list[LayerRecord]
             check_values(path, site, value[layer], layer)
     scales = _scales(path, tensors.get("scale"), q)
     masks, real = _masks(path, tensors.get("mask"), q, k)
+    attn = _attention(path, tensors.get("attn"), q, k)
     layers = [
         LayerRecord(layer, f"{path.name}[{layer}]", q=q[layer], k=k[layer], v=v[layer], scale=scales[layer],
-                    mask=masks[layer])
+                    mask=masks[layer], attn=None if attn is None else attn[layer],
+                    rows_sum_to_one=attn is None or _sums_to_one(attn[layer]))
         for layer in range(len(q))
     ]  # fmt: skip
     tokens = tokens_by_id(torch.arange(real.shape[1]).expand(real.shape), real, "token")
-    sites = ("q", "k", "v", "scale") + (("mask",) if "mask" in tensors else ())
-    # which of more queries than keys are padding is unknown
-    return layers, sites, fit_tokens(tokens, q.shape[3]) if bool(real.all()) else tokens
+    sites = ("q", "k", "v", "scale", *(site for site in ("mask", "attn") if site in tensors))
+    if bool(real.all()):  # else which of more queries than keys are padding is unknown
+        tokens = fit_tokens(tokens, q.shape[3])
+    unread = sorted(tensors.keys() - {*_READ})
+    notes = [f"tensors of the file that are not read: {', '.join(unread)}"] if unread else []
+    return layers, sites, tokens, notes
 
 
 def _with_layers(path: Path, site: str, value: Tensor) -> Tensor:
@@ -123,6 +132,26 @@ def _masks(path: Path, mask: Tensor | None, q: Tensor, k: Tensor) -> tuple[list[
         if have not in (1, want):
             raise InputError(f"{path}: the {name} axis of mask is {have}; q, k, v need {want} (or 1)")
     return [mask if mask.ndim == 4 else mask[layer % len(mask)] for layer in range(layers)], everything
+
+
+def _attention(path: Path, attn: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Return the attention (layer, batch, head, query, key) of a file that has it."""
+    if attn is None:
+        return None
+    attn = _with_layers(path, "attn", attn)
+    expected = (*q.shape[:4], k.shape[3])
+    if tuple(attn.shape) != expected:
+        raise InputError(
+            f"{path}: attn has shape {tuple(attn.shape)}; q and k need {expected} (layer, batch, head, query, key)"
+        )
+    for layer in range(len(attn)):
+        check_values(path, "attn", attn[layer], layer)
+    return attn
+
+
+def _sums_to_one(attn: Tensor) -> bool:
+    sums = attn.double().sum(dim=-1)
+    return bool(((sums - 1).abs() < 1e-2).logical_or(sums == 0).all())
 
 
 def check_values(path: Path, site: str, value: Tensor | None, layer: int) -> None:

@@ -37,11 +37,11 @@ from workbench.captures.implicit_masks import (
     starts_of,
 )
 from workbench.captures.kernels import PACKAGES, watch_kernels
-from workbench.captures.layout import is_attention
+from workbench.captures.layout import declared_heads, is_attention
 from workbench.captures.records import Call, CausalCall
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
-from workbench.captures.written_out import Follower, WrittenOut, refuse_vmap
+from workbench.captures.written_out import Follower, WrittenOut, heads_in_batch, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 
 _SDPA = F.scaled_dot_product_attention
@@ -336,8 +336,30 @@ class _Watch(TorchFunctionMode):
             head_out=four_axes(output, lead),
             dropout=dropout_p,
         )
+        self._unfold_heads(call, (query, key, value), lead)
         self.observer.seen(call, None)
         return output
+
+    def _unfold_heads(self, call: Call, operands: tuple[Tensor, ...], lead: tuple[int, ...]) -> None:
+        """Separate inputs and heads that a module folded into one axis, alone or before an axis of size 1."""
+        if self.written_out is None or not lead or lead[1:] not in ((), (1,)):
+            return
+        place, merged = self.written_out.observer.place(), self.written_out.merged
+        if place is None or not isinstance(place[1], Tensor):
+            return
+        module, given = place
+        expected = len(given) * (declared_heads(module) or 0)
+        if len(lead) == 2 and lead[0] != expected and not any(id(x) in merged for x in operands):
+            return
+        folded = heads_in_batch(lead[0], operands, (), module, given, merged)
+        if folded is None:
+            return
+        sizes, heads_first = folded
+        for site in ("q", "k", "v", "mask", "head_out"):
+            value = None if site == "mask" and call.causal else getattr(call, site)
+            if value is not None and len(value) == lead[0]:
+                value = value.squeeze(1).unflatten(0, sizes)
+                setattr(call, site, value.transpose(0, 1) if heads_first else value)
 
     def multihead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``F.multi_head_attention_forward``, in whose body this mode is off."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from workbench.captures.capturing import Capture, Placed, capture
+from workbench.captures.capturing import Capture, Placed, capture, check_sites
 from workbench.captures.records import DEFAULT_SITES
 from workbench.captures.thread_guard import CAPTURING, in_this_thread
 from workbench.core.errors import InputError
@@ -79,12 +79,15 @@ def capture_steps(
             f"model must be the torch.nn.Module that the loop runs (pipeline.transformer, pipeline.unet), not "
             f"{type(model).__name__}"
         )
+    for function in (run, *([] if each is None else [each])):
+        if not callable(function):
+            raise InputError(f"run and each must be functions, got {function!r}")
     chosen = parse_numbers("step", steps)
     if chosen is not None and min(chosen) < 0:
         raise InputError(
             f"steps are counted from 0 as they come, and step {min(chosen)} cannot be known before the end"
         )
-    sites, kept = tuple([sites] if isinstance(sites, str) else sites), Steps()
+    sites, kept = check_sites(sites), Steps()
     signature = inspect.signature(type(model).forward)
     before = vars(model).get("forward")  # of accelerate's hooks, say
 

@@ -7,15 +7,18 @@ tensor per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and whic
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from workbench._version import __version__
 from workbench.captures.other_tools import other_tools_layers
@@ -24,12 +27,12 @@ from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrig
 from workbench.captures.tokens import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, check_format
-from workbench.core.options import parsed
+from workbench.core.options import conforming, parsed
 
 if TYPE_CHECKING:
     from workbench.captures.capturing import Capture
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _KEY = "workbench"
 _MOST_UNPACKED, _MOST_PACKED = (
     2**26,
@@ -40,7 +43,8 @@ _PICKLED = (".pt", ".pth")
 
 def write_capture(path: str | Path, capture: Capture) -> Path:
     """Write the file that ``Capture.save`` describes."""
-    return write_tensors(path, _tensors(capture), _metadata(capture))
+    tensors, header = _tensors(capture), _metadata(capture)
+    return write_tensors(path, tensors, header | {"sha256": _digest(header, tensors)})
 
 
 def read_capture(path: str | Path) -> dict[str, Any]:
@@ -48,11 +52,18 @@ def read_capture(path: str | Path) -> dict[str, Any]:
     source = Path(path).expanduser()
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
-        known = other_tools_layers(source, tensors) or (*layers_of(source, tensors), [])
+        known = other_tools_layers(source, tensors) or layers_of(source, tensors)
         return dict(zip(("layers", "sites", "tokens", "notes"), known, strict=True))
     version = metadata.get("format_version")
     check_format(path, "capture format", version, FORMAT_VERSION)
     try:
+        digest = metadata.pop("sha256", None)
+        conforming(Header, metadata)
+        if digest != _digest(metadata, tensors):
+            raise InputError(
+                f"{source}: its metadata or the shapes of its tensors were changed after it was written; capture it "
+                "again"
+            )
         return _own_fields(source, tensors, metadata)
     except InputError:
         raise
@@ -60,6 +71,63 @@ def read_capture(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"{source}: its metadata does not describe its tensors ({error}); capture it again"
         ) from error
+
+
+class TokenEntry(TypedDict):
+    """Tokens in the metadata of a file; their mask is a tensor."""
+
+    labels: list[list[str]]
+    kinds: list[list[str]]
+    grid: tuple[int, int] | None
+    image_grids: NotRequired[list[list[tuple[int, int]]]]
+    streams: NotRequired[dict[str, TokenEntry]]
+    joined: NotRequired[list[str]]
+
+
+class LayerEntry(TypedDict):
+    """One layer in the metadata of a file."""
+
+    index: Annotated[int, Ge(0)]
+    path: str
+    call: Annotated[int, Ge(0)]
+    kind: Literal["token", "channel", "none"]
+    rows_sum_to_one: bool
+    scale_is_number: bool
+    mixer: str
+    source: Literal["self", "cross"]
+    counts: tuple[int, int] | None
+    size: NotRequired[tuple[int, int]]
+    shift: NotRequired[tuple[int, int]]
+    grid: NotRequired[tuple[int, int]]
+
+
+class GeneratedEntry(TypedDict):
+    """Generated tokens in the metadata of a file."""
+
+    prompt_tokens: Annotated[int, Ge(0)]
+
+
+class Header(TypedDict):
+    """The metadata of a file of ours."""
+
+    format: str
+    format_version: int
+    version: str
+    sites: list[str]
+    layers: list[LayerEntry]
+    model: dict[str, Any]
+    inputs: dict[str, Any]
+    not_run: list[str]
+    notes: list[str]
+    generated: GeneratedEntry | None
+    tokens: TokenEntry | None
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """Return the SHA-256 of the metadata with names, shapes and types of the tensors, in hexadecimal."""
+    shapes = {name: [str(value.dtype), *value.shape] for name, value in tensors.items()}
+    text = json.dumps([json.loads(json.dumps(header)), shapes], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _tensors(capture: Capture) -> dict[str, Tensor]:
@@ -268,7 +336,7 @@ def _check_unpacked(path: Path, size: int) -> None:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The tensors of a file, and the note that `write_tensors` left in it; None in anyone else's file."""
     if path.suffix in _PICKLED:
-        return _read_pickled(path), None
+        return _without_float8(path, _read_pickled(path)), None
     suffix = _suffix(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -298,7 +366,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError, EOFError, zlib.error,
             zipfile.BadZipFile, NotImplementedError, SyntaxError) as error:  # fmt: skip
         raise InputError(f"{path}: cannot be read as {suffix} ({error})") from error
-    return tensors, metadata if isinstance(metadata, dict) else None
+    return _without_float8(path, tensors), metadata if isinstance(metadata, dict) else None
+
+
+def _without_float8(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors; raise `InputError` for types of 8 bits, which have no arithmetic."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and value.element_size() == 1:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise InputError(f"{path}: {name} holds {kind}; save it in bfloat16 or a wider type")
+    return tensors
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:

@@ -737,7 +737,9 @@ class WrittenOut:
 
     def _note_merged(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Remember what a first axis was put together from: batch and heads, or heads and batch."""
-        if not isinstance(result, Tensor) or result.ndim != 3:
+        if not isinstance(result, Tensor) or not (
+            result.ndim == 3 or (result.ndim == 4 and result.shape[1] == 1)
+        ):
             return
         if name == "cat":
             parts = args[0] if args else kwargs.get("tensors")
@@ -943,27 +945,41 @@ class _Arrival:
     def _heads_in_batch(
         self, lead: tuple[int, ...], module: nn.Module, given: Any, merged: Mapping[int, Any]
     ) -> tuple[tuple[int, int], bool] | None:
-        """How the only leading axis is made of inputs and heads, and whether the heads come first; None if it is not.
+        """Return how the only leading axis is made of inputs and heads; None where it is not."""
+        if len(lead) != 1 or self.scores is None:
+            return None
+        shapes = [tuple(step.shape[:2]) for step in self.steps if len(step.shape) == 4]
+        return heads_in_batch(
+            lead[0], (self.scores.left, self.scores.right, self.values), shapes, module, given, merged
+        )
 
-        The scores may have been seen with both axes, or the operands when they were put together; else the module
-        says how many heads it has, and the inputs come first.
-        """
-        if len(lead) != 1 or not isinstance(given, Tensor) or self.scores is None:
-            return None
-        inputs = given.shape[0] if given.ndim else 1
-        seen = [tuple(step.shape[:2]) for step in self.steps if len(step.shape) == 4]
-        operands = (self.scores.left, self.scores.right, self.values)
-        notes = [merged[id(x)] for x in operands if id(x) in merged]
-        seen += [note[1] for note in notes]
-        for sizes in seen:
-            if math.prod(sizes) == lead[0] and 1 not in (sizes[0], lead[0] // sizes[0]):
-                joined = any(note[1] == sizes and note[2] for note in notes)
-                heads_first = joined or (sizes[0] != inputs and sizes[1] == inputs)
-                return (sizes[0], lead[0] // sizes[0]), heads_first
-        heads = declared_heads(module)
-        if heads is None or heads == 1 or lead[0] % heads or lead[0] == inputs:
-            return None
-        return (lead[0] // heads, heads), False
+
+def heads_in_batch(
+    count: int,
+    operands: Sequence[Tensor],
+    shapes: Sequence[tuple[int, ...]],
+    module: nn.Module,
+    given: Any,
+    merged: Mapping[int, Any],
+) -> tuple[tuple[int, int], bool] | None:
+    """Return how an axis of ``count`` is made of inputs and heads, and whether heads come first; None where it is not.
+
+    The scores may have been seen with both axes (``shapes``), or the operands when they were put together (``merged``).
+    Otherwise the module declares how many heads it has, and the inputs come first.
+    """
+    if not isinstance(given, Tensor):
+        return None
+    inputs = given.shape[0] if given.ndim else 1
+    notes = [merged[id(x)] for x in operands if id(x) in merged]
+    for sizes in [*shapes, *(note[1] for note in notes)]:
+        if math.prod(sizes) == count and 1 not in (sizes[0], count // sizes[0]):
+            joined = any(note[1] == sizes and note[2] for note in notes)
+            heads_first = joined or (sizes[0] != inputs and sizes[1] == inputs)
+            return (sizes[0], count // sizes[0]), heads_first
+    heads = declared_heads(module)
+    if heads is None or heads == 1 or count % heads or count == inputs:
+        return None
+    return (count // heads, heads), False
 
 
 def _attends_to_channels(call: Call, given: Any) -> bool:

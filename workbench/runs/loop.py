@@ -509,7 +509,8 @@ def file_source(
         size = len(captured.tokens) or size
         sizes = {number: inputs_in(captured[number]) for number in numbers}
         notes = [
-            f"layer {number} left out: holds {rows} images or windows of {size} inputs, so its rows are no inputs"
+            f"layer {number} left out: holds {rows} images, windows or folded heads of {size} inputs, so its rows are "
+            "no inputs"
             for number, rows in sizes.items()
             if rows not in (0, size)
         ]

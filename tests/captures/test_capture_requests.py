@@ -1,0 +1,64 @@
+"""Requests that no capture can meet are refused in words, before the model runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.captures.families import FAMILIES
+from workbench.captures import capture, capture_generation, capture_steps
+from workbench.core.errors import InputError, UnknownName
+
+MODEL, BATCH = FAMILIES["vit"].build(), FAMILIES["vit"].batch()
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("layers must be whole numbers.*got 3.0", {"layers": 3.0}),
+    ("layers must be whole numbers.*got nan", {"layers": float("nan")}),
+    ("layers must be whole numbers.*got True", {"layers": True}),
+    ("layers must be whole numbers.*got <object", {"layers": object()}),
+    ("each must be a function of a layer and its tokens, got 5", {"each": 5}),
+    ("map_limit must be a whole number from 0 up, or none, got 'a'", {"map_limit": "a"}),
+    ("map_limit must be a whole number from 0 up, or none, got -1", {"map_limit": -1}),
+    ("check must be true or false, got 'no'", {"check": "no"}),
+    ("grad must be true or false, got 2", {"grad": 2}),
+]
+
+
+@pytest.mark.parametrize(("message", "request_"), REQUESTS)
+def test_a_capture_of_wrong_arguments(message, request_):
+    with pytest.raises(InputError, match=message):
+        capture(MODEL, BATCH, **request_)
+
+
+@pytest.mark.parametrize("sites", [7, [7], None, True])
+def test_sites_that_are_no_names(sites):
+    for run in (capture, capture_generation):
+        with pytest.raises(UnknownName, match="unknown site"):
+            run(MODEL, BATCH, sites=sites)
+    with pytest.raises(UnknownName, match="unknown site"):
+        capture_steps(MODEL, lambda: MODEL(BATCH), sites=sites)
+
+
+def test_steps_of_no_function():
+    with pytest.raises(InputError, match="run and each must be functions, got 5"):
+        capture_steps(MODEL, 5)
+    with pytest.raises(InputError, match="run and each must be functions, got 5"):
+        capture_steps(MODEL, lambda: MODEL(BATCH), each=5)
+
+
+def test_tensors_without_values_are_refused():
+    empty = nn.TransformerEncoderLayer(8, 2, device="meta")
+    for batch in (torch.randn(2, 3, 8), torch.randn(2, 3, 8, device="meta")):
+        with pytest.raises(InputError, match="device 'meta'"):
+            capture(empty, batch)
+    with pytest.raises(InputError, match="the batch is on the device 'meta'"):
+        capture(MODEL, BATCH.to("meta"))
+
+
+def test_lists_of_numbers_are_no_batch():
+    gpt = FAMILIES["gpt2"].build()
+    for batch in ({"input_ids": [[1, 2, 3]]}, [[1, 2], [3, 4]], {"input_ids": [1, 2]}):
+        with pytest.raises(InputError, match="return_tensors='pt'"):
+            capture(gpt, batch)
