@@ -8,6 +8,7 @@ from .captures import capture as capture
 from .captures import capture_generation as capture_generation
 from .captures import capture_steps as capture_steps
 from .captures import compare as compare
+from .captures import intervene as intervene
 from .core.errors import WorkbenchError as WorkbenchError
 from .data.batches import Inputs as Inputs
 from .data.batches import inputs as inputs

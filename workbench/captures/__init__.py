@@ -12,7 +12,8 @@
 - ``tokens`` what the tokens are and whether attention is self or cross, ``positions`` what the
   position embedding brings to them;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
-- ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step.
+- ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step;
+- ``interventions`` change what heads compute, through the same routes.
 """
 
 import workbench.captures.families  # noqa: F401  (registers them)
@@ -20,6 +21,7 @@ from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
 from workbench.captures.generation import capture_generation
+from workbench.captures.interventions import INTERVENTION_SITES, intervene
 from workbench.captures.layout import (
     attention_geometry,
     attention_modules,
@@ -60,6 +62,8 @@ from workbench.captures.weights import attention_output, attention_weights
 __all__ = [
     "capture",
     "capture_generation",
+    "intervene",
+    "INTERVENTION_SITES",
     "Capture",
     "Generated",
     "capture_steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,9 @@ class Recorder:
     layers whose numbers are in ``handed`` are left out, and those handed over join them. With ``rows``, layers without
     attention among tokens are left out.
     """
+
+    writes: ClassVar[bool] = False
+    """Whether outputs of attention are changed while the model runs."""
 
     modules: dict[str, nn.Module]
     name: str

@@ -64,12 +64,22 @@ class VariantObserver(Protocol):
 
     def observed(self, module: nn.Module, output: Tensor, inside: dict[str, Any]) -> None: ...
 
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into ``output``."""
+        ...
+
 
 class Observer(Protocol):
     """What the calls of attention are reported to."""
 
     def wants(self, module: nn.Module | None) -> bool:
         """Attention was seen, in this module or the innermost one; whether to hand the call over."""
+        ...
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into the outputs of calls, which are then copies."""
         ...
 
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
@@ -326,6 +336,7 @@ class _Watch(TorchFunctionMode):
         if not self.observer.wants(None):
             self.observer.skip(None)
             return output
+        output = output.clone() if self.observer.writes else output
         lead = output.shape[:-2]
         call = (CausalCall if is_causal else Call)(
             q=four_axes(query, lead),
@@ -376,6 +387,10 @@ class _Watch(TorchFunctionMode):
             self.observer.skip(None)
             return result
         again = dict(zip(_MHA.__code__.co_varnames, args, strict=False)) | kwargs
+        if self.observer.writes:  # the weights are those of before the change
+            by_kernel: dict[str, Any] = {**again, "need_weights": False, "is_causal": False}
+            with watch_functional:
+                return _MHA(**by_kernel)[0], result[1]
         again |= {"need_weights": False, "is_causal": False, "training": False}
         collector = _Collector()
         with _replaced(F, "scaled_dot_product_attention", _Watch(collector, self.interface).attend):
@@ -403,6 +418,8 @@ class _Collector:
     def skip(self, module: nn.Module | None) -> None:
         raise AssertionError("it wants every call")
 
+    writes = False
+
 
 class _Interface:
     """transformers' attention functions, seen from outside; ``inner`` is what the kernel inside was given."""
@@ -429,6 +446,7 @@ class _Interface:
                     result = function(module, query, key, value, attention_mask, *args, **kwargs)
                 call = None
                 if self.observer.wants(module):
+                    result = (result[0].clone(), *result[1:]) if self.observer.writes else result
                     call = self._call(
                         name or "eager", module, query, key, value, attention_mask, kwargs, result
                     )
@@ -633,14 +651,17 @@ def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None
 @contextmanager
 def watch_variants(modules: Sequence[nn.Module], observer: VariantObserver) -> Generator[None]:
     """Let our own variants observe themselves while they attend."""
-    variants = [child for child in modules if isinstance(child, AttentionModule)]
+    variants = {child: vars(child).get("attend") for child in modules if isinstance(child, AttentionModule)}
     try:
         for child in variants:
             vars(child)["attend"] = in_this_thread(_observing(child, observer), child.attend)
         yield
     finally:
-        for child in variants:
-            vars(child).pop("attend", None)
+        for child, before in variants.items():
+            if before is None:
+                vars(child).pop("attend", None)
+            else:  # of a watch around this one
+                vars(child)["attend"] = before
 
 
 def _observing(
@@ -654,6 +675,7 @@ def _observing(
         if not observer.observes(module):
             return plain(x, mask, observe=observe)
         output, inside = plain(x, mask, observe=True)
+        output = output.clone() if observer.writes else output
         observer.observed(module, output, inside)
         return output, inside if observe else {}
 

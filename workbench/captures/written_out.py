@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.keeper import address
 from workbench.captures.layout import declared_heads
 from workbench.captures.records import Call
 from workbench.captures.weights import additive, attention_weights, dense, four_axes
@@ -71,6 +72,11 @@ class Follower(Protocol):
     @property
     def busy(self) -> bool:
         """Whether what runs now is no part of the model's pass."""
+        ...
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into the outputs of calls."""
         ...
 
     def expects(self) -> bool:
@@ -777,7 +783,12 @@ class WrittenOut:
                 self.observer.missed(str(error), of_scores)
         else:
             if self.observer.wants(None):
-                self.observer.seen(arrival(place), None)
+                call = arrival(place)
+                if self.observer.writes and address(call.head_out) != address(result):
+                    raise IncompleteCapture(
+                        "attention that is written out puts its heads together in a way that cannot be changed"
+                    )
+                self.observer.seen(call, None)
             else:
                 self.observer.skip(None)
         trace.release()
