@@ -1,10 +1,19 @@
 """Captions in the words of the figures."""
 
+import ast
+import json
 import re
+from pathlib import Path
 
+import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from workbench.figures.words import DEFINED, in_words, with_definitions
+from workbench.figures.export import save_figure
+from workbench.figures.words import DEFINED, in_words, sentences, with_definitions, without_nulls
+from workbench.frames.provenance import read_provenance
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
 
 
 @pytest.mark.parametrize(
@@ -68,3 +77,59 @@ def test_abbreviations_are_written_out_once_and_mechanisms_are_not_explained():
 def test_labels_are_recognised_by_what_they_name(label, defined):
     said = with_definitions("Accuracies.", f'["{label}"]')
     assert re.findall(r"(\w+):", said) == defined
+
+
+def test_a_caption_says_nothing_of_a_null_that_the_data_do_not_hold(tmp_path):
+    fig = go.Figure(go.Scatter(x=[0, 1], y=[2, 5]))
+    caption = "J falls (Fig. 1a). Null, 0 samples: noise of SD 1.5, as in p. 3. Lines are means."
+    for null, kept in ((None, "J falls (Fig. 1a). Lines are means."), (0.5, caption)):
+        data = pd.DataFrame({"value": [2.0, 5.0], "null_mean": [null, None]}).astype(float)
+        save_figure(
+            fig,
+            "f",
+            data=data,
+            caption=caption,
+            alt="A line. Null bands are grey.",
+            out=tmp_path,
+            formats=["html"],
+        )
+        said = read_provenance(tmp_path / "f.json")["figure"]
+        assert said["caption"] == kept
+        assert said["alt"] == ("A line." if null is None else "A line. Null bands are grey.")
+    assert without_nulls("Nulls: two. Nullified values stay.") == "Nullified values stay."
+
+
+def captions(notebook):
+    """The captions and descriptions of a notebook, with … for what is filled in."""
+    said = {}
+    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
+        source = "".join(cell["source"]) if cell["cell_type"] == "code" else ""
+        for node in ast.walk(ast.parse(source)):
+            value, name = getattr(node, "value", None), getattr(node, "arg", None)
+            if isinstance(node, (ast.Assign, ast.AugAssign)):
+                name = getattr(getattr(node, "target", None) or node.targets[0], "id", None)
+            if name in ("caption", "alt") and value is not None:
+                parts = [
+                    part for part in ast.walk(value) if isinstance(part, (ast.Constant, ast.FormattedValue))
+                ]
+                parts = sorted(parts, key=lambda part: (part.lineno, part.col_offset))
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+                place = number, name
+                more = isinstance(node, ast.AugAssign) or not text
+                said[place] = said.get(place, "") + text if more else text
+    return said
+
+
+@pytest.mark.parametrize(
+    "notebook", [one for one in NOTEBOOKS if "null_samples: int" in one.read_text()], ids=lambda one: one.stem
+)
+def test_what_a_caption_says_of_a_null_is_a_sentence_that_can_be_left_out(notebook):
+    said = captions(notebook)
+    assert said
+    for text in said.values():
+        left = [
+            one
+            for one in sentences(text)
+            if re.search(r"\bnulls?\b", one, re.IGNORECASE) and "no null" not in one
+        ]
+        assert [one for one in left if not re.match(r"Nulls?\b", one)] == []

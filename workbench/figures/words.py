@@ -93,6 +93,16 @@ def in_words(text: str) -> str:
     return _PERCENT.sub(" %", _POWER.sub(_number, text))
 
 
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a caption; no number and no abbreviation before a lower case ends one."""
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z(])", text)
+
+
+def without_nulls(text: str) -> str:
+    """Return a caption without the sentences that begin with "Null", for a figure that draws none."""
+    return " ".join(one for one in sentences(text) if not re.match(r"Nulls?\b", one))
+
+
 def with_definitions(caption: str, labels: str) -> str:
     """A caption that also says what the labels of its figure are short for, where it does not yet."""
     labels = _DATA.sub("", labels).replace(r"\u003c", "<").replace(r"\u003e", ">")  # as plotly writes them

@@ -259,7 +259,7 @@ def test_a_full_disk_is_an_error_that_names_the_place_and_leaves_no_half_file(tm
 )
 def test_figures_of_others_are_not_called_blank(trace, tmp_path):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         save_figure(go.Figure(trace), "f", out=tmp_path)
     assert {path.suffix for path in tmp_path.glob("f.*")} >= {".pdf", ".svg", ".png"}
     if trace.type == "table":

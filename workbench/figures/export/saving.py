@@ -35,7 +35,7 @@ from workbench.figures.export.static import (
 )
 from workbench.figures.notes import left_out_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
-from workbench.figures.words import in_words, with_definitions
+from workbench.figures.words import in_words, with_definitions, without_nulls
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
@@ -91,7 +91,8 @@ def save_figure(
         name: file name without folder or suffix: letters, digits, "_" and "-".
         data: the numbers that the figure shows; by default the points of its traces.
         caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. Names
-            of the code in it are written in the words of the legend (`workbench.figures.words`).
+            of the code in it are written in the words of the legend (`workbench.figures.words`). Sentences that begin
+            with "Null" are left out where `data` is a result frame without null distributions.
         alt: what the figure shows, for readers who cannot see it; by default the caption.
         parameters: what was asked for (model, inputs, n, seed, …), in the place of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
@@ -118,6 +119,8 @@ def save_figure(
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
     alt = caption if alt is None else alt
     _check_words(name, data, caption, alt)
+    if "null_mean" in data and data["null_mean"].isna().all():
+        caption, alt = without_nulls(caption), without_nulls(alt)
     caption = with_definitions(in_words(" ".join([caption.strip(), *left_out_notes(data)])), fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
