@@ -1,8 +1,6 @@
 """What a model predicts, and what it predicts without one of its heads (head ablation, Michel et al. 2019).
 
-A head is switched off where it is handed on: whatever module takes the outputs of all heads of a layer side by side is
-found by comparing what goes into it with what was captured, so this knows no family. Every head of a layer is one row
-of one batch, in every mode.
+`workbench.intervene` replaces the output of a head. Every head of a layer is one row of one batch, in every mode.
 """
 
 from __future__ import annotations
@@ -206,8 +204,9 @@ def ablate(
     """Predict without each head of a capture, or without some, in every mode asked for.
 
     ``heads`` are (layer, head); ``means`` by layer the outputs that heads have on average, for the mode `BATCH`.
-    Raises `InputError` for a batch that is not of one row, and where the outputs of no layer's heads are found again.
+    Raises `InputError` for a batch that is not of one row, and where no layer's heads can be replaced.
     """
+    from workbench.captures import intervene
     from workbench.captures.capturing import place_batch
 
     assert seen.tokens is not None
@@ -216,9 +215,6 @@ def ablate(
         raise InputError(
             f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"
         )
-    takers = _takers(model.module, arguments, seen)
-    if not takers:
-        raise InputError(f"{model.spec} hands the outputs of its heads to no module that could be found")
     size = (
         len(seen.layers),
         max(layer.head_out.shape[1] for layer in seen if layer.head_out is not None),
@@ -236,17 +232,24 @@ def ablate(
         )
         for mode in modes
     }
+    failure: InputError | None = None
     for row, layer in enumerate(seen):
-        if layer.index not in takers:
+        if layer.head_out is None or len(layer.head_out) != 1:  # windows of one input
             continue
-        assert layer.head_out is not None  # what its taker was found by
         chosen = [head for index, head in heads or [] if index == layer.index]
         off = chosen if heads is not None else [*range(layer.head_out.shape[1])]
         mean = (means or {}).get(layer.index)
         outputs = _replaced(layer, seen.tokens.mask[0], off, modes, mean) if off else {}
         if not outputs:
             continue
-        logits = _with_outputs(model.module, arguments, takers[layer.index], torch.cat([*outputs.values()]))
+        rows = torch.cat([*outputs.values()])
+        changes = {(layer.index, head): rows[:, head] for head in range(rows.shape[1])}
+        try:
+            with intervene(model, changes):
+                logits = run_model(model.module, in_rows(arguments, len(rows)))
+        except InputError as error:
+            failure = error  # other layers may still be reached
+            continue
         after = logits.double().log_softmax(-1).cpu()
         if after.ndim == 2:
             after = after[:, None]
@@ -256,6 +259,8 @@ def ablate(
             ablations[mode].actual_probability[row, off] = at_outcome(rows.exp(), prediction.actual)
             divergence = (before.exp() * (before - rows)).sum(-1)
             ablations[mode].divergence[row, off] = divergence.clamp(min=0)  # below by rounding alone
+    if failure is not None and all(ablation.divergence.isnan().all() for ablation in ablations.values()):
+        raise failure
     return ablations
 
 
@@ -286,8 +291,17 @@ def tensors_of(batch: Any) -> Sequence[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def _side_by_side(head_out: Tensor) -> Float[Tensor, "batch token feature"]:
-    return head_out.transpose(1, 2).flatten(2)
+def in_rows(arguments: Any, count: int, old: Tensor | None = None, new: Tensor | None = None) -> Any:
+    """Return a model's arguments of one input for several rows, one tensor of them replaced by ``new``."""
+
+    def row(value: Any) -> Any:
+        if value is old and new is not None:
+            return new
+        return value.expand(count, *value.shape[1:]) if isinstance(value, Tensor) else value
+
+    if isinstance(arguments, Mapping):
+        return {name: row(value) for name, value in arguments.items()}
+    return row(arguments) if isinstance(arguments, Tensor) else tuple(map(row, arguments))
 
 
 def run_model(module: nn.Module, arguments: Any) -> Tensor:
@@ -298,49 +312,6 @@ def run_model(module: nn.Module, arguments: Any) -> Tensor:
         else:
             result = module(arguments) if isinstance(arguments, Tensor) else module(*arguments)
     return result if isinstance(result, Tensor) else result.logits
-
-
-def _takers(module: nn.Module, arguments: Any, seen: Capture) -> dict[int, nn.Module]:
-    """Return by layer the first module that takes the outputs of its heads, found by their values."""
-    wanted = {layer.index: _side_by_side(layer.head_out) for layer in seen if layer.head_out is not None}
-    found: dict[int, nn.Module] = {}
-
-    def look(taker: nn.Module, given: tuple[Any, ...]) -> None:
-        if not given or not isinstance(given[0], Tensor):
-            return
-        for index, value in wanted.items():
-            if index not in found and value.shape == given[0].shape and torch.allclose(
-                value.to(given[0].dtype), given[0], rtol=1e-4, atol=1e-6
-            ):  # fmt: skip
-                found[index] = taker
-
-    hooks = [one.register_forward_pre_hook(look) for one in module.modules() if not [*one.children()]]
-    try:
-        run_model(module, arguments)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
-def _with_outputs(module: nn.Module, arguments: Any, taker: nn.Module, outputs: Tensor) -> Tensor:
-    """Return the model's logits where a module takes other outputs of heads, one row each."""
-
-    def repeated(value: Any) -> Any:
-        return value.expand(len(outputs), *value.shape[1:]) if isinstance(value, Tensor) else value
-
-    rows = (
-        {name: repeated(value) for name, value in arguments.items()}
-        if isinstance(arguments, Mapping)
-        else repeated(arguments) if isinstance(arguments, Tensor) else tuple(map(repeated, arguments))
-    )  # fmt: skip
-    hook = taker.register_forward_pre_hook(
-        lambda _, given: (outputs.to(given[0].dtype), *given[1:]) if given[0].shape == outputs.shape else None
-    )
-    try:
-        return run_model(module, rows)
-    finally:
-        hook.remove()
 
 
 def _uniform(layer: LayerRecord, v: Tensor, heads: int) -> Float[Tensor, "head token feature"] | None:
@@ -383,5 +354,5 @@ def _replaced(
         each = out.expand(len(off), -1, -1, -1).clone()
         for row, head in enumerate(off):
             each[row, head] = other[head]
-        rows[mode] = _side_by_side(each)
+        rows[mode] = each
     return rows

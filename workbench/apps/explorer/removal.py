@@ -7,7 +7,6 @@ word does is the null: all of them are taken out in turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.apps.explorer.ablation import Prediction, at_outcome, logits_of, run_model, tensors_of
+from workbench.apps.explorer.ablation import Prediction, at_outcome, in_rows, logits_of, run_model, tensors_of
 from workbench.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +68,12 @@ def remove_each(model: LoadedModel, sample: Inputs, seen: Capture, prediction: P
     actual, divergence = (torch.full((count, positions), torch.nan, dtype=torch.float64) for _ in range(2))
     for first in range(0, len(places), ROWS):
         part = places[first : first + ROWS]
-        after = run_model(model.module, _with(arguments, tensor, rows(part))).double().log_softmax(-1).cpu()
+        after = (
+            run_model(model.module, in_rows(arguments, len(part), tensor, rows(part)))
+            .double()
+            .log_softmax(-1)
+            .cpu()
+        )
         after = after if after.ndim == 3 else after[:, None]
         probability[part] = after.gather(-1, prediction.outcomes.expand(len(part), -1, -1)).exp()
         actual[part] = at_outcome(after.exp(), prediction.actual)
@@ -118,16 +122,3 @@ def _texts(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tenso
         return found
 
     return ids, rows, places, f"{model.tokenizer.convert_ids_to_tokens(nothing)} stands in its place"
-
-
-def _with(arguments: Any, tensor: Tensor, rows: Tensor) -> Any:
-    """Return a model's arguments for several rows, with one tensor replaced."""
-
-    def each(value: Any) -> Any:
-        if value is tensor:
-            return rows
-        return value.expand(len(rows), *value.shape[1:]) if isinstance(value, Tensor) else value
-
-    if isinstance(arguments, Mapping):
-        return {name: each(value) for name, value in arguments.items()}
-    return each(arguments) if isinstance(arguments, Tensor) else tuple(map(each, arguments))
