@@ -19,6 +19,7 @@ from .frames.results import read_frame as read_frame
 from .frames.results import write_frame as write_frame
 from .models.loading import LoadedModel as LoadedModel
 from .models.loading import load as load
+from .models.loading import wrap as wrap
 from .papers.claims import claims as claims
 from .papers.published import published as published
 from .runs.analyze import ANALYSES as ANALYSES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,14 +15,21 @@ from safetensors import SafetensorError
 
 from workbench.core.complete_module import complete_module
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
+from workbench.core.options import parsed
 from workbench.frames.results import RANDOM_WEIGHTS
 from workbench.models import hub
 from workbench.models.source import (
+    WEIGHTS,
     ImageFormat,
     Source,
+    Unfilled,
     bounded_by_memory,
     bounded_by_weights,
+    fitting_state,
     in_our_words,
+    read_state,
+    require_content,
+    require_file,
     seeded,
 )
 
@@ -34,8 +42,9 @@ if TYPE_CHECKING:
 def check(name: str, checkpoint: str | None) -> None:
     """Raise for a folder that is not there or holds no model, and for what no hub repository can be called."""
     folder = Path(name).expanduser()
+    file = _own_file(folder, checkpoint)
     if folder.is_dir():
-        _checkpoint_folder(folder, checkpoint)
+        _checkpoint_folder(folder, None if file else checkpoint)
     else:
         _check_repo_name(name)
 
@@ -46,18 +55,25 @@ def load(
     pretrained: bool,
     dtype: torch.dtype | None,
     placing: Mapping[str, Any] = MappingProxyType({}),
+    values: Mapping[str, Any] = MappingProxyType({}),
 ) -> Source:
-    """A model of transformers from a folder or a hub repository.
+    """Load a model of transformers from a folder or a hub repository.
 
-    `checkpoint` is a subfolder of a folder (``checkpoint-500``), or a revision of a repository. ``placing`` are options
-    of ``from_pretrained`` that say where its weights go and how its attention runs.
+    `checkpoint` is a subfolder of a folder (``checkpoint-500``), a revision of a repository, or a file of weights.
+    ``placing`` are options of ``from_pretrained`` that say where its weights go and how its attention runs; ``values``
+    are those of the configuration.
     """
     with _errors_explained(f"hf:{name}"):
-        return _load(name, checkpoint, pretrained, dtype, placing)
+        return _load(name, checkpoint, pretrained, dtype, placing, values)
 
 
 def _load(
-    name: str, checkpoint: str | None, pretrained: bool, dtype: torch.dtype | None, placing: Mapping[str, Any]
+    name: str,
+    checkpoint: str | None,
+    pretrained: bool,
+    dtype: torch.dtype | None,
+    placing: Mapping[str, Any],
+    values: Mapping[str, Any],
 ) -> Source:
     AutoConfig = complete_module("transformers").AutoConfig
 
@@ -65,16 +81,24 @@ def _load(
     is_folder = folder.is_dir()
     options: dict[str, Any] = {"trust_remote_code": False}
     check(name, checkpoint)
+    file = _own_file(folder, checkpoint)
     if is_folder:
-        where = str(_checkpoint_folder(folder, checkpoint))
+        where = str(_checkpoint_folder(folder, None if file else checkpoint))
     else:
         where = name
-        if checkpoint not in (None, RANDOM_WEIGHTS):
+        if checkpoint not in (None, RANDOM_WEIGHTS) and file is None:
             options["revision"] = checkpoint
     fetch = fetcher(f"hf:{name}", where, is_folder)
     config = fetch(lambda local: AutoConfig.from_pretrained(where, local_files_only=local, **options))
-    auto = _auto_class(config)
-    if pretrained:
+    for key, value in values.items():
+        if not hasattr(config, key):
+            raise InputError(f"hf:{name} has no {key} in its configuration; its values are in config.json")
+        setattr(config, key, value)
+    auto = _model_class(config)
+    if pretrained and file is not None:
+        module, report = _with_file(auto, config, file, dtype, placing)
+        _check_complete(f"hf:{name}@{file}", report)
+    elif pretrained:
         load = _pretrained_loader(auto, where, config, dtype, {**options, **placing})
         bound = bounded_by_weights(where, f"hf:{name}") if is_folder else contextlib.nullcontext()
         with seeded(), bound:  # a pooler that the weights leave out is drawn at random: always the same one
@@ -86,7 +110,8 @@ def _load(
                 f"{', '.join(placing)} place weights as they are loaded; leave pretrained=False out, or them"
             )
         with seeded(), bounded_by_memory(f"hf:{name}"):
-            module = auto.from_config(config, dtype=dtype or torch.float32, **placing)
+            build = getattr(auto, "from_config", None) or auto._from_config
+            module = build(config, dtype=dtype or torch.float32, **placing)
         checkpoint = RANDOM_WEIGHTS
 
     def tokenizer() -> PreTrainedTokenizerBase:
@@ -104,7 +129,7 @@ def _load(
         return Source(module, config.model_type, modality, checkpoint, load_processor=processor)
     if modality == "other":
         return Source(module, config.model_type, modality, checkpoint)
-    limit = _position_limit(module, config)
+    limit = position_limit(module, config)
     return Source(module, config.model_type, "text", checkpoint, max_length=limit, load_tokenizer=tokenizer)
 
 
@@ -118,13 +143,46 @@ def _modality(module: nn.Module, config: Any) -> str:
     return {"pixel_values": "image", "input_ids": "text"}.get(main, "other")
 
 
+def _own_file(folder: Path, checkpoint: str | None) -> Path | None:
+    """Return the file of weights that a checkpoint names, in the folder or elsewhere; None for other checkpoints."""
+    if checkpoint is None or Path(checkpoint).suffix not in WEIGHTS:
+        return None
+    inside, path = folder / checkpoint, Path(checkpoint).expanduser()
+    path = inside if inside.is_file() else path
+    require_file(path)
+    return path
+
+
+def _with_file(
+    model_class: Any, config: Any, path: Path, dtype: torch.dtype | None, placing: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Build a model of a configuration with the weights of a file."""
+    build = getattr(model_class, "from_config", None) or model_class._from_config
+    with torch.device("meta"), Unfilled():
+        wanted = build(config).state_dict()
+    state = fitting_state(read_state(path), wanted, path)
+    with seeded(), _quiet_transformers():
+        return model_class.from_pretrained(
+            None, config=config, state_dict=state, dtype=dtype or "auto", output_loading_info=True, **placing
+        )
+
+
 def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
     chosen = folder if checkpoint in (None, RANDOM_WEIGHTS) else folder / str(checkpoint)
     if (chosen / "config.json").is_file():
+        for file in chosen.glob("*"):
+            if file.suffix in WEIGHTS:
+                require_content(file)
         return chosen
     if not chosen.is_dir():
         raise UnknownName(
             f"checkpoint of {folder}", str(checkpoint), _model_folders(folder), "its subfolders"
+        )
+    if (chosen / "adapter_config.json").is_file():
+        raise InputError(
+            f"{chosen} holds an adapter of PEFT{_base_of(chosen)}, not a model: merge it where it was made, with "
+            "peft.AutoPeftModel.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW), or hand the module of "
+            "peft to workbench.wrap"
         )
     inside = _model_folders(chosen)
     hint = f"; its subfolders {', '.join(inside)} have one" if inside else ""
@@ -132,6 +190,15 @@ def _checkpoint_folder(folder: Path, checkpoint: str | None) -> Path:
         f"{chosen} has no config.json{hint}. A Hugging Face folder holds config.json and model.safetensors, "
         "as model.save_pretrained(FOLDER) writes them"
     )
+
+
+def _base_of(folder: Path) -> str:
+    try:
+        about = parsed((folder / "adapter_config.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    base = about.get("base_model_name_or_path") if isinstance(about, dict) else None
+    return f" for {base}" if isinstance(base, str) else ""
 
 
 def _model_folders(folder: Path) -> list[str]:
@@ -179,6 +246,21 @@ def _errors_explained(what: str) -> Generator[None]:
         raise InputError(f"{what} cannot be loaded: {in_our_words(error)}{hint}") from error
 
 
+_PRETRAINING = re.compile(r"For(MaskedLM|PreTraining|MaskedImageModeling|NextSentencePrediction)$")
+
+
+def _model_class(config: Any) -> Any:
+    """Return the class that the configuration names, unless its head was for pre-training; else the nearest class."""
+    import transformers
+
+    for name in config.architectures or []:
+        named = None if _PRETRAINING.search(name) else getattr(transformers, name, None)
+        base = transformers.PreTrainedModel
+        if isinstance(named, type) and issubclass(named, base) and named.config_class is type(config):
+            return named
+    return _auto_class(config)
+
+
 def _auto_class(config: Any) -> Any:
     """The class with the head that gives logits for models that write, of whatever; without a head for others."""
     import transformers
@@ -219,6 +301,10 @@ def _pretrained_loader(
 
 def _check_complete(what: str, report: dict[str, Any]) -> None:
     # Poolers and heads are often left out of published weights and take no part in attention.
+    if any("classifier" in name for name in report["missing_keys"]):
+        warnings.warn(
+            f"{what}: its weights lack the classifier, which is random: outputs mean nothing", stacklevel=3
+        )
     absent = sorted(
         name for name in report["missing_keys"] if not re.search(r"pooler|lm_head|classifier", name)
     )
@@ -229,7 +315,7 @@ def _check_complete(what: str, report: dict[str, Any]) -> None:
         )
 
 
-def _position_limit(module: nn.Module, config: Any) -> int | None:
+def position_limit(module: nn.Module, config: Any) -> int | None:
     """Longest sequence the model has positions for; None where positions are relative and unlimited."""
     for name, child in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(child, torch.nn.Embedding):
@@ -254,7 +340,7 @@ def read_tokenizer(fetch: Callable[..., Any], what: str, where: str, options: di
     # Without its files transformers may make a tokenizer that knows no words and calls every text unknown.
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise InputError(f"{what} has no tokenizer: no vocabulary is beside the weights; {remedy}")
-    _ready_to_pad(tokenizer)
+    ready_to_pad(tokenizer)
     return tokenizer
 
 
@@ -276,11 +362,11 @@ def _read_processor(fetch: Callable[..., Any], what: str, where: str, options: d
             f"{what}: beside the weights lies a {type(processor).__name__}, and a processor has an image_processor and "
             "a tokenizer; save one with processor.save_pretrained(FOLDER)"
         )
-    _ready_to_pad(processor.tokenizer)
+    ready_to_pad(processor.tokenizer)
     return processor
 
 
-def _ready_to_pad(tokenizer: Any) -> None:
+def ready_to_pad(tokenizer: Any) -> None:
     """Let a tokenizer pad and cut on the right, with something to pad with."""
     tokenizer.padding_side = "right"
     tokenizer.truncation_side = "right"

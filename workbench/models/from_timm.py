@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from annotated_types import Ge, Len
@@ -16,17 +20,20 @@ from workbench.models import hub
 from workbench.models.source import (
     ImageFormat,
     Source,
+    Unfilled,
     bounded_by_memory,
     bounded_by_weights,
     first_lines,
+    fitting_state,
     in_our_words,
     read_state,
+    require_content,
     require_file,
     seeded,
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _SAFE_FILES = ("model.safetensors", "pytorch_model.bin")
 _PLACES = ("hf-hub", "hf_hub", "local-dir")
@@ -74,29 +81,53 @@ def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
         )
 
 
-def load(name: str, checkpoint: str | None, pretrained: bool) -> Source:
-    """A timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
+def load(
+    name: str, checkpoint: str | None, pretrained: bool, options: Mapping[str, Any] = MappingProxyType({})
+) -> Source:
+    """Load a timm model by name (``NAME`` or ``NAME.TAG``); `checkpoint` is a local file of weights.
 
-    ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a model with its configuration.
+    ``options`` are arguments of the model. ``hf-hub:OWNER/NAME`` and ``local-dir:FOLDER`` are timm's own ways to name a
+    model with its configuration.
     """
-    from workbench.core.light_timm import timm
-
     check(name, checkpoint, pretrained)
     place, _, where = name.partition(":")
+    with _options_explained(f"timm:{name}", options):
+        return _load(name, place, where, checkpoint, pretrained, options)
+
+
+@contextlib.contextmanager
+def _options_explained(what: str, options: Mapping[str, Any]) -> Generator[None]:
+    """Raise `InputError` for an option that the model does not take."""
+    try:
+        yield
+    except WorkbenchError:
+        raise
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        if not options:
+            raise
+        listed = ", ".join(f"{key}={value}" for key, value in options.items())
+        raise InputError(f"{what} cannot be built with {listed}: {first_lines(error)}") from error
+
+
+def _load(
+    name: str, place: str, where: str, checkpoint: str | None, pretrained: bool, options: Mapping[str, Any]
+) -> Source:
+    from workbench.core.light_timm import timm
+
     if place in _PLACES:
-        architecture, module, image = _with_configuration(place, where, pretrained)
+        architecture, module, image = _with_configuration(place, where, pretrained, options)
         checkpoint = None if pretrained else RANDOM_WEIGHTS
         return Source(module, _family(architecture), "image", checkpoint, image)
     architecture = timm.models.split_model_name_tag(name)[0]
     if checkpoint is not None:
-        module = _with_file(architecture, Path(checkpoint).expanduser())
+        module = _with_file(architecture, Path(checkpoint).expanduser(), options)
     elif not pretrained:
         with seeded(), bounded_by_memory(f"timm:{name}"):
-            module = timm.create_model(architecture, pretrained=False)
+            module = timm.create_model(architecture, pretrained=False, **options)
         checkpoint = RANDOM_WEIGHTS
     else:
-        module = _pretrained(name)
-    return Source(module, _family(architecture), "image", checkpoint, _format(module))
+        module = _pretrained(name, options)
+    return Source(module, _family(architecture), "image", checkpoint, image_format(module))
 
 
 def _family(architecture: str) -> str:
@@ -107,7 +138,9 @@ def _family(architecture: str) -> str:
     return short.get(family, family)
 
 
-def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, nn.Module, ImageFormat]:
+def _with_configuration(
+    place: str, where: str, pretrained: bool, options: Mapping[str, Any]
+) -> tuple[str, nn.Module, ImageFormat]:
     """A timm model with its configuration, in a folder or on the hub: its architecture, itself, and how to feed it."""
     from workbench.core.light_timm import timm
 
@@ -120,14 +153,16 @@ def _with_configuration(place: str, where: str, pretrained: bool) -> tuple[str, 
             raise hub.missing(what, where, problem)
     if place == "local-dir":
         _check_configuration(Path(where) / "config.json", what)
+        for file in _SAFE_FILES:
+            require_content(Path(where) / file)
     try:
         local = pretrained and place == "local-dir" and Path(where).is_dir()
         with seeded(), bounded_by_weights(where, what) if local else bounded_by_memory(what):
             module = hub.download(
-                what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained)
+                what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained, **options)
             )
         settings: Any = module.pretrained_cfg
-        return settings["architecture"], module, _format(module)
+        return settings["architecture"], module, image_format(module)
     except FileNotFoundError as error:
         raise InputError(
             f"{what}: expected config.json and model.safetensors in {where} ({error})"
@@ -151,7 +186,7 @@ def _check_configuration(path: Path, what: str) -> None:
         ) from error
 
 
-def _pretrained(name: str) -> nn.Module:
+def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
     from timm.models import get_pretrained_cfg
 
     from workbench.core.light_timm import timm
@@ -163,29 +198,37 @@ def _pretrained(name: str) -> nn.Module:
             raise hub.missing(
                 f"timm:{name}", str(getattr(config, "url", name)), "not asked (HF_HUB_OFFLINE is set)"
             )
-        return timm.create_model(name, pretrained=True)
+        return timm.create_model(name, pretrained=True, **options)
     wanted = getattr(config, "hf_hub_filename", None)
     cached = hub.cached_file(repo, [wanted] if wanted else _SAFE_FILES)
     if cached is None and (problem := hub.obstacle()) is not None:
         raise hub.missing(f"timm:{name}", repo, problem)
-    options: dict[str, Any] = {}
+    placing: dict[str, Any] = {}
     # By path: by name, timm asks the hub about a cached file too, and waits long where there is none. Files
     # with names of their own are left to the model's own reader.
     if cached is not None and not wanted:
-        options = {"pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
+        placing = {"pretrained_cfg_overlay": {"file": cached, "custom_load": False}}
     try:
-        return hub.download(f"timm:{name}", repo, lambda: timm.create_model(name, pretrained=True, **options))
+        return hub.download(
+            f"timm:{name}", repo, lambda: timm.create_model(name, pretrained=True, **placing, **options)
+        )
     except (OSError, RuntimeError, SafetensorError) as error:
         where = f"the cached {cached}" if cached else repo
         raise InputError(f"timm:{name}: {where} cannot be read ({first_lines(error)})") from error
 
 
-def _with_file(architecture: str, path: Path) -> nn.Module:
+def _with_file(architecture: str, path: Path, options: Mapping[str, Any]) -> nn.Module:
+    import torch
+
     from workbench.core.light_timm import timm
 
-    state = read_state(path)
+    with torch.device("meta"), Unfilled():
+        plain = timm.create_model(architecture, pretrained=False, **options)
+    state = fitting_state(read_state(path), plain.state_dict(), path)
+    if "img_size" not in options:
+        _check_size(plain, state, architecture, path)
     overlay: dict[str, Any] = {"state_dict": state}
-    options = {}
+    options = {**options}
     classifier = timm.models.get_pretrained_cfg(architecture, allow_unregistered=False)
     head = getattr(classifier, "classifier", None)
     head = head[0] if isinstance(head, tuple) else head
@@ -197,10 +240,39 @@ def _with_file(architecture: str, path: Path) -> nn.Module:
         raise InputError(f"{path} does not fit {architecture}: {first_lines(error)}") from error
 
 
-def _format(module: nn.Module) -> ImageFormat:
+def _check_size(module: nn.Module, state: Mapping[str, Tensor], architecture: str, path: Path) -> None:
+    """Raise `InputError` for weights of images of another size than the model's, which timm would resample."""
+    own, held = module.state_dict().get("pos_embed"), state.get("pos_embed")
+    embedding = getattr(module, "patch_embed", None)
+    if own is None or held is None or own.shape == held.shape or own.ndim != 3 or held.ndim != 3:
+        return
+    grid, patch = getattr(embedding, "grid_size", None), getattr(embedding, "patch_size", None)
+    if own.shape[2] != held.shape[2] or grid is None or patch is None:
+        return
+    prefix = own.shape[1] - grid[0] * grid[1]
+    side = math.isqrt(max(0, held.shape[1] - prefix))
+    sizes = f"{own.shape[1]} positions in {architecture}, {held.shape[1]} in the file"
+    if side**2 + prefix != held.shape[1]:
+        raise InputError(
+            f"{path} does not fit {architecture}: {sizes}; give the arguments that it was trained with"
+        )
+    size = (side * patch[0], side * patch[1])
+    text = str(size[0]) if size[0] == size[1] else f"[{size[0]},{size[1]}]"
+    raise InputError(
+        f"{path} is of images of {size[0]} × {size[1]} ({sizes}): load timm:{architecture}?img_size={text}@{path}"
+    )
+
+
+def image_format(module: nn.Module) -> ImageFormat:
+    """Return the images of a timm model, prepared as its configuration says."""
+    import torch
     from timm.data import create_transform, resolve_model_data_config
 
     config = resolve_model_data_config(module)
+    size = getattr(getattr(module, "patch_embed", None), "img_size", None)
+    if size is not None:  # an argument of the model may differ from its published configuration
+        config["input_size"] = (config["input_size"][0], *size)
     channels, height, width = config["input_size"]
-    transform = create_transform(**config, is_training=False)
+    with torch.device("cpu"):
+        transform = create_transform(**config, is_training=False)
     return ImageFormat((height, width), channels, tuple(config["mean"]), tuple(config["std"]), transform)

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
 from workbench.core.extras import require
 from workbench.core.notebook_html import card
+from workbench.core.options import literal
 from workbench.models import catalog, hub
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from workbench.models.source import ImageFormat, Source
 
-SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file")
+SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file", "py")
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 DEVICE = "WORKBENCH_DEVICE"
 """The variable that names the device where `load` is asked for none; `workbench render --device` sets it."""
@@ -244,6 +246,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     *,
     name: str | None = None,
+    trust: bool = False,
     revision: str | None = None,
     attn_implementation: str | None = None,
     device_map: Any = None,
@@ -251,18 +254,26 @@ def load(
 ) -> LoadedModel:
     """Load a model in eval mode.
 
-    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``tost:SIZE``, ``crate:SIZE``, ``bundled:NAME``,
-    ``file:CHECKPOINT``, or a bare name: one of the catalog (``workbench models``), else a timm model, else a hub
-    repository. Causal language models come with their head. Cached weights are used without asking the hub;
-    ``HF_HOME`` and ``HF_HUB_OFFLINE`` are honoured.
+        load("timm:vit_tiny_patch16_224?reg_tokens=4&img_size=256@weights.pth")
+        load("bundled:digits-vit@epoch-003")
 
-    `checkpoint` chooses among several: a name or epoch of a bundled model (``"epoch-003"``, 3; the last
-    unless said), a revision of a hub repository, a subfolder of a local folder, a file of weights for a timm
-    model or, as its authors wrote it, for ``tost:`` and ``crate:``, which without one have random weights and
-    warn. `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called
-    ``"random"``; ``checkpoint="random-3"`` draws them with seed 3). `device` is ``"cpu"``, ``"cuda"``,
-    ``"auto"`` or any torch device, by default the one that ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a
-    torch floating type or its name, by default the type the weights are stored in.
+    `spec` is ``timm:NAME``, ``hf:REPO-OR-FOLDER``, ``tost:SIZE``, ``crate:SIZE``, ``bundled:NAME``,
+    ``file:CHECKPOINT``, ``py:package.module:function``, or a bare name: one of the catalog (``workbench models``), else
+    a timm model, else a hub repository. A model of transformers is of the class that its ``config.json`` names, except
+    for heads of pre-training. Cached weights are used without asking the hub; ``HF_HOME`` and ``HF_HUB_OFFLINE`` are
+    honoured.
+
+    ``?key=value&key=value`` are arguments of timm's model, values of the configuration of ``hf:``, or arguments of the
+    function of ``py:``. That function returns a torch module, or what `wrap` returns; it runs only with ``trust=True``.
+
+    ``@CHECKPOINT``, or `checkpoint`, chooses the weights: a name or epoch of a bundled model (``"epoch-003"``, 3; by
+    default the last), a revision of a hub repository, a subfolder of a local folder, a file of weights for ``timm:``,
+    ``hf:`` and ``py:``, or a file of the authors for ``tost:`` and ``crate:``, which without one have random weights
+    and warn. A prefix that the names in a file share (``model.``, ``net.``) is removed, with a warning.
+    `pretrained=False` gives random weights (drawn with seed 0; the checkpoint is then called ``"random"``;
+    ``"random-3"`` draws them with seed 3). `device` is ``"cpu"``, ``"cuda"``, ``"auto"`` or any torch device, by
+    default the one that ``WORKBENCH_DEVICE`` names, or the CPU; `dtype` a torch floating type or its name, by default
+    the type the weights are stored in.
 
     `name` is what frames and figures call the model in place of its spec, so that two models of one spec differ.
 
@@ -278,8 +289,11 @@ def load(
     from workbench.models.source import initialised_from
 
     place, number = find_device(device), _dtype(dtype)
-    scheme, short = resolve(spec)
-    label = str(checkpoint) if checkpoint is not None else None
+    plain, options, label = split_spec(spec)
+    scheme, short = resolve(plain)
+    if label is not None and checkpoint is not None:
+        raise InputError(f"{spec} and checkpoint={str(checkpoint)!r} both name a checkpoint; give one")
+    label = str(checkpoint) if checkpoint is not None else label
     if revision is not None:
         if label is not None:
             raise InputError(f"checkpoint={label!r} and revision={revision!r} both name a revision; give one")
@@ -297,9 +311,11 @@ def load(
     initialisation = random_seed(label)
     if initialisation is not None:
         pretrained, label = False, None
-    canonical = f"{scheme}:{short}"
+    canonical = f"{scheme}:{short}{_written(options)}"
     with initialised_from(initialisation or 0):
-        source, origin = _source(spec, scheme, short, label, pretrained, number, by_transformers)
+        source, origin = _source(
+            plain, scheme, short, label, pretrained, number, by_transformers, options, trust=trust
+        )
     module = source.module.eval().requires_grad_(False)
     if device_map is None and "quantization_config" not in by_transformers:
         module = module.to(device=place, dtype=number) if number is not None else module.to(place)
@@ -309,16 +325,91 @@ def load(
         module=module,
         spec=canonical,
         checkpoint=f"{RANDOM_WEIGHTS}-{initialisation}" if initialisation else source.checkpoint,
-        family=source.family,
-        modality=source.modality,
-        image=source.image,
-        max_length=source.max_length,
         origin=origin,
-        meta=source.meta,
-        _load_tokenizer=source.load_tokenizer,
-        _load_processor=source.load_processor,
         name=name,
+        **_feeding(source),
     )
+
+
+def _feeding(source: Source) -> dict[str, Any]:
+    """Return the fields of a loaded model that say what it is and how it is fed."""
+    return {
+        "family": source.family,
+        "modality": source.modality,
+        "image": source.image,
+        "max_length": source.max_length,
+        "meta": source.meta,
+        "_load_tokenizer": source.load_tokenizer,
+        "_load_processor": source.load_processor,
+    }
+
+
+def wrap(
+    module: nn.Module,
+    like: str | None = None,
+    *,
+    transform: Callable[[Any], Tensor] | None = None,
+    tokenizer: Any = None,
+    name: str | None = None,
+) -> LoadedModel:
+    """Wrap a torch module as `load` returns a model, so that inputs, analyses, the explorer and sweeps take it.
+
+        mine = workbench.wrap(module, like="timm:vit_tiny_patch16_224", name="before")
+        workbench.inputs("bundled:photos", mine, n=2)
+
+    `like` is the spec of a model with the same inputs, whose weights are not read. `transform` makes a tensor (channel,
+    height, width) of a PIL image; `tokenizer` is one of transformers. A module of timm needs none of them. `name` is
+    the model's name in frames and figures; two models of one name are numbered there. The module stays as it is:
+    training mode, gradients, device.
+
+    Raises `InputError` for what is no module, and what `load` raises for `like`.
+    """
+    import torch
+
+    from workbench.models.from_python import described
+
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"wrap takes a torch module; got a {type(module).__name__}")
+    if transform is not None and tokenizer is not None:
+        raise InputError("transform is for images and tokenizer for texts; give one")
+    source = described(module, None if like is None else _unfilled(like), transform, tokenizer)
+    return LoadedModel(
+        module=module, spec=type(module).__name__, checkpoint=None, name=name, **_feeding(source)
+    )
+
+
+def split_spec(spec: str) -> tuple[str, dict[str, Any], str | None]:
+    """Split ``NAME?key=value&key=value@CHECKPOINT`` into the name, its options and the checkpoint.
+
+    A name that exists as a file or folder is not split. Raises `InputError` for options that cannot be read.
+    """
+    if not isinstance(spec, str) or "hf-hub:" in spec or "hf_hub:" in spec or _exists(spec):
+        return spec, {}, None
+    name, at, checkpoint = spec.partition("@")
+    name, question, listed = name.partition("?")
+    options = {}
+    for part in listed.split("&") if question else ():
+        key, equals, text = part.partition("=")
+        if not equals or not key.strip().isidentifier() or key.strip() in options:
+            raise InputError(f"{spec}: options are written ?key=value&key=value, each key once; got {part!r}")
+        options[key.strip()] = literal(text.strip())
+    if at and not checkpoint.strip():
+        raise InputError(f"{spec} names no checkpoint after the @")
+    return name, options, checkpoint.strip() or None
+
+
+def _exists(spec: str) -> bool:
+    scheme, _, name = spec.partition(":")
+    paths_named = [spec] + ([name] if scheme in SCHEMES and name else [])
+    return any(os.path.exists(os.path.expanduser(path)) for path in paths_named)
+
+
+def _written(options: Mapping[str, Any]) -> str:
+    """Write options as a spec has them."""
+    texts = (
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()
+    )
+    return "?" + "&".join(texts) if options else ""
 
 
 def architecture_of(spec: str) -> nn.Module:
@@ -327,13 +418,19 @@ def architecture_of(spec: str) -> nn.Module:
     Raises what `load` raises for a name or a file that is wrong, and where the hub alone knows the architecture and
     cannot be asked.
     """
+    return _unfilled(spec).module
+
+
+def _unfilled(spec: str) -> Source:
+    """Return a model without its weights, on the device "meta", with how it is fed."""
     import torch
 
     from workbench.models.source import Unfilled
 
-    scheme, name = resolve(spec)
+    plain, options, _ = split_spec(spec)
+    scheme, name = resolve(plain)
     with torch.device("meta"), Unfilled():
-        return _source(spec, scheme, name, None, False, None, {})[0].module
+        return _source(plain, scheme, name, None, False, None, {}, options)[0]
 
 
 def _source(
@@ -344,17 +441,24 @@ def _source(
     pretrained: bool,
     number: torch.dtype | None,
     by_transformers: dict[str, Any],
+    options: Mapping[str, Any],
+    trust: bool = False,
 ) -> tuple[Source, str | None]:
     """The module as its place gives it, and where that was, if not under its name."""
-    from workbench.models import checkpoints, from_authors, from_hugging_face, from_timm
+    from workbench.models import checkpoints, from_authors, from_hugging_face, from_python, from_timm
 
+    _check_options(scheme, options)
+    if scheme == "py":
+        return from_python.load(name, label, options, trust), None
     if scheme == "timm":
-        return from_timm.load(name, label, pretrained), None
+        return from_timm.load(name, label, pretrained, options), None
     if scheme == "hf":
         entry = catalog.find(spec)
         origin = _elsewhere(entry, name) if entry and label is None else None
         try:
-            source = from_hugging_face.load(origin or name, label, pretrained, number, by_transformers)
+            source = from_hugging_face.load(
+                origin or name, label, pretrained, number, by_transformers, options
+            )
         except (MissingResource, hub.NoSuchRepository) as error:
             better = _unknown_bare_name(spec, error) if ":" not in spec and entry is None else error
             if better is error:
@@ -366,6 +470,11 @@ def _source(
     ours = scheme == "bundled"
     path = bundled_checkpoint(name, label) if ours else _one_file(name, label)
     return checkpoints.load(path, path.stem, pretrained, ours=ours), None
+
+
+def _check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    if options and scheme not in ("timm", "hf", "py"):
+        raise InputError(f"{scheme}: takes no options; leave {_written(options)} out")
 
 
 def _need_transformers(spec: str, scheme: str, options: dict[str, Any]) -> None:
@@ -409,22 +518,26 @@ def check_name(
     asked, a bare name is wrong only if it is near a known one.
     """
     from workbench.frames.results import is_random
-    from workbench.models import from_authors, from_hugging_face, from_timm
+    from workbench.models import from_authors, from_hugging_face, from_python, from_timm
     from workbench.models.checkpoints import require_checkpoint
 
     _dtype(dtype)
     with suppress(MissingResource):  # the machine that loads may have a GPU
         find_device(device)
-    scheme, name = resolve(spec)
-    label = None if checkpoint is None else str(checkpoint)
+    plain, options, label = split_spec(spec)
+    scheme, name = resolve(plain)
+    _check_options(scheme, options)
+    label = label if checkpoint is None else str(checkpoint)
     pretrained = not is_random(label)
     label = label if pretrained else None
     if scheme == "timm":
         from_timm.check(name, label, pretrained)
     elif scheme == "hf":
-        if catalog.find(spec) is None:
+        if catalog.find(plain) is None:
             from_hugging_face.check(name, label)
-            _check_repository(spec, name)
+            _check_repository(plain, name)
+    elif scheme == "py":
+        from_python.check(name)
     elif scheme in ("tost", "crate"):
         from_authors.check(scheme, name, label)
     elif scheme == "bundled":
@@ -435,13 +548,14 @@ def check_name(
 
 def known_modality(spec: str) -> str | None:
     """``"image"`` or ``"text"`` where that is known before the model is loaded."""
-    scheme, _ = resolve(spec)
-    entry = catalog.find(spec)
+    plain = split_spec(spec)[0]
+    scheme, _ = resolve(plain)
+    entry = catalog.find(plain)
     return entry.modality if entry is not None else "image" if scheme == "timm" else None
 
 
 def resolve(spec: str) -> tuple[str, str]:
-    """(scheme, name) of a model spec; touches neither weights nor network."""
+    """(scheme, name) of a model spec without options and checkpoint; touches neither weights nor network."""
     if not isinstance(spec, str) or not spec.strip():
         given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
         raise InputError(
@@ -455,7 +569,7 @@ def resolve(spec: str) -> tuple[str, str]:
     if colon and scheme in SCHEMES:
         if not name:
             raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
-        if scheme == "hf" and _is_timm(name):
+        if scheme in ("hf", "timm") and _is_timm(name):
             folder = Path(name).expanduser().is_dir()
             return "timm", f"local-dir:{name}" if folder else name.removeprefix("timm/")
         return scheme, name
@@ -466,8 +580,8 @@ def resolve(spec: str) -> tuple[str, str]:
     path = Path(spec).expanduser()
     if path.suffix in WEIGHT_SUFFIXES and not path.exists():
         return "file", spec  # its reader says that there is none: no repository ends like a file of weights
-    if path.is_dir() and (path / "config.json").is_file():
-        return "hf", spec
+    if path.is_dir():
+        return ("timm", f"local-dir:{spec}") if _is_timm(spec) else ("hf", spec)
     if path.is_file():
         return "file", spec
     from workbench.core.light_timm import timm
@@ -477,7 +591,10 @@ def resolve(spec: str) -> tuple[str, str]:
 
 def _is_timm(name: str) -> bool:
     """Whether a hub repository or folder holds one of timm's models, which timm knows best how to build."""
-    config = Path(name).expanduser() / "config.json"
+    folder = Path(name).expanduser()
+    config = folder / "config.json"
+    if folder.is_dir() and not config.is_file():
+        return False
     if not config.is_file():
         from workbench.core.light_timm import timm
 

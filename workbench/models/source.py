@@ -10,7 +10,9 @@ import contextlib
 import math
 import pickle
 import re
-from collections.abc import Callable, Generator
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,37 +72,40 @@ def read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str,
     if path.suffix == ".safetensors":
         require_file(path)
         try:
-            return _without_prefix(load_file(path))
+            return _without_wrappers(load_file(path))
         except (SafetensorError, OSError) as error:
             raise InputError(
                 f"{path} is not a readable safetensors file ({error}); it may be truncated"
             ) from error
     content = read_torch_file(path)
-    for key in wrappings:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-            break
+    found = [key for key in wrappings if isinstance(content, dict) and isinstance(content.get(key), dict)]
+    if found:
+        if "ema" in found[0] and len(found) > 1:
+            warnings.warn(f"{path}: the averaged weights are read ({found[0]}, not {found[1]})", stacklevel=2)
+        content = content[found[0]]
     if not isinstance(content, dict) or not any(
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         raise InputError(
             f"{path} holds no weights: expected a state dict, or one under 'model' or 'state_dict'"
         )
-    return _without_prefix(content)
+    return _without_wrappers(
+        {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    )
 
 
 def read_torch_file(path: str | Path) -> Any:
     """Content of a ``.pt`` or ``.pth`` file, read with ``weights_only=True``: tensors and plain containers.
 
-    ``argparse.Namespace`` is allowed too, since many training scripts keep their arguments beside the
-    weights. Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
+    ``argparse.Namespace`` and the dict of Lightning's hyperparameters are allowed too, since many training scripts keep
+    their arguments beside the weights; other objects are read as if they were empty where tensors stand beside them.
+    Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
     executed.
     """
     path = Path(path).expanduser()
     require_file(path)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        return _tensors_of(path)
     except pickle.UnpicklingError as error:
         # torch's own message advises weights_only=False: the one thing not to do with an unknown file.
         named = re.search(r"GLOBAL (\S+)", str(error))
@@ -120,6 +125,63 @@ def read_torch_file(path: str | Path) -> Any:
         ) from error
 
 
+class _Skipped:
+    """Stands for another class in a file of weights: its objects become empty dictionaries."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return OrderedDict()  # the reader fills no other class
+
+
+_MOST_CLASSES = 64
+"""Of other objects in one file."""
+
+
+def _tensors_of(path: Path) -> Any:
+    """Read a torch file without running its code: objects of other classes are read as empty, beside tensors."""
+    names: list[str] = []
+    refusal: pickle.UnpicklingError | None = None
+    for _ in range(_MOST_CLASSES):
+        allowed: list[Any] = [argparse.Namespace, *((_Skipped, name) for name in names)]
+        try:
+            with torch.serialization.safe_globals(allowed):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            refusal = refusal or error
+            named = re.search(r"GLOBAL (\S+)", str(error))
+            if named is None or named[1] in names:
+                break
+            names.append(named[1])
+        else:
+            if refusal is None or _holds_weights(content):
+                return content
+            break
+    assert refusal is not None
+    raise refusal
+
+
+def _holds_weights(content: Any) -> bool:
+    """Whether plain dictionaries lead to tensors."""
+    states = [content, *content.values()] if isinstance(content, dict) else []
+    return any(
+        isinstance(value, torch.Tensor)
+        for state in states
+        if isinstance(state, dict)
+        for value in state.values()
+    )
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def require_content(path: Path) -> None:
+    """Raise `InputError` for a pointer of Git LFS, which stands for a file that was not fetched."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise InputError(
+                f"{path} is a pointer of Git LFS, not the weights: fetch them with `git lfs pull`, or download the file"
+            )
+
+
 def require_file(path: Path) -> None:
     """Raise `InputError` unless there is a file, naming what lies in a folder of that name."""
     if path.is_dir():
@@ -132,14 +194,41 @@ def require_file(path: Path) -> None:
         raise InputError(
             f"no checkpoint at {path}; give the path of a file, or a name that `workbench models` lists"
         )
+    require_content(path)
 
 
-def _without_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names without what torch puts before them around a parallel or compiled model."""
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): value for name, value in state.items()}
+_WRAPPERS = re.compile(
+    r"^(module\.)+|(?:^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
 
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+def _without_wrappers(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove from names what torch adds around a parallel, compiled or sharded module."""
+    return {re.sub(r"^(module\.)+", "", _WRAPPERS.sub("", name)): value for name, value in state.items()}
+
+
+def fitting_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the weights under the names of a model, without a prefix that they share, such as ``model.``.
+
+    Of several prefixes the one with most names of the model counts, averaged weights (``ema``) before others. A warning
+    names the prefix and the number of weights outside it.
+    """
+    counts: Counter[str] = Counter()
+    for name in state:
+        starts = [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
+        counts.update(name[:start] for start in starts if name[start:] in wanted)
+    if not counts:
+        return dict(state)
+    prefix = max(counts, key=lambda known: (counts[known], "ema" in known, -len(known)))
+    if not prefix:
+        return dict(state)
+    kept = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    others = f"; {len(state) - len(kept)} weights outside it are left out" if len(kept) < len(state) else ""
+    warnings.warn(f"{path}: the prefix {prefix!r} was removed from {len(kept)} names{others}", stacklevel=2)
+    return kept
+
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 _MAKERS = (
     torch.empty,
     torch.zeros,
@@ -211,7 +300,7 @@ def bounded_by_weights(folder: str | Path, what: str) -> Bounded:
 
     Weights packed below one bit have 16 numbers in a byte at most; buffers come beside them.
     """
-    files = [path for path in Path(folder).iterdir() if path.suffix in _WEIGHTS and path.is_file()]
+    files = [path for path in Path(folder).iterdir() if path.suffix in WEIGHTS and path.is_file()]
     held = sum(path.stat().st_size for path in files)
     why = f"its weights are {held:,} bytes; take both from where the model was saved"
     return Bounded(what, 16 * held + 2**24, why)

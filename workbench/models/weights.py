@@ -10,7 +10,7 @@ from typing import NamedTuple
 from workbench.core.errors import WorkbenchError
 from workbench.frames.results import is_random
 from workbench.models import catalog, hub
-from workbench.models.loading import architecture_of, bundled_checkpoint, resolve
+from workbench.models.loading import architecture_of, bundled_checkpoint, resolve, split_spec
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
@@ -35,10 +35,15 @@ def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
 
     Raises `InputError` or `UnknownName` for a spec or a file that is wrong on every machine.
     """
-    scheme, name = resolve(spec)
+    plain, _, named = split_spec(spec)
+    scheme, name = resolve(plain)
+    checkpoint = named if checkpoint is None else checkpoint
+    if scheme == "py":
+        return Weights(spec, "here", None, "a module of your own")
     if is_random(checkpoint):
         return Weights(spec, "random", None, "random weights were asked for")
-    if checkpoint is not None and scheme in ("timm", "tost", "crate"):
+    own_file = scheme == "hf" and Path(str(checkpoint)).suffix in _SUFFIXES
+    if checkpoint is not None and (scheme in ("timm", "tost", "crate") or own_file):
         return _in_files(spec, [Path(checkpoint).expanduser()])
     if scheme == "bundled":
         return _in_files(spec, [bundled_checkpoint(name, checkpoint)], "bundled")
@@ -48,7 +53,7 @@ def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
         )
     if scheme == "file":
         return _in_files(spec, [Path(name).expanduser()])
-    entry = catalog.find(spec)
+    entry = catalog.find(plain)
     installed = catalog.installed_folder(entry) if entry else None
     folder = installed or Path(name.removeprefix("local-dir:")).expanduser()
     if folder.is_dir():
@@ -92,10 +97,11 @@ def weight_count(spec: str) -> int | None:
 
     Raises what `resolve` raises for a name that there is not.
     """
-    entry = catalog.find(spec)
+    plain = split_spec(spec)[0]
+    entry = catalog.find(plain)
     if entry is not None and entry.weights is not None:
         return entry.weights
-    resolve(spec)
+    resolve(plain)
     try:
         return sum(value.numel() for value in architecture_of(spec).parameters())
     except WorkbenchError:

@@ -16,7 +16,7 @@ from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.positions import NoAdditivePositions
 from workbench.core.arguments import checked
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import InputError, WorkbenchError
 from workbench.core.intervals import (
     Finding,
     interval_at,
@@ -32,7 +32,7 @@ from workbench.data.pools import open_pool
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
 from workbench.models import catalog
-from workbench.models.loading import bundled_checkpoints, resolve
+from workbench.models.loading import bundled_checkpoints, resolve, split_spec
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
@@ -116,6 +116,10 @@ def claims(
 
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
     """
+    model, options, named = split_spec(model)
+    if options:
+        raise InputError(f"claims are about the models of papers: leave the options of {model} out")
+    checkpoint = named if checkpoint is None else checkpoint
     stated = stated_claims(paper)
     stated = stated[~stated["analysis"].isin(RECORDED)]
     between = stated["over"].str.endswith(("every checkpoint", "warm-up"))

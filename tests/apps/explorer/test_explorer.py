@@ -373,3 +373,22 @@ def test_a_saved_figure_of_a_checkpoint_opens_at_it(tmp_path):
         figure, "early", data=frame, out=tmp_path, caption="Entropy.", alt="A line.", formats=["png"]
     )
     assert address_of_figure(tmp_path / "early.png")["checkpoint"] == "epoch-000"
+
+
+def test_an_explorer_takes_a_wrapped_model_and_lists():
+    from workbench import load, wrap
+
+    model = load("bundled:digits-vit")
+    mine = wrap(model.module, like="bundled:digits-vit", name="mine")
+    explorer = Explorer(mine, [np.zeros((8, 8), np.uint8), np.full((8, 8), 200, np.uint8)], index=1)
+    assert (explorer.address["model"], explorer.address["inputs"], explorer.address["n"]) == (
+        "mine",
+        "images",
+        2,
+    )
+    assert explorer.material.model(explorer.location) is mine
+    assert "# model: what the explorer was given" in explorer.code()
+    explorer.move(model=wrap(model.module, like="bundled:digits-vit", name="mine"))
+    assert explorer.address["model"] == "mine 2"
+    explorer = Explorer("bundled:prose-softmax", ["The cat sat on the mat.", "A tide."])
+    assert explorer.material.inputs(explorer.location).texts == ["The cat sat on the mat.", "A tide."]

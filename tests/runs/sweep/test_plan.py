@@ -49,6 +49,19 @@ def test_the_first_of_a_list_are_those_that_a_run_of_as_many_takes():
     assert [pool.ids[place] for place in places] == workbench.inputs(PAIR[0][1], model, n=11, seed=3).ids
 
 
+def test_a_model_in_memory_is_swept_under_its_name_and_weights(tmp_path):
+    from workbench import load, read_sweep, sweep, wrap
+
+    mine = wrap(load("bundled:digits-vit").module, like="bundled:digits-vit", name="mine")
+    arguments = (mine, "bundled:digits", "token-similarity")
+    status = sweep(*arguments, tmp_path / "out", n=2)
+    assert (status.done, status.left) == (1, 0)
+    assert {*read_sweep(tmp_path / "out", "token-similarity")["model"]} == {"mine"}
+    for wrong, words in (({"workers": 2}, "stays in this process"), ({"device": "cpu"}, "is loaded already")):
+        with pytest.raises(InputError, match=words):
+            sweep(*arguments, tmp_path / "other", n=2, **wrong)
+
+
 def test_a_plan_comes_back_from_json_with_its_fingerprint():
     plan = planned(
         PAIR, [("gram-spectrum", {"max_rank": 3}), "gram-spectrum"], n=9, layers="0,2", dtype="float64"

@@ -37,6 +37,8 @@ from workbench.apps.cli.shared_options import (
     run_settings,
     seed_option,
     set_option,
+    trust_models,
+    trust_option,
     written,
 )  # fmt: skip
 
@@ -294,6 +296,7 @@ why_option = click.option(
 @batch_size_option
 @device_option
 @dtype_option
+@trust_option
 @set_option(_null_options, "How many samples the null distribution has, as null_samples=20.")
 @click.option(
     "--untrained",
@@ -309,6 +312,7 @@ def claims(
     model: str | None,
     inputs: str | None,
     typed: Settings,
+    trust: bool,
     primary: bool,
     why: bool,
     out: str | None,
@@ -324,6 +328,8 @@ def claims(
     import workbench
 
     check_out(out, "claims are")
+    if trust:
+        trust_models(model)
     model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
     settings = {name: value for name, value in settings.items() if value is not None}
     settings |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}

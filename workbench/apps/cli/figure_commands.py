@@ -28,6 +28,8 @@ from workbench.apps.cli.shared_options import (
     restart_option,
     text_option,
     theme_option,
+    trust_models,
+    trust_option,
     workers_option,
 )  # fmt: skip
 from workbench.core.errors import MissingResource
@@ -93,6 +95,7 @@ def notebooks(as_json: bool) -> None:
               help="Formats to export, separated by commas.")  # fmt: skip
 @theme_option
 @device_option
+@trust_option
 @out_folder("The folder of the gallery.", default="figures", show_default=True)
 @workers_option
 @restart_option
@@ -110,6 +113,7 @@ def render(
     yaml: str | None,
     check: bool,
     as_json: bool,
+    trust: bool,
     **options: Any,
 ) -> None:
     """Render figure notebooks (all, or those named) into a gallery, with parameters as in papermill.
@@ -124,6 +128,8 @@ def render(
     from workbench.apps.rendering.notebooks import parse_parameters, read_parameters, read_typed_parameters
 
     names = list(notebooks) or None
+    if trust:
+        trust_models([value for _, value in (*typed, *raw)])
     parameters = parse_parameters(yaml, "--parameters-yaml") if yaml else {}
     parameters |= read_parameters(file) if file else {}
     parameters |= read_typed_parameters(names, typed) | dict(raw)
@@ -231,6 +237,7 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
 )
 @checkpoint_option
 @device_option
+@trust_option
 @click.option(
     "--max-size",
     type=Finite(0.1),
@@ -262,6 +269,7 @@ def explore(
     generate: int | None,
     device: str | None,
     texts: tuple[str, ...],
+    trust: bool,
     **address: Any,
 ) -> None:
     """Open the explorer notebook in JupyterLab, or only the explorer as a page (a token guards both).
@@ -274,6 +282,8 @@ def explore(
     workbench explore --save attention.html -m bundled:digits-vit -i bundled:digits --index 3
     """
     address["inputs"] = inputs_or_texts(address["inputs"], texts)
+    if trust:
+        trust_models(address["model"])
     location = {name: value for name, value in address.items() if value is not None}
     if save is not None:
         _save_explorer(save, figure, location, max_size, analyses, generate or 0, device)

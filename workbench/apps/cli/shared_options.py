@@ -306,6 +306,11 @@ text_option = click.option(
 )
 
 
+trust_option = click.option(
+    "--trust", is_flag=True, help="Run the code that a model py:MODULE:FUNCTION on this command line names."
+)
+
+
 def inputs_or_texts(inputs: Any, texts: Sequence[str]) -> Any:
     """Return the inputs, or the spec of the texts; raises `UsageError` for both."""
     if not texts:
@@ -317,6 +322,13 @@ def inputs_or_texts(inputs: Any, texts: Sequence[str]) -> Any:
     return listed_inputs(texts, "text")[0]
 
 
+def trust_models(*values: Any) -> None:
+    """Trust the functions of one's own that specs of a command line name."""
+    from workbench.models.from_python import trust_specs
+
+    trust_specs([spec for value in values for spec in ([value] if isinstance(value, str) else value or ())])
+
+
 def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
     """Add the options of `RUN_SETTINGS` and ``--text``, passed to the command as one mapping ``settings``."""
     names = [name for name in RUN_SETTINGS if name not in without]
@@ -324,9 +336,12 @@ def run_settings(*, several: bool = False, required: bool = False, without: Sequ
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @text_option
+        @trust_option
         @functools.wraps(command)
-        def call(texts: Sequence[str], **parameters: Any) -> Any:
+        def call(texts: Sequence[str], trust: bool, **parameters: Any) -> Any:
             settings = {name: parameters.pop(name) for name in names}
+            if trust:
+                trust_models(settings["model"])
             given = inputs_or_texts(settings["inputs"], texts)
             settings["inputs"] = (given,) if several and texts else given
             if required and not given:

@@ -48,8 +48,11 @@ def _load(address: Address, material: Material, model: str = "model", inputs: st
     cut = f"[{address.index}:{address.index + 1}]"
     weights = "" if address.checkpoint is None else f", checkpoint={_quoted(address.checkpoint)}"
     weights += "" if address.pretrained else ", pretrained=False"
+    load = f"{model} = workbench.load({_quoted(address.model)}{weights})"
+    if material.holds(address):
+        load = f"# {model}: what the explorer was given as {_quoted(address.model)}"
     return [
-        f"{model} = workbench.load({_quoted(address.model)}{weights})",
+        load,
         f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, seed={address.seed}){cut}",
     ]
 

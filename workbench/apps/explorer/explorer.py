@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from workbench.apps.explorer.widget import PageWidget
+    from workbench.models.loading import LoadedModel
 
 
 ALL = "all"  # instead of a token: all queries alike, of an image too
@@ -38,7 +39,7 @@ class Explorer:
 
     def __init__(
         self,
-        model: str = "bundled:digits-vit",
+        model: str | LoadedModel = "bundled:digits-vit",
         inputs: str | Sequence[Any] | None = None,
         n: int | None = None,
         seed: int = 0,
@@ -56,7 +57,7 @@ class Explorer:
         """Set up an explorer; models load, and wrong values are reported, at the first view.
 
         Args:
-            model: any model spec.
+            model: any model spec, or what `workbench.load` or `workbench.wrap` returned.
             inputs: any inputs spec, or a list of texts or images; None is what is bundled for the model's kind.
             n: inputs to choose from: 8 by default, or all of a list.
             seed: of their choice.
@@ -76,12 +77,11 @@ class Explorer:
             InputError: a value of the wrong kind, or an unknown view or metric.
         """
         self.material = Material(device=device)
-        listed = isinstance(inputs, list | tuple)
-        spec: Any = self.material.list_inputs(inputs) if listed else inputs
         if n is None:
-            n = len(inputs) if listed else 8
+            n = len(inputs) if isinstance(inputs, list | tuple) else 8
+        model, inputs = self._names(model), self._names(inputs)
         self.asked = Address(
-            model, spec, n, seed, index, layer, head, None if token == ALL else token, view, metric,
+            model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
             checkpoint=checkpoint,
         )  # fmt: skip
@@ -152,8 +152,16 @@ class Explorer:
     def token(self, number: int | None) -> None:
         self.move(token=number)
 
+    def _names(self, value: Any) -> Any:
+        """Return the name of a loaded model or of a list of inputs, which are kept; other values as they are."""
+        if isinstance(value, list | tuple):
+            return self.material.list_inputs(value)
+        return self.material.hold_model(value) if hasattr(value, "modality") else value
+
     def after(self, changes: Mapping[str, Any], address: Address | None = None) -> Address:
         """Return the address after changes, from here or from another address; raise as `move` does."""
+        named = {name: self._names(changes[name]) for name in ("model", "inputs") if name in changes}
+        changes = {**changes, **named}
         if address is not None:
             return moved(address, self.material, changes)
         if self._resolved is None:

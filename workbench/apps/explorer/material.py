@@ -78,6 +78,7 @@ class Material:
         self._models: LRUCache = LRUCache(MODELS)
         self._cached: LRUCache = LRUCache(limit, getsizeof=_bytes)
         self._lists: dict[str, list[Any]] = {}
+        self._held: dict[str, LoadedModel] = {}
         self._guard = threading.Lock()
         self._making: dict[Hashable, Any] = {}
         self._running = threading.Lock()
@@ -87,6 +88,8 @@ class Material:
 
     def model(self, address: Address) -> LoadedModel:
         """Return the model; raise as `workbench.load` does."""
+        if self.holds(address):
+            return self._held[address.model]
 
         def make() -> LoadedModel:
             from workbench.models.loading import load
@@ -114,6 +117,20 @@ class Material:
             return inputs(listed or spec, loaded, n=min(address.n, there), seed=address.seed)
 
         return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
+
+    def hold_model(self, model: LoadedModel) -> str:
+        """Keep a loaded model, and return the name that addresses have for it."""
+        title = model.name or model.spec
+        name, number = title, 1
+        while self._held.get(name, model) is not model:
+            number += 1
+            name = f"{title} {number}"
+        self._held[name] = model
+        return name
+
+    def holds(self, address: Address) -> bool:
+        """Return whether the model of an address was given, not loaded by its spec."""
+        return address.model in self._held
 
     def list_inputs(self, items: Sequence[Any]) -> str:
         """Return the spec of a list of texts or images; arrays and PIL images are kept in memory."""

@@ -17,11 +17,13 @@ from workbench.core.options import parse_numbers
 from workbench.core.store import differences
 from workbench.data.batches import PREPROCESSING, check_takes, pool_count, pool_positions
 from workbench.data.pools import Pool, open_pool
-from workbench.models.loading import check_name, known_modality
+from workbench.models.loading import LoadedModel, check_name, known_modality
 from workbench.runs.settings import RunSettings
 
 SHARD = 256
 """Inputs of a shard, about, where nothing else is asked for."""
+HELD: dict[str, LoadedModel] = {}
+"""Models that were given to a sweep of this process, by their names in its plan."""
 MOST_TASKS = 1_000_000
 """Of a plan; each is a file."""
 
@@ -162,6 +164,21 @@ class Plan:
         }
 
 
+def named_models(models: Any) -> list[Any]:
+    """Return models by name: specs as they are; a loaded model is held, under its name and the hash of its weights."""
+    items = (
+        [models] if isinstance(models, str) or hasattr(models, "modality") or models is None else [*models]
+    )
+    names = []
+    for model in items:
+        if hasattr(model, "modality"):
+            name = f"{model.name or model.spec}@{model.fingerprint[:12]}"
+            HELD[name] = model
+            model = name
+        names.append(model)
+    return names
+
+
 def make_plan(
     pairs: Sequence[tuple[str, str]],
     analyses: Sequence[str | tuple[str, Mapping[str, Any]]],
@@ -191,8 +208,11 @@ def make_plan(
     for spec, inputs in dict.fromkeys(pairs):
         pool, names = listed[inputs] = listed.get(inputs) or _listed(inputs)
         count = pool_count(settings.n, pool)
-        check_name(spec, settings.checkpoint, settings.device, settings.dtype)
-        modality = known_modality(spec)
+        if spec in HELD:
+            modality = HELD[spec].modality
+        else:
+            check_name(spec, settings.checkpoint, settings.device, settings.dtype)
+            modality = known_modality(spec)
         if modality is not None:
             check_takes(spec, modality, inputs, pool)
         models.append(PlannedModel(spec, inputs, count, names))

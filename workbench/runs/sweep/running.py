@@ -17,6 +17,7 @@ from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.core.options import Accepted, Numbers
 from workbench.core.progress import progress_bars
+from workbench.models.loading import LoadedModel
 from workbench.runs.settings import (
     BatchSize,
     Count,
@@ -28,7 +29,7 @@ from workbench.runs.settings import (
     model_pairs,
 )
 from workbench.runs.sweep.folder import DamagedPart, SweepFolder
-from workbench.runs.sweep.plan import Plan, Task, make_plan
+from workbench.runs.sweep.plan import HELD, Plan, Task, make_plan, named_models
 from workbench.runs.sweep.pools import Pool, open_pool
 from workbench.runs.sweep.status import SweepStatus, sweep_status
 from workbench.runs.sweep.tasks import Outcome, run_task
@@ -44,7 +45,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @checked
 def sweep(
-    models: str | Sequence[str],
+    models: str | LoadedModel | Sequence[Any],
     inputs: str | Sequence[str],
     analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
     out: str | Path,
@@ -70,7 +71,8 @@ def sweep(
 ) -> SweepStatus:
     """Run analyses of models over inputs in shards, and keep the results in the folder ``out``.
 
-    ``inputs`` is one spec for all models, or one for each. Analyses are names, or (name, options). Settings are those
+    ``models`` are specs, or with one worker what `load` or `wrap` returned. ``inputs`` is one spec for all models, or
+    one for each. Analyses are names, or (name, options). Settings are those
     of `analyze`. Memory does not grow with the inputs: results are means, moments and quantiles over them, unless
     ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards`` parts of its
     inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those of a Dask or Ray
@@ -91,7 +93,16 @@ def sweep(
     settings = RunSettings(
         None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype
     )
-    plan = make_plan(model_pairs(models, inputs), listed, settings, shards=shards, per_input=per_input)
+    names = named_models(models)
+    if {*names} & {*HELD} and (workers > 1 or backend != "loky"):
+        raise InputError(
+            "a model in memory stays in this process: take workers=1, or name it by a spec (py:…)"
+        )
+    if {*names} & {*HELD} and any(value is not None for value in (checkpoint, device, dtype)):
+        raise InputError(
+            "checkpoint, device and dtype load a model given by name; this one is loaded already"
+        )
+    plan = make_plan(model_pairs(names, inputs), listed, settings, shards=shards, per_input=per_input)
     deadline = None if max_time is None else time.time() + max_time
     folder, number, count = SweepFolder(out), *_part(part)
     if part is not None and restart:

@@ -18,7 +18,7 @@ from workbench.frames.measurement import Accumulator
 from workbench.models.loading import LoadedModel, load
 from workbench.runs.loop import accumulate, analysis_source
 from workbench.runs.sweep.folder import PartialResult, SweepFolder
-from workbench.runs.sweep.plan import Plan, Task
+from workbench.runs.sweep.plan import HELD, Plan, Task
 
 # Threads of one worker (Dask may start several) share its model, which capture hooks into: one task at a time.
 _ONE_AT_A_TIME = threading.Lock()
@@ -83,6 +83,8 @@ def _check_time(deadline: float | None) -> None:
 
 @lru_cache(maxsize=1)
 def _model(spec: str, checkpoint: str | None, device: str | None, dtype: str | None) -> LoadedModel:
+    if spec in HELD:
+        return HELD[spec]
     return load(spec, checkpoint=checkpoint, device=device, dtype=dtype)
 
 
