@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, capture_generation, capture_steps
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError
 
 MODEL, BATCH = FAMILIES["vit"].build(), FAMILIES["vit"].batch()
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
@@ -18,11 +18,11 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("layers must be whole numbers.*got nan", {"layers": float("nan")}),
     ("layers must be whole numbers.*got True", {"layers": True}),
     ("layers must be whole numbers.*got <object", {"layers": object()}),
-    ("each must be a function of a layer and its tokens, got 5", {"each": 5}),
-    ("map_limit must be a whole number from 0 up, or none, got 'a'", {"map_limit": "a"}),
-    ("map_limit must be a whole number from 0 up, or none, got -1", {"map_limit": -1}),
-    ("check must be true or false, got 'no'", {"check": "no"}),
-    ("grad must be true or false, got 2", {"grad": 2}),
+    ("each must be a function, or none; got 5", {"each": 5}),
+    ("map_limit must be a whole number from 0 up, or none; got 'a'", {"map_limit": "a"}),
+    ("map_limit must be a whole number from 0 up, or none; got -1", {"map_limit": -1}),
+    ("check must be true or false; got 'no'", {"check": "no"}),
+    ("grad must be true or false; got 2", {"grad": 2}),
 ]
 
 
@@ -35,17 +35,22 @@ def test_a_capture_of_wrong_arguments(message, request_):
 @pytest.mark.parametrize("sites", [7, [7], None, True])
 def test_sites_that_are_no_names(sites):
     for run in (capture, capture_generation):
-        with pytest.raises(UnknownName, match="unknown site"):
+        with pytest.raises(InputError, match="unknown site|sites must be text or a list"):
             run(MODEL, BATCH, sites=sites)
-    with pytest.raises(UnknownName, match="unknown site"):
+    with pytest.raises(InputError, match="unknown site|sites must be text or a list"):
         capture_steps(MODEL, lambda: MODEL(BATCH), sites=sites)
 
 
 def test_steps_of_no_function():
-    with pytest.raises(InputError, match="run and each must be functions, got 5"):
+    with pytest.raises(InputError, match="run must be a function; got 5"):
         capture_steps(MODEL, 5)
-    with pytest.raises(InputError, match="run and each must be functions, got 5"):
+    with pytest.raises(InputError, match="each must be a function, or none; got 5"):
         capture_steps(MODEL, lambda: MODEL(BATCH), each=5)
+
+
+def test_sites_may_be_any_iterable():
+    for sites in ("q", ["q"], iter(["q"])):
+        assert capture(MODEL, BATCH, sites=sites).sites == ("q",)
 
 
 def test_tensors_without_values_are_refused():

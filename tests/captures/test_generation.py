@@ -226,7 +226,7 @@ def test_a_cache_that_changes_what_it_holds_is_refused(how: str):
         ({"use_cache": False}, "use_cache"),
         ({"prefill_chunk_size": 3}, "prefill_chunk_size"),
         ({"guidance_scale": 2.0}, "guidance_scale"),
-        ({"max_new_tokens": 0}, "from 1 up, got 0"),
+        ({"max_new_tokens": 0}, "from 1 up; got 0"),
         ({"layers": 7}, "there is no layer 7"),
         ({"sites": "position"}, "capture the whole text in one pass"),
     ],

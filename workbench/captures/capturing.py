@@ -36,9 +36,10 @@ from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.thread_guard import CAPTURING
 from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
 from workbench.core import sources
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.notebook_html import card, fold
-from workbench.core.options import Numbers, accept, parse_numbers, ranges
+from workbench.core.options import Numbers, parse_numbers, ranges
 
 
 class Placed(dict[str, Any]):
@@ -154,16 +155,17 @@ class Capture:
         return card(self._title, facts, *(fold(record.title, record.sites_table()) for record in self.layers))
 
 
+@checked
 def capture(
     model: Any,
     batch: Any,
     layers: Numbers = None,
-    sites: Iterable[str] = DEFAULT_SITES,
+    sites: str | Iterable[str] = DEFAULT_SITES,
     check: bool = True,
     keep_nonfinite: bool = False,
     grad: bool = False,
     each: Callable[[LayerRecord, TokenInfo], None] | None = None,
-    map_limit: int | None = None,
+    map_limit: Annotated[int, Ge(0)] | None = None,
 ) -> Capture:
     """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
 
@@ -193,7 +195,6 @@ def capture(
     """
     module = module_of(model)
     sites = check_sites(sites)
-    check_settings(each, check=check, keep_nonfinite=keep_nonfinite, grad=grad, map_limit=map_limit)
     chosen = parse_numbers("layer", layers)
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     arguments = place_batch(tensors, module)
@@ -310,20 +311,6 @@ def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     if not names:
         raise InputError(f"sites is empty: choose from {', '.join(choices)}")
     return tuple(site for site in choices if site in names)
-
-
-_SETTINGS = {"check": bool, "keep_nonfinite": bool, "grad": bool, "map_limit": Annotated[int, Ge(0)] | None}
-
-
-def check_settings(each: Any, **settings: Any) -> None:
-    """Raise InputError for arguments of another type."""
-    if each is not None and not callable(each):
-        raise InputError(f"each must be a function of a layer and its tokens, got {each!r}")
-    for name, value in settings.items():
-        try:
-            accept(_SETTINGS[name], value)
-        except ValueError as error:
-            raise InputError(f"{name} must be {error}, got {value!r}") from None
 
 
 def refuse_meta(module: nn.Module, name: str) -> None:

@@ -13,9 +13,10 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from workbench.captures.capturing import (
@@ -39,6 +40,7 @@ from workbench.captures.positions import POSITION
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
 from workbench.captures.tokens import TokenInfo, readable_token, token_info, tokens_by_id
+from workbench.core.arguments import checked
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 
@@ -46,12 +48,13 @@ _MODES = ("greedy_search", "sample")
 _AFTERWARDS = "generate first, and capture the whole text in one pass: capture(model, model.generate(…))"
 
 
+@checked
 def capture_generation(
     model: Any,
     batch: Any,
-    max_new_tokens: int = 20,
+    max_new_tokens: Annotated[int, Ge(1)] = 20,
     layers: Numbers = None,
-    sites: Iterable[str] = DEFAULT_SITES,
+    sites: str | Iterable[str] = DEFAULT_SITES,
     check: bool = True,
     logits: bool = True,
     **options: Any,
@@ -84,8 +87,6 @@ def capture_generation(
     sites = check_sites(sites)
     if POSITION in sites:
         raise InputError(f"{POSITION!r} is followed through a whole text: {_AFTERWARDS}")
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise InputError(f"max_new_tokens must be a whole number from 1 up, got {max_new_tokens!r}")
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     known = getattr(chosen_inputs, "tokens", None)
     arguments = place_batch(tensors, module)

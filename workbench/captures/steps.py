@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from workbench.captures.capturing import Capture, Placed, capture, check_sites
 from workbench.captures.records import DEFAULT_SITES
 from workbench.captures.thread_guard import CAPTURING, in_this_thread
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 
@@ -48,13 +49,14 @@ class Steps:
         return self.captures[self.numbers.index(step)]
 
 
+@checked
 def capture_steps(
     model: nn.Module,
     run: Callable[[], Any],
     *,
     steps: Numbers = None,
     layers: Numbers = None,
-    sites: Iterable[str] = DEFAULT_SITES,
+    sites: str | Iterable[str] = DEFAULT_SITES,
     check: bool = True,
     each: Callable[[int, Capture], None] | None = None,
 ) -> Steps:
@@ -79,9 +81,6 @@ def capture_steps(
             f"model must be the torch.nn.Module that the loop runs (pipeline.transformer, pipeline.unet), not "
             f"{type(model).__name__}"
         )
-    for function in (run, *([] if each is None else [each])):
-        if not callable(function):
-            raise InputError(f"run and each must be functions, got {function!r}")
     chosen = parse_numbers("step", steps)
     if chosen is not None and min(chosen) < 0:
         raise InputError(
