@@ -35,9 +35,9 @@ def test_a_capture_of_wrong_arguments(message, request_):
 @pytest.mark.parametrize("sites", [7, [7], None, True])
 def test_sites_that_are_no_names(sites):
     for run in (capture, capture_generation):
-        with pytest.raises(InputError, match="unknown site|sites must be text or a list"):
+        with pytest.raises(InputError, match=r"unknown site|sites must be text or a list"):
             run(MODEL, BATCH, sites=sites)
-    with pytest.raises(InputError, match="unknown site|sites must be text or a list"):
+    with pytest.raises(InputError, match=r"unknown site|sites must be text or a list"):
         capture_steps(MODEL, lambda: MODEL(BATCH), sites=sites)
 
 
