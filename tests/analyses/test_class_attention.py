@@ -199,15 +199,21 @@ def test_diversity_of_maps_is_the_mean_over_queries():
     assert Maps(apart[None]).reduced(Diversity())["diversity"].mean().item() == pytest.approx(1)
 
 
-def test_permuted_heads_keep_their_weights_and_what_they_may_not_see():
-    causal = torch.ones(HEADS, TOKENS, TOKENS, dtype=torch.bool).tril()
-    attn = torch.where(causal, maps(HEADS, TOKENS, TOKENS), 0.0)
-    moved = permuted_heads(attn, causal, torch.Generator().manual_seed(1))
+def test_permuted_heads_keep_their_weights_on_the_keys_that_they_may_see():
+    visible = torch.ones(HEADS, TOKENS, TOKENS, dtype=torch.bool).tril()
+    visible[..., 1:, 0] = False
+
+    def sources():
+        return [torch.Generator().manual_seed(head) for head in range(HEADS)]
+
+    attn = torch.where(visible, maps(HEADS, TOKENS, TOKENS), 0.0)
+    moved = permuted_heads(attn, visible, sources())
     torch.testing.assert_close(moved.sort(-1).values, attn.sort(-1).values)
-    assert (moved[~causal] == 0).all()  # the visible keys come first, and of query i there are i + 1
+    assert (moved[~visible] == 0).all()
     assert not torch.equal(moved, attn)
+    assert torch.equal(permuted_heads(attn[2:], visible[2:], sources()[2:]), moved[2:])
     equal = torch.ones(HEADS, TOKENS, TOKENS, dtype=torch.float64) / TOKENS
-    assert torch.equal(permuted_heads(equal, causal, torch.Generator().manual_seed(1)), equal)
+    assert torch.equal(permuted_heads(equal, visible, sources()), equal)
 
 
 MODEL_HEADS, DIM, MODEL_LAYERS = 3, 5, 2

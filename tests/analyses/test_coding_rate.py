@@ -180,8 +180,11 @@ def test_heads_without_tokens_count_nothing(z):
 
 
 def test_what_does_not_fit_is_named(z, membership):
-    with pytest.raises(InputError, match="eps must be positive; got 0"):
-        coding_rate(z, 0)
+    for eps in (0, -1, math.nan, math.inf, 1e-200, 1e200, "1", True):
+        with pytest.raises(InputError, match="eps must be a number from 1e-100 to 1e100; got"):
+            coding_rate(z, eps)
+    with pytest.raises(InputError, match="device 'meta', where tensors have no values"):
+        coding_rate(z.to("meta"))
     with pytest.raises(InputError, match=r"membership of shape \(2, 3, 6\) does not fit tokens of shape"):
         coding_rate_compression(z, membership[..., 1:])
     with pytest.raises(InputError, match="missing axis token"):

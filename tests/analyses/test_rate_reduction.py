@@ -310,7 +310,7 @@ def test_rates_do_not_depend_on_the_batches_and_say_what_attention_does():
         f"attention lowers R_c^var in {counted['lowered']} of 3 layers with membership as_published"
         in whole.attrs["notes"]
     )
-    with pytest.raises(InputError, match="eps must be a number above 0, or none; got -1"):
+    with pytest.raises(InputError, match="eps must be a number from 1e-100 to 1e"):
         analyze("coding-rate", eps=-1, **options)
 
 

@@ -106,13 +106,16 @@ def test_every_reduction_is_what_a_loop_computes(name):
         same(found["squares"], attn.square().sum(-1))
         same(found["overlap"], torch.minimum(attn, 1 / count.clamp_min(1)[..., None]).sum(-1))
         same(found["received"].attention, attn.sum(-2))
-        same(found["received"].even, (seen / count.clamp_min(1)[..., None]).sum(-2))
+        same(found["received"].uniform, (seen / count.clamp_min(1)[..., None]).sum(-2))
         far = torch.cdist(here, there).nan_to_num(0.0)
         mass = (attn * ~there[:, 0].isnan()).sum(-1)
         same(
-            found["distance"].nan_to_num(-1.0),
+            found["distance"].attention.nan_to_num(-1.0),
             torch.where(mass > 0, (attn * far).sum(-1) / mass, torch.tensor(-1.0)).double(),
         )
+        placed = seen & ~there[:, 0].isnan() & ~here.isnan().any(-1, keepdim=True)
+        uniform = (placed * far).sum(-1) / placed.sum(-1)
+        same(found["distance"].uniform.nan_to_num(-1.0), uniform.nan_to_num(-1.0).double())
         following = torch.eye(QUERIES, KEYS).roll(1, 1).bool()
         same(found["patterns"]["next"].weight, (attn * following).sum(-1))
         same(found["patterns"]["next"].keys, (seen & following).sum(-1).double())
@@ -243,7 +246,8 @@ def test_sums_at_2048_tokens_are_right_to_a_millionth():
         "overlap": torch.minimum(attn, 1 / (line + 1)).sum(-1).mean(),
     }
     for name, value in expected.items():
-        torch.testing.assert_close(found[name].mean(), value, rtol=1e-6, atol=0, msg=name)
+        rows = found[name].attention if name == "distance" else found[name]
+        torch.testing.assert_close(rows.mean(), value, rtol=1e-6, atol=0, msg=name)
     torch.testing.assert_close(found["received"].attention, attn.sum(-2), rtol=1e-6, atol=0)
     torch.testing.assert_close(found.log_normaliser, scores.logsumexp(-1), rtol=1e-6, atol=1e-6)
 

@@ -1,6 +1,5 @@
 """Attention over an image and over a text."""
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
-from workbench.figures.marks import RULE_LINE
+from workbench.figures.marks import NULL_LINE
 from workbench.frames.results import make_frame
 
 
@@ -127,18 +126,18 @@ def test_a_capture_without_attention_is_refused():
         attention_heatmap_figure(capture)
 
 
-def test_the_summary_draws_the_level_of_even_attention_where_it_is_known():
+def test_the_summary_draws_uniform_attention_and_the_range_of_permuted_keys():
     axes = {"input": range(2), "layer": range(3), "head": range(2)}
     values = np.random.default_rng(0).random((2, 3, 2))
     metrics = "attention_entropy_share", "attention_distance"
-    frame = pd.concat(make_frame(values, name, axes, model="bundled:digits-vit") for name in metrics)
-    places = [(row, column) for row in range(2) for column in range(3)]
-    level = np.mean([math.dist(one, other) for one in places for other in places])
-    for grids, found in (({"bundled:digits-vit": (2, 3)}, [1, level]), ({"bundled:digits-vit": None}, [1])):
-        fig = attention_summary_figure(frame, metrics, grids)
-        rules = [trace.y[0] for trace in fig.data if trace.line.width == RULE_LINE["width"] and trace.y[0]]
-        assert rules == pytest.approx(found)
-        assert "even attention" in key(fig)
+    null = {"null": "uniform", "null_mean": 0.9}
+    frame = pd.concat(make_frame(values, name, axes, model="m").assign(**null) for name in metrics)
+    permuted = frame[frame["metric"] == metrics[1]].assign(null="permutation", null_low=0.3, null_high=0.5)
+    fig = attention_summary_figure(pd.concat([frame, permuted]), metrics)
+    levels = [trace for trace in fig.data if trace.line.dash == NULL_LINE["dash"] and trace.y[0] == 0.9]
+    assert len(levels) == 3  # one of the entropy, and of the distance one under each null
+    assert "null: uniform attention" in key(fig)
+    assert any("null: permuted" in entry for entry in key(fig))
 
 
 def test_the_summary_shows_every_head_as_a_dot_and_their_mean_as_a_line():

@@ -8,7 +8,7 @@ Sources: entropy Vig & Belinkov 2019; distance Dosovitskiy et al. 2021; sinks Xi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -27,8 +27,15 @@ from workbench.analyses.layer import (
     token_attention,
     visible_keys,
 )
-from workbench.analyses.reductions import Diversity, HeadOutput, Received, RowDistance, RowEntropy
-from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
+from workbench.analyses.reductions import (
+    Diversity,
+    HeadOutput,
+    Received,
+    RowDistance,
+    RowDistances,
+    RowEntropy,
+)
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, RowNull, null_kinds
 from workbench.analyses.tiles import (
     MAPS_AT_ONCE,
     Attention,
@@ -59,9 +66,11 @@ SINK_OVER_UNIFORM = 2.0  # more than this many times its share under uniform att
 class Options(OfInputs):
     """Options of `attention-map`."""
 
+    null: RowNull = "uniform"
     null_samples: Annotated[
         NullSamples,
-        "samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out",
+        "samples of the null of permuted keys, which attention_diversity has, and with null=permutation also distance "
+        "and sink; at least 2; 0 leaves it out",
     ] = 4
 
 
@@ -75,7 +84,8 @@ class PairOptions(OfMatrices):
 ATTENTION_ENTROPY = Metric(
     "attention_entropy",
     "Attention entropy",
-    "−Σ_j A_ij log A_ij, mean over queries; at most log N",
+    "−Σ_j A_ij log A_ij, mean over queries; at most log N; null: uniform attention, since permuted keys have the same "
+    "entropy",
     "Vig & Belinkov 2019",
     unit="nats",
     low=0,
@@ -84,7 +94,7 @@ ATTENTION_ENTROPY_SHARE = Metric(
     "attention_entropy_share",
     "Normalised attention entropy",
     "attention_entropy divided by the log of the number of keys a query may see, mean over queries that "
-    "see at least two",
+    "see at least two; null: uniform attention, 1",
     low=0,
     high=1,
 )
@@ -92,7 +102,7 @@ ATTENTION_DISTANCE = Metric(
     "attention_distance",
     "Mean attention distance",
     "Σ_j A_ij dist(i, j) / Σ_j A_ij, mean over queries; Euclidean on the patch grid over patches only (in "
-    "patches), |i − j| in a text (in tokens)",
+    "patches), |i − j| in a text (in tokens); null: uniform attention, permuted keys, or both",
     "Dosovitskiy et al. 2021, Fig. 7",
     unit="patches or tokens",
     low=0,
@@ -100,8 +110,8 @@ ATTENTION_DISTANCE = Metric(
 ATTENTION_SINK = Metric(
     "attention_sink",
     "Largest share of attention on one key",
-    "max over keys of the attention that the key receives, mean over queries; null_mean is that of "
-    "attention spread evenly over the keys each query may see",
+    "max over keys of the attention that the key receives, mean over queries; null: uniform attention over the keys "
+    "that each query may see, permuted keys, or both",
     "Xiao et al. 2024",
     low=0,
     high=1,
@@ -140,13 +150,16 @@ class HeadMaps(NamedTuple):
     """Measures of attention maps, each (*batch, head), float64; NaN where one is not defined.
 
     entropy (nats) and its share of the maximum; distance in the unit of the positions; sink: the largest mean
-    share of attention that one key receives, sink_key which one (−1 where undefined), sink_uniform the same
-    largest share if every query attended evenly to the keys it may see; nonfinite: NaN or infinite entries.
+    share of attention that one key receives, sink_key which one (−1 where undefined); nonfinite: NaN or infinite
+    entries. entropy_uniform, distance_uniform and sink_uniform are those of uniform attention to the keys that each
+    query may see.
     """
 
     entropy: Tensor
+    entropy_uniform: Tensor
     entropy_share: Tensor
     distance: Tensor
+    distance_uniform: Tensor
     sink: Tensor
     sink_key: Tensor
     sink_uniform: Tensor
@@ -210,23 +223,30 @@ def _measures(found: Reduced, queries: Bool[Tensor, "batch query"] | None) -> He
     choosing = rows & (room > 0)
     share = torch.where(choosing, entropy / room, 0).sum(-1) / choosing.sum(-1)
     sink, sink_key = (received.attention / count[..., None]).max(-1)
-    far = torch.full_like(sink, math.nan)
+    distance = distance_uniform = torch.full_like(sink, math.nan)
     if "distance" in found.results:
-        counted = rows & ~torch.isnan(found["distance"])
-        far = torch.where(counted, found["distance"], 0).sum(-1) / counted.sum(-1)
+        distance, distance_uniform = _mean_distances(found["distance"], rows)
 
     def known(values: Tensor) -> Tensor:
         return values.masked_fill(undefined, math.nan)
 
     return HeadMaps(
         entropy=known((entropy * rows).sum(-1) / count),
+        entropy_uniform=known(torch.where(choosing, room, 0).sum(-1) / count),
         entropy_share=known(share).clamp(max=1.0),  # above 1 only by rounding
-        distance=known(far),
+        distance=known(distance),
+        distance_uniform=known(distance_uniform),
         sink=known(sink),
         sink_key=sink_key.masked_fill(undefined, -1),
-        sink_uniform=known((received.even / count[..., None]).amax(-1)),
+        sink_uniform=known((received.uniform / count[..., None]).amax(-1)),
         nonfinite=(found.nonfinite * real).sum(-1),
     )
+
+
+def _mean_distances(distances: RowDistances, rows: Tensor) -> list[Tensor]:
+    """Return the mean over rows of the distance of attention, and that of uniform attention over the same rows."""
+    counted = rows & ~torch.isnan(distances.attention)
+    return [torch.where(counted, part, 0).sum(-1) / counted.sum(-1) for part in distances]
 
 
 def _real(name: str, mask: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -249,14 +269,16 @@ def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Ten
 def permuted_heads(
     attn: Float[Tensor, "head query key"],
     visible: Bool[Tensor, "head query key"],
-    source: torch.Generator,
+    sources: Sequence[torch.Generator],
 ) -> Float[Tensor, "head query key"]:
-    """The same weights with the visible keys of every head and query in an order of their own: heads look anywhere.
-
-    Keys that may be seen come first, whichever they are; what heads have in common does not depend on their names.
-    """
-    order = _ascending(torch.rand(attn.shape, generator=source).masked_fill(~visible.cpu(), 2.0))
-    return attn.gather(-1, order.to(attn.device))
+    """Return the same weights with the visible keys of every head and query permuted; one generator per head."""
+    drawn = torch.stack([torch.rand(attn.shape[1:], generator=source) for source in sources])
+    order = _ascending(drawn.masked_fill(~visible.cpu(), 2.0)).to(attn.device)
+    permuted = attn.gather(-1, order)
+    if bool(visible.all()):
+        return permuted
+    keys = (~visible).to(torch.uint8).argsort(dim=-1, stable=True)  # visible ones first
+    return torch.empty_like(permuted).scatter_(-1, keys, permuted)
 
 
 def _ascending(numbers: Tensor) -> Tensor:
@@ -289,7 +311,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     record = layer.record
     attention = layer_attention(layer, options.method)
-    count_tiled(layer, isinstance(attention, Operands), "without a null distribution of head diversity")
+    count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
     _, heads, *size = attention.shape
     asking = _asking(layer, attention)
     here, positions = _positions(layer, size)
@@ -300,23 +322,29 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     found = attention.reduced(*sums)
     report_broken(layer, found)
     maps, windows = _measures(found, asking), layer.window_column
+    permuted: dict[str, Tensor] = {}
+    if options.null_samples and isinstance(attention, Maps) and (heads > 1 or options.null != "uniform"):
+        permuted = _permuted_measures(layer, attention, found.broken, asking, (here, positions), options)
     if heads > 1:
-        yield _diversity(layer, attention, found, asking, options.null_samples)
-    yield Measurement(ATTENTION_ENTROPY, layer.per_input(maps.entropy), columns=windows)
-    yield Measurement(ATTENTION_ENTROPY_SHARE, layer.per_input(maps.entropy_share), columns=windows)
-    if positions is not None:
-        unit = {"unit": "patches" if positions.shape[-1] == 2 else "tokens"}
-        yield Measurement(ATTENTION_DISTANCE, layer.per_input(maps.distance), columns=windows | unit)
-    elif record.source == "self":
-        count = attention.shape[0] * heads
-        layer.counts.count(
-            "attention maps have no attention_distance: the places of their queries are unknown", count, count
-        )
-    even = layer.per_input(maps.sink_uniform)
-    undefined = torch.full_like(even, math.nan)
-    null = Null(even, undefined, undefined, undefined)
-    columns = windows | {"null": "uniform"}
-    yield Measurement(ATTENTION_SINK, layer.per_input(maps.sink), null=null, columns=columns)
+        yield _diversity(layer, found, asking, permuted)
+    unit = {"unit": "patches" if positions is not None and positions.shape[-1] == 2 else "tokens"}
+    of_rows = [
+        (ATTENTION_ENTROPY, maps.entropy, maps.entropy_uniform, windows),
+        (ATTENTION_ENTROPY_SHARE, maps.entropy_share, maps.entropy_share * 0 + 1, windows),
+        (ATTENTION_DISTANCE, maps.distance, maps.distance_uniform, windows | unit),
+        (ATTENTION_SINK, maps.sink, maps.sink_uniform, windows),
+    ]
+    for metric, measured, uniform, columns in of_rows:
+        if metric == ATTENTION_DISTANCE and positions is None:
+            continue
+        values, draws = layer.per_input(measured), permuted.get(metric.name)
+        nulls = {"uniform": Null.at(layer.per_input(uniform))}
+        if draws is not None:
+            nulls["permutation"] = null_of_draws(values, draws)
+        kinds = null_kinds(options.null) if metric in (ATTENTION_DISTANCE, ATTENTION_SINK) else ("uniform",)
+        for kind in [kind for kind in kinds if kind in nulls] or [None]:
+            of_null = {} if kind is None else {"null": kind}
+            yield Measurement(metric, values, null=nulls.get(kind or ""), columns=columns | of_null)
     counts = maps.nonfinite
     if record.origin is None:  # in windows the keys of one index are different tokens
         key = maps.sink_key.double()
@@ -353,40 +381,65 @@ def _asking(layer: Layer, attention: Attention) -> Tensor | None:
 
 
 def _diversity(
-    layer: Layer, attention: Attention, found: Reduced, asking: Tensor | None, null_samples: int
+    layer: Layer, found: Reduced, asking: Tensor | None, permuted: Mapping[str, Tensor]
 ) -> Measurement:
-    """How far the heads' maps differ, beside the same maps with the keys of every head and query permuted.
-
-    NaN for maps that are no distributions. Without a null distribution where no map is formed.
-    """
+    """How far the heads' maps differ; NaN for maps that are no distributions."""
     broken = found.broken.any(-1).any(-1)
     values = found["diversity"].masked_fill(broken[:, None], math.nan)
     if asking is not None:
         values = values.masked_fill(~asking.to(values.device), math.nan)
     values = layer.per_input(values.nanmean(-1))
-    columns, null = layer.window_column, None
-    if null_samples and isinstance(attention, Maps):
-        drawn = []
-        for place, seed in enumerate(layer.seeds(len(broken))[:: len(layer.heads)]):
-            source = torch.Generator().manual_seed(seed)
-            own = attention.attn[place].double().masked_fill(broken[place], math.nan)
-            shown = (
-                torch.ones_like(own, dtype=torch.bool)
-                if attention.visible is None
-                else attention.visible[place]
-            )
-            if attention.keys is not None:  # samples must not depend on how much padding there is
-                own, shown = (part[..., attention.keys[place]] for part in (own, shown))
-            if asking is not None:
-                own, shown = (part[:, asking[place]] for part in (own, shown))
-            samples = torch.arange(null_samples).split(max(1, MAPS_AT_ONCE // max(1, own.numel())))
-            permuted = (torch.stack([permuted_heads(own, shown, source) for _ in part]) for part in samples)
-            drawn.append(
-                torch.cat([Maps(maps).reduced(Diversity())["diversity"].nanmean(-1) for maps in permuted])
-            )
-        null = null_of_draws(values, layer.per_input(torch.stack(drawn)))
-        columns = columns | {"null": "permutation"}
-    return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns=columns)
+    columns, draws = layer.window_column, permuted.get(ATTENTION_DIVERSITY.name)
+    if draws is None:
+        return Measurement(ATTENTION_DIVERSITY, values, ("input",), columns=columns)
+    null = null_of_draws(values, draws.masked_fill(values.isnan()[:, None], math.nan))
+    return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns | {"null": "permutation"})
+
+
+def _permuted_measures(
+    layer: Layer,
+    attention: Maps,
+    broken: Tensor,
+    asking: Tensor | None,
+    positions: Sequence[Tensor | None],
+    options: Options,
+) -> dict[str, Tensor]:
+    """Return measures of maps with the keys of every head and query permuted, by metric, (input, …, sample)."""
+    heads, seeds = attention.shape[1], layer.seeds(len(broken))
+    of_rows = "permutation" in null_kinds(options.null)
+    samples: dict[str, list[Tensor]] = {}
+    for number, input_maps in enumerate(attention.attn):
+        maps = input_maps.double().masked_fill(broken[number, ..., None], math.nan)
+        visible = (
+            torch.ones_like(maps, dtype=torch.bool)
+            if attention.visible is None
+            else attention.visible[number]
+        )
+        # samples must not depend on how much padding there is
+        queries, keys = (
+            slice(None) if real is None else real[number].cpu() for real in (asking, attention.keys)
+        )
+        maps, visible = (part[:, queries][..., keys] for part in (maps, visible))
+        here, there = (
+            None if part is None else part[real]
+            for part, real in zip(positions, (queries, keys), strict=True)
+        )
+        sums: list[Reduction] = [Diversity()] if heads > 1 else []
+        sums += _map_sums(None, here, there) if of_rows else []
+        sources = [
+            torch.Generator().manual_seed(seed) for seed in seeds[number * heads : (number + 1) * heads]
+        ]
+        at_once = max(1, MAPS_AT_ONCE // max(1, maps.numel()))
+        drawn: list[dict[str, Tensor]] = []
+        for part in torch.arange(options.null_samples).split(at_once):
+            reduced = Maps(torch.stack([permuted_heads(maps, visible, sources) for _ in part])).reduced(*sums)
+            drawn.append({} if heads == 1 else {ATTENTION_DIVERSITY.name: reduced["diversity"].nanmean(-1)})
+            if of_rows:
+                measured = _measures(reduced, None)
+                drawn[-1] |= {ATTENTION_DISTANCE.name: measured.distance, ATTENTION_SINK.name: measured.sink}
+        for metric in drawn[0]:
+            samples.setdefault(metric, []).append(torch.cat([part[metric] for part in drawn]).movedim(0, -1))
+    return {metric: layer.per_input(torch.stack(of_inputs)) for metric, of_inputs in samples.items()}
 
 
 def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
@@ -458,6 +511,9 @@ def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
     places = ["model", "checkpoint", "layer", "head"]
     found: list[dict[str, Any]] = []
     heads = frame[frame["head"].notna()]  # what is measured of whole layers has no rule
+    sinks = heads["metric"] == "attention_sink"
+    uniform = sinks & (heads["null"] == "uniform").fillna(False)
+    heads = heads[~sinks | uniform] if uniform.any() else heads
     for _, rows in heads.groupby(places, dropna=False, sort=False):
         place = rows[places].iloc[0].to_dict()
         found += [place | finding for finding in _findings(rows)]

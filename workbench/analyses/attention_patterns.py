@@ -27,7 +27,7 @@ from workbench.analyses.layer import (
     patch_places,
 )
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, PatternSums, RowSquares
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.registry import Analysis, OfInputs, RowNull, null_kinds
 from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.analyses.tiles import Attention, Operands, Reduced, count_tiled, layer_attention, report_broken
 from workbench.core.null_distributions import ROUNDING, Null
@@ -45,6 +45,7 @@ _PERMUTED = (
 class Options(OfInputs):
     """How far local attention reaches, and which segments the patches of an image belong to."""
 
+    null: RowNull = "permutation"
     radius: Annotated[
         float, Gt(0), Le(64), "reach of local attention, in tokens of a text and in patches of an image"
     ] = 2.0
@@ -301,8 +302,13 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     metrics = {metric.name: metric for metric in ANALYSIS.metrics}
     places = {metric.name: part for metric, part in patterns(layer, keys, options)}
     for name, score in pattern_scores(attention, places, layer).items():
-        null = "dirichlet" if name == PATTERN_UNIFORM.name else "permutation"
-        yield Measurement(metrics[name], score.value, null=score.null, columns={"null": null})
+        overlap = name == PATTERN_UNIFORM.name
+        # a share of permuted keys has the mean of uniform attention; the overlap does not depend on their order
+        uniform = score.value * 0 + 1 if overlap else score.null.mean
+        for kind in null_kinds(options.null):
+            null = Null.at(uniform) if kind == "uniform" else score.null
+            drawn = "dirichlet" if overlap and kind == "permutation" else kind
+            yield Measurement(metrics[name], score.value, null=null, columns={"null": drawn})
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -313,6 +319,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         rows = heads[heads["metric"] == metric.name]
         if rows.empty:
             continue
+        rows = rows[rows["null"] == rows["null"].iloc[-1]]  # of both nulls the one that is drawn
         means = rows.groupby(["layer", "head"])["value"].mean()
         layer, head = means.idxmax()
         best = rows[(rows["layer"] == layer) & (rows["head"] == head)]

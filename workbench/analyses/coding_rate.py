@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import pandas as pd
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Le
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -37,7 +37,7 @@ class Options(OfInputs):
     """Of which distortion, with whose membership, and of which streams."""
 
     eps: Annotated[
-        Annotated[float, Gt(0)] | None,
+        Annotated[float, Ge(1e-100), Le(1e100)] | None,
         "distortion ε of the rates, in the unit of the tokens; none: d/ε² = 1 with d the width of a token, as the "
         "trained projections have absorbed it",
     ] = None
@@ -97,8 +97,8 @@ def coding_rate(
 ) -> Float[Tensor, "*batch"]:
     """R(Z) = ½ log det(I + (d/ε²)(1/n) ZᵀZ): nats to code a token up to the distortion ε (wu2025 eq. 1).
 
-    Raises `InputError` for missing axes, NaN or infinite values, ``eps`` that is not positive, and a mask that leaves
-    fewer than two tokens.
+    Raises `InputError` for missing axes, NaN or infinite values, ``eps`` outside 1e-100 to 1e100, and a mask that
+    leaves fewer than two tokens.
     """
     z, real = _real(z, mask)
     return _half_log_det(z * (_precision(eps, z.shape[-1]) / real.double().sum(-1))[..., None, None].sqrt())
@@ -153,8 +153,8 @@ def _precision(eps: float | None, width: int) -> float:
     """d/ε²."""
     if eps is None:
         return 1.0
-    if not eps > 0:
-        raise InputError(f"eps must be positive; got {eps}")
+    if isinstance(eps, (bool, str)) or not 1e-100 <= eps <= 1e100:
+        raise InputError(f"eps must be a number from 1e-100 to 1e100; got {eps!r}")
     return width / eps**2
 
 

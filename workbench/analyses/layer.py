@@ -23,6 +23,7 @@ from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
+_AXES = {"attn": operands.ATTENTION}
 _WITHOUT_FLOAT64 = ("mps",)
 
 
@@ -71,8 +72,11 @@ class Layer:
         Raises `NotApplicable` where it does not measure this layer.
         """
         record = self.record
-        sites = (record.q, record.k, record.v, record.attn, record.head_out)
-        held = next((len(value) for value in sites if value is not None), len(self.ids))
+        sites = {name: getattr(record, name) for name in ("q", "k", "v", "attn", "head_out")}
+        for name, tensor in sites.items():
+            if tensor is not None:
+                operands.check_axes(f"layer {self.index}: {name}", tensor, _AXES.get(name, operands.TOKENS))
+        held = next((len(value) for value in sites.values() if value is not None), len(self.ids))
         if self.ids and record.kind == "token" and record.origin is None and held != len(self.ids):
             raise NotApplicable(
                 f"holds {held} images, windows or folded heads of {len(self.ids)} inputs, so its rows are no inputs"

@@ -88,6 +88,13 @@ class _OnceForHeads:
         return self.found
 
 
+class RowDistances(NamedTuple):
+    """Mean distances of rows, of their attention and of uniform attention to the keys that a query sees."""
+
+    attention: Float[Tensor, "batch head query"]
+    uniform: Float[Tensor, "batch head query"]
+
+
 @dataclass
 class RowDistance(Reduction):
     """Σ_j A_ij |p_i − p_j| / Σ_j A_ij over keys with a position; NaN for queries without, or none but such keys."""
@@ -97,8 +104,8 @@ class RowDistance(Reduction):
     key_positions: Float[Tensor, "key space"]
 
     def start(self, shape: Shape) -> None:
-        self.values = shape.rows(fill=math.nan)
-        self.once = _OnceForHeads()
+        self.values, self.uniform = (shape.rows(fill=math.nan) for _ in range(2))
+        self.once, self.once_uniform = _OnceForHeads(), _OnceForHeads()
         self.from_, self.to = (
             part.to(shape.device, torch.float64) for part in (self.query_positions, self.key_positions)
         )
@@ -109,6 +116,14 @@ class RowDistance(Reduction):
         mass = tile.total if self.everywhere else tile.sum_of(placed)
         self.values[tile.place] = torch.where(mass > 0, tile.sum_of(distance) / mass, math.nan)
 
+        def uniform(tile: Tile) -> tuple[Tensor]:
+            parts = [part if tile.visible is None else part * tile.visible for part in (distance, placed)]
+            sums = [row_sums(part) for part in parts]
+            return (sums[0] / sums[1],)
+
+        by_head = tile.count.shape[-2] > 1
+        (self.uniform[tile.place],) = uniform(tile) if by_head else self.once_uniform.of(tile, uniform)
+
     def _distances(self, tile: Tile) -> tuple[Tensor, ...]:
         here, there = self.from_[tile.rows], self.to[tile.columns]
         distance = torch.cdist(here, there, compute_mode="donot_use_mm_for_euclid_dist")
@@ -116,15 +131,15 @@ class RowDistance(Reduction):
         dtype = tile.weights.dtype
         return torch.where(placed, distance, 0).to(dtype), placed.to(dtype)
 
-    def result(self) -> Float[Tensor, "batch head query"]:
-        return self.values
+    def result(self) -> RowDistances:
+        return RowDistances(self.values, self.uniform)
 
 
 class ReceivedSums(NamedTuple):
-    """Of every key: the attention it receives, and what it would if every query attended evenly to what it sees."""
+    """Attention that every key receives, and would receive of uniform attention to the keys that a query sees."""
 
     attention: Float[Tensor, "batch head key"]
-    even: Float[Tensor, "batch head key"]
+    uniform: Float[Tensor, "batch head key"]
 
 
 @dataclass
@@ -136,7 +151,7 @@ class Received(Reduction):
 
     def start(self, shape: Shape) -> None:
         sums = (shape.batch, shape.heads, shape.keys)
-        self.attention, self.even = (
+        self.attention, self.uniform = (
             torch.zeros(sums, dtype=torch.float64, device=shape.device) for _ in range(2)
         )
         self.once = _OnceForHeads()
@@ -149,16 +164,16 @@ class Received(Reduction):
         received = asking.to(tile.weights.dtype)[..., None, :] @ tile.weights
         self.attention[tile.batch, tile.heads, tile.columns] += received[..., 0, :]
         if tile.count.shape[-2] > 1:
-            (even,) = _even(tile, asking)
+            (uniform,) = _uniform(tile, asking)
         else:
-            (even,) = self.once.of(tile, lambda tile: _even(tile, asking))
-        self.even[tile.batch, tile.heads, tile.columns] += even
+            (uniform,) = self.once.of(tile, lambda tile: _uniform(tile, asking))
+        self.uniform[tile.batch, tile.heads, tile.columns] += uniform
 
     def result(self) -> ReceivedSums:
-        return ReceivedSums(self.attention, self.even)
+        return ReceivedSums(self.attention, self.uniform)
 
 
-def _even(tile: Tile, asking: Tensor) -> tuple[Tensor]:
+def _uniform(tile: Tile, asking: Tensor) -> tuple[Tensor]:
     """Σ over queries of 1/m on the m keys that each sees, (input, 1 or head, key)."""
     share = asking / tile.count.clamp_min(1)
     if tile.visible is None:

@@ -77,6 +77,18 @@ class OfInputs(OfMatrices):
     ] = True
 
 
+RowNull = Annotated[
+    Literal["uniform", "permutation", "both"],
+    "null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's "
+    "weights permuted among these keys), or both, a row for each",
+]
+
+
+def null_kinds(null: str) -> tuple[str, ...]:
+    """Return the null distributions that a `RowNull` names."""
+    return ("uniform", "permutation") if null == "both" else (null,)
+
+
 @dataclass(frozen=True)
 class OfHeads(OfInputs):
     """Options of an analysis that gives means over inputs and heads, unless it is asked for each."""

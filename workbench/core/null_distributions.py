@@ -34,6 +34,12 @@ class Null(NamedTuple):
     high: Tensor
     z: Tensor
 
+    @classmethod
+    def at(cls, mean: Tensor) -> Null:
+        """Return a null that is a single number, without a range and a z-score."""
+        undefined = torch.full_like(mean, torch.nan)
+        return cls(mean, undefined, undefined, undefined)
+
 
 def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"]) -> Null:
     """Return mean and range of null samples, and z = (observed − mean) / standard deviation (ddof = 1).

@@ -66,7 +66,7 @@ def annotated_axes(function: Callable[..., Any]) -> list[tuple[int, str, tuple[s
 def check_axes(name: str, tensor: object, axes: Sequence[str]) -> None:
     """Raise `InputError` unless a tensor is real floating point and ends in the named axes, none of them empty.
 
-    The error names the axis that is missing or empty.
+    The error names the axis that is missing or empty. A tensor on the device "meta" is refused too.
     """
     wanted = f"(…, {', '.join(axes)})"
     if not isinstance(tensor, Tensor):
@@ -80,6 +80,8 @@ def check_axes(name: str, tensor: object, axes: Sequence[str]) -> None:
             raise InputError(f"{name} has shape {shape}; expected {wanted}: axis {axis} is empty")
     if not tensor.is_floating_point():
         raise InputError(f"{name} holds {tensor.dtype}; expected real floating point numbers")
+    if tensor.is_meta:
+        raise InputError(f"{name} is on the device 'meta', where tensors have no values; make it on the CPU")
 
 
 def nonfinite_count(tensor: Tensor) -> int:

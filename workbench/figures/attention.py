@@ -20,7 +20,7 @@ from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
-from workbench.figures.marks import Band, Dots, Line, Null, Rule
+from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.scales import Scale
 from workbench.figures.theme import even_choice
 from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, pooled_view, view_tokens
@@ -188,16 +188,13 @@ def _over_text(
 
 
 def attention_summary_figure(
-    frame: pd.DataFrame,
-    metrics: Sequence[str] = ("attention_entropy", "attention_distance"),
-    grids: Mapping[str, tuple[int, int] | None] | None = None,
+    frame: pd.DataFrame, metrics: Sequence[str] = ("attention_entropy", "attention_distance")
 ) -> go.Figure:
     """Entropy and mean distance of attention through depth, from 0: a row per metric, of several models a column each.
 
     The line is the mean over heads and inputs, each head is a dot (mean over inputs), a band the 95 % confidence
-    interval over inputs. The null distribution is drawn in grey where the frame carries a null, and a line for even
-    attention: at an entropy share of 1, and at its mean distance over the patches of those models whose ``grids`` are
-    given, rows and columns.
+    interval over inputs. The frame's null distributions are grey: uniform attention as a dotted line, permuted keys as
+    their range.
 
     Raises:
         InputError: the frame holds none of the metrics, or no layers.
@@ -205,19 +202,9 @@ def attention_summary_figure(
     rows = rows_of(frame, metrics, needs=("layer",))
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
-    distances = {name: _mean_distance(grid) for name, grid in (grids or {}).items() if grid}
-    of_distance = frame["model"].map(distances).where(frame["metric"] == "attention_distance")
-    level = of_distance.mask(frame["metric"] == "attention_entropy_share", 1.0)
-    plot = Plot(frame.assign(even=level), panel=SERIES if several else None).metric(*present)
+    plot = Plot(frame, panel=SERIES if several else None).metric(*present)
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
     apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
     plot = plot.scale(y_zero=True, x_free=several, y_free=apart)
-    line, rule = Line(words="mean over inputs and heads"), Rule(name="even attention", column="even")
-    plot = plot.add(Null(), Band(over="input"), Dots(), line, rule)
+    plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
     return plot.figure("page", height=118 * len(present) + 90 if several else None)
-
-
-def _mean_distance(grid: tuple[int, int]) -> float:
-    """From patch to patch, in patches, over all pairs."""
-    places = np.indices(grid).reshape(2, -1)
-    return float(np.hypot(*(places[:, :, None] - places[:, None])).mean())

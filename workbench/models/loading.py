@@ -207,6 +207,9 @@ def whole_state(module: nn.Module) -> dict[str, Any]:
     state = module.state_dict()
     if not any(getattr(value, "is_meta", False) for value in state.values()):
         return state
+    from workbench.captures.capturing import refuse_meta
+
+    refuse_meta(module, type(module).__name__)
     from accelerate.utils.modeling import get_state_dict_offloaded_model
 
     return get_state_dict_offloaded_model(module)

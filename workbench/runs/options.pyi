@@ -47,8 +47,12 @@ class GramSpectrum(OfInputs, total=False, closed=True):
 
 class AttentionMap(OfInputs, total=False, closed=True):
     """Entropy, reach and sinks of attention; head diversity, dead heads, non-finite values."""
+    null: Literal["uniform", "permutation", "both"]
+    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
+    weights permuted among these keys), or both, a row for each"""
     null_samples: int
-    """samples of the null distribution of attention_diversity, keys permuted, at least 2; 0 leaves it out"""
+    """samples of the null of permuted keys, which attention_diversity has, and with null=permutation also distance
+    and sink; at least 2; 0 leaves it out"""
 
 class AttentionMapPair(OfMatrices, total=False, closed=True):
     """The attention of every query to every key, per pair."""
@@ -57,6 +61,9 @@ class AttentionMapPair(OfMatrices, total=False, closed=True):
 
 class AttentionPatterns(OfInputs, total=False, closed=True):
     """Which simple pattern each head follows: previous, first or own token, induction, local, class, segment, even."""
+    null: Literal["uniform", "permutation", "both"]
+    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
+    weights permuted among these keys), or both, a row for each"""
     radius: float
     """reach of local attention, in tokens of a text and in patches of an image"""
     masks: Literal["ink"] | str | None
