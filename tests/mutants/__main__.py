@@ -2,6 +2,7 @@
 
     python -m tests.mutants [WORD …]      those whose file, test or line has one of the words; all without
     python -m tests.mutants --sample 10   so many of all, others with every commit: what a change must pass
+    python -m tests.mutants --random 200 --seed 3 [WORD …]   drawn from the code (`drawn.py`), of files with a word
 
 `listed.txt` holds them: a file and its tests, then a line as it is and as it is changed. What was found is kept in
 ``.venv/mutants.json`` by the content of file and tests, so that a run goes on where it was stopped, and looks again at
@@ -26,6 +27,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.mutants.drawn import drawn
 
 ROOT = Path(__file__).parents[2]
 LISTED = Path(__file__).with_name("listed.txt")
@@ -130,6 +133,9 @@ def fails(folder: Path, tests: tuple[str, ...]) -> bool:
 
 def chosen(words: list[str]) -> list[Mutant]:
     """Those of the list that are asked for."""
+    if words[:1] == ["--random"]:
+        seed = int(words[3]) if words[2:3] == ["--seed"] else 0
+        return [Mutant(*parts) for parts in drawn(int(words[1]), seed, words[4:])]
     mutants = listed()
     if words[:1] == ["--sample"]:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)

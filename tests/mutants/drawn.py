@@ -1,0 +1,108 @@
+"""Mutants drawn at random: one comparison, operation, number, truth value or call of a line is changed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COMPARISONS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+OPERATIONS = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "mean": "sum", "floor": "ceil"}
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the changed forms of a node, without those of its children."""
+    new = copy.deepcopy(node)
+    if isinstance(new, ast.Compare) and type(new.ops[0]) in COMPARISONS:
+        new.ops[0] = COMPARISONS[type(new.ops[0])]()
+        yield new
+    elif isinstance(new, ast.BinOp | ast.BoolOp) and type(new.op) in OPERATIONS:
+        new.op = OPERATIONS[type(new.op)]()
+        yield new
+    elif isinstance(new, ast.UnaryOp) and isinstance(new.op, ast.Not | ast.USub):
+        yield new.operand
+    elif isinstance(new, ast.Constant) and isinstance(new.value, bool | int | float):
+        value = new.value
+        yield ast.Constant(
+            not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2 * value
+        )
+    elif isinstance(new, ast.Call) and isinstance(new.func, ast.Name | ast.Attribute):
+        key = "id" if isinstance(new.func, ast.Name) else "attr"
+        if getattr(new.func, key) in CALLS:
+            setattr(new.func, key, CALLS[getattr(new.func, key)])
+            yield new
+    elif isinstance(new, ast.Expr) and isinstance(new.value, ast.Call):
+        yield ast.Pass()
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk the code, without annotations, decorators, messages and what only a type checker runs."""
+    for name, field in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "exc") or isinstance(tree, ast.JoinedStr):
+            continue
+        for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.AST):
+                yield child
+                yield from nodes(child)
+
+
+def mutations(text: str) -> Iterator[tuple[str, str]]:
+    """Yield lines of a file with their changed forms; lines that stand in it twice are left out."""
+    lines = text.split("\n")
+    stripped = [line.strip() for line in lines]
+    for node in nodes(ast.parse(text)):
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        if (
+            first == 0
+            or first != last
+            or stripped.count(stripped[first - 1]) > 1
+            or "Annotated[" in lines[first - 1]
+        ):
+            continue
+        line = lines[first - 1].encode()
+        for changed in changes(node):
+            written = ast.unparse(changed)
+            written = f"({written})" if isinstance(changed, ast.BinOp | ast.BoolOp | ast.Compare) else written
+            mutated = (line[: node.col_offset] + written.encode() + line[node.end_col_offset :]).decode()
+            try:
+                ast.parse("\n".join([*lines[: first - 1], mutated, *lines[first:]]))
+            except SyntaxError:
+                continue
+            yield stripped[first - 1], mutated.strip()
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """Return the tests of a file: those of its name, then those of its room that import it; at most four files."""
+    room, *folders, name = Path(file).with_suffix("").parts[1:]
+    own = Path("tests", room, *folders, f"test_{name}.py")
+    dotted = re.compile(rf"\b{re.escape('.'.join([room, *folders]))}(?:\.| import .*\b){name}\b")
+    others = sorted((ROOT / "tests" / room).rglob("test_*.py")) if (ROOT / "tests" / room).is_dir() else []
+    naming = [path.relative_to(ROOT) for path in others if dotted.search(path.read_text(encoding="utf-8"))]
+    return tuple(dict.fromkeys(str(path) for path in [own, *naming] if (ROOT / path).is_file()))[:4]
+
+
+def drawn(count: int, seed: int, words: list[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Draw mutants of files whose name has one of the words, every file as likely as its number of lines."""
+    draw, chosen = random.Random(seed), []
+    names = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "workbench").glob("*/**/*.py"))
+    names = [name for name in names if not words or any(word in name for word in words)]
+    files = [(name, (ROOT / name).read_text(encoding="utf-8")) for name in names if tests_of(name)]
+    while len(chosen) < count:
+        ((name, text),) = draw.choices(files, [text.count("\n") for _, text in files])
+        if possible := [*mutations(text)]:
+            mutant = (name, tests_of(name), *draw.choice(possible))
+            chosen += [mutant] if mutant not in chosen else []
+    return chosen
