@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,19 @@ def test_a_capture_comes_back_as_it_was(tmp_path, name: str, suffix: str):
     assert torch.equal(loaded.tokens.mask, captured.tokens.mask)
     assert loaded.model == captured.model
     assert (compare(captured, loaded)["relative_difference"] == 0).all()
+
+
+def test_grids_come_back_in_the_order_they_went_in(tmp_path):
+    vit = FAMILIES["vit"]
+    captured = capture(vit.build(), vit.batch())
+    rows = len(captured.tokens)
+    captured.tokens = replace(
+        captured.tokens,
+        grid=(2, 8),
+        image_grids=[[(2, 3), (4, 1)], *([[(number, 7)] for number in range(1, rows)])],
+    )
+    loaded = Capture.load(captured.save(tmp_path / "grids.safetensors")).tokens
+    assert (loaded.grid, loaded.image_grids) == (captured.tokens.grid, captured.tokens.image_grids)
 
 
 def test_layers_alike_are_stacked_and_others_are_not(tmp_path):

@@ -27,6 +27,18 @@ def test_writing_leaves_no_half_file(tmp_path):
     assert os.listdir(target.parent) == ["result.csv"]
 
 
+def test_a_file_is_complete_before_it_takes_its_name(tmp_path, monkeypatch):
+    renamed, replace = [], os.replace
+
+    def seen(source, target):
+        renamed.append((Path(source).read_bytes(), Path(target).exists()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", seen)
+    atomic_write(tmp_path / "small.csv", lambda handle: handle.write(b"a few bytes, which a buffer holds"))
+    assert renamed == [(b"a few bytes, which a buffer holds", False)]
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")

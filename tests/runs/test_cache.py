@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -131,6 +132,30 @@ def test_what_torch_and_the_source_are_is_part_of_it(runs, monkeypatch):
     monkeypatch.setattr(caching, "source_sha256", lambda: "edited")
     workbench.analyze(NAME, model=model, **arguments)
     assert runs == [1, 1, 1]
+
+
+MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "usual"),
+    [
+        (torch.set_float32_matmul_precision, "medium", "highest"),
+        (torch.set_default_dtype, torch.float64, torch.float32),
+        (torch.use_deterministic_algorithms, True, False),
+        (partial(setattr, CUDNN, "allow_tf32"), not CUDNN.allow_tf32, CUDNN.allow_tf32),
+        (partial(setattr, MATMUL, "allow_fp16_reduced_precision_reduction"), False, True),
+        (partial(setattr, MATMUL, "allow_bf16_reduced_precision_reduction"), False, True),
+    ],
+)
+def test_the_precision_is_part_of_the_key(change, value, usual):
+    before = caching._settings()
+    change(value)
+    try:
+        assert caching._settings() != before
+    finally:
+        change(usual)
+    assert caching._settings() == before
 
 
 def hooked():
