@@ -13,11 +13,11 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_orig
 from annotated_types import Predicate
 
 from workbench.core.errors import InputError
+from workbench.core.notebook_html import shortened
 from workbench.core.options import WORDS, Accepted, Numbers, accept
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-_LONGEST = 80  # characters of a refused value in an error
 
 
 def check_argument(name: str, kind: Any, value: Any) -> Any:
@@ -25,9 +25,7 @@ def check_argument(name: str, kind: Any, value: Any) -> Any:
     try:
         return accept(kind, value)
     except ValueError as error:
-        text = " ".join(repr(value).split())
-        text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-        raise InputError(f"{name} must be {error}; got {text}") from None
+        raise InputError(f"{name} must be {error}; got {shortened(repr(value))}") from None
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

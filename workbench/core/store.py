@@ -215,13 +215,13 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], keys: Iter
     """List the settings that differ, each with both values; of tables only the entries that differ."""
     texts = []
     for key in keys:
-        there, asked = stored.get(key), wanted.get(key)
-        if there == asked:
+        old, new = stored.get(key), wanted.get(key)
+        if old == new:
             continue
-        if isinstance(there, dict) and isinstance(asked, dict):
-            names = [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
-            there, asked = ({name: table.get(name) for name in names} for table in (there, asked))
-        texts.append("{}: {} there, {} asked for".format(key, *_short(there, asked)))
+        if isinstance(old, dict) and isinstance(new, dict):
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            old, new = ({name: table.get(name) for name in names} for table in (old, new))
+        texts.append("{}: {} there, {} asked for".format(key, *_short(old, new)))
     return texts
 
 

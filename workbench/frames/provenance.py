@@ -330,9 +330,9 @@ def build_provenance(
     ):  # elsewhere it would name this machine's folders
         notebook["folder"] = os.path.relpath(Path.cwd(), folder)
     if notebook is not None and "path" in notebook:
-        beside = (folder / notebook["path"]).resolve().parent
+        notebook_folder = (folder / notebook["path"]).resolve().parent
         notebook["modules"] = {
-            _name_beside(Path(file), beside): sha256_file(file) for file in local_modules()
+            _name_beside(Path(file), notebook_folder): sha256_file(file) for file in local_modules()
         }
     return {
         "schema": SCHEMA_VERSION,

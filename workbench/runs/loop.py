@@ -281,12 +281,18 @@ def model_source(
     def batch_of(part: Any) -> Batch:
         def run(on_layer: OnLayer, hold: bool) -> None:
             perturbed = None if perturb is None else seen(perturb(part))
-            beside = (lambda number: None) if perturbed is None else (lambda number: perturbed[number])
-            each = None if hold else (lambda record, tokens: on_layer(record, tokens, beside(record.index)))
+            perturbed_record = (
+                (lambda number: None) if perturbed is None else (lambda number: perturbed[number])
+            )
+            each = (
+                None
+                if hold
+                else (lambda record, tokens: on_layer(record, tokens, perturbed_record(record.index)))
+            )
             captured = seen(_model_inputs(part), keep_nonfinite, each)
             source.notes += [note for note in captured.notes if note not in source.notes]
             for record in captured:
-                on_layer(record, captured.tokens_of(record.index), beside(record.index))
+                on_layer(record, captured.tokens_of(record.index), perturbed_record(record.index))
 
         return Batch(part.ids, run, getattr(part, "images", None))
 

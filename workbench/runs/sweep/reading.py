@@ -218,7 +218,7 @@ def _merged(
 def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping[str, Any]) -> int:
     """The number of the analysis of the plan that has these options."""
     # rows per input are the default of a run, and not of a sweep: only those who ask for them must get them
-    asked = {
+    wanted = {
         key: value
         for key, value in check_request(name, options).items()
         if key != "per_input" or key in options
@@ -226,7 +226,7 @@ def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping
     others = {}
     for number, planned in enumerate(plan.analyses):
         if planned.name == name:
-            others[planned.label] = differences(planned.options, asked, asked)
+            others[planned.label] = differences(planned.options, wanted, wanted)
             if not others[planned.label]:
                 return number
     if not others:
@@ -239,17 +239,17 @@ def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping
 
 def _check_settings(sweep: SweepFolder, plan: Plan, model: int, settings: RunSettings) -> None:
     names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
-    there, asked = (
+    stored, wanted = (
         {name: getattr(each, name) for name in names}
         | {kind: parse_numbers(kind[:-1], getattr(each, kind)) for kind in ("layers", "heads")}
         for each in (plan.settings, settings)
     )
-    there["n"] = plan.models[model].n
-    asked |= {} if settings.n is None else {"n": settings.n}
+    stored["n"] = plan.models[model].n
+    wanted |= {} if settings.n is None else {"n": settings.n}
     for name in ("device", "dtype"):  # the sweep's own, where none is asked for
-        if asked[name] is None:
-            del asked[name]
-    if differing := differences(there, asked, asked):
+        if wanted[name] is None:
+            del wanted[name]
+    if differing := differences(stored, wanted, wanted):
         raise InputError(
             f"the sweep {sweep.path} has {'; '.join(differing)}: ask for these, or run another sweep"
         )

@@ -109,13 +109,12 @@ def sweep(
         raise InputError(
             "a part does not start over in a folder that other parts write into; leave out one of both"
         )
-    whole = part is None
-    with folder.store.locked() if whole else folder.part_locked(number, count):
-        if whole and folder.parts_running():
+    with folder.store.locked() if part is None else folder.part_locked(number, count):
+        if part is None and folder.parts_running():
             raise InputError(
                 f"parts of this sweep are writing into {folder.path}; wait for them, or give --part"
             )
-        with nullcontext() if whole else folder.store.locked(PATIENCE):
+        with nullcontext() if part is None else folder.store.locked(PATIENCE):
             progressing = _Sweep(folder, plan, restart, deadline, workers, number - 1, count)
         todo = progressing.todo()
         if todo:

@@ -51,9 +51,9 @@ class WatchCallback:
 
 def _signature() -> inspect.Signature:
     """Return the callback's own arguments followed by those of `watch`, for help and editors."""
-    own, named = inspect.signature(WatchCallback.__init__), inspect.signature(watch).parameters
-    listed = [part for part in own.parameters.values() if part.kind is not part.VAR_KEYWORD]
-    return own.replace(parameters=[*listed, *(named[name] for name in [*named][3:])])
+    signature, watched = inspect.signature(WatchCallback.__init__), inspect.signature(watch).parameters
+    listed = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
+    return signature.replace(parameters=[*listed, *[*watched.values()][3:]])
 
 
 WatchCallback.__init__.__signature__ = _signature()  # ty: ignore[missing-attribute] - Python documents it
