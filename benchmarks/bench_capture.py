@@ -1,4 +1,4 @@
-"""Capture against the bare forward pass: a ViT, a model of GPT-2's size, and one whose attention is written out.
+"""Capture and interventions against the bare forward pass: a ViT, a model of GPT-2's size, and one with attention written out.
 
 Beside them what transformers' ``output_attentions`` costs, which needs eager attention, and, where it is installed,
 nnsight with the outputs of the projections saved.
@@ -53,7 +53,7 @@ def _ratios(
 ) -> list[dict[str, Any]]:
     import torch
 
-    from workbench.captures import capture
+    from workbench.captures import capture, intervene
     from workbench.studies.training.measuring import in_turns
 
     def bare() -> None:
@@ -66,7 +66,13 @@ def _ratios(
     def everything() -> None:
         capture(model, batch)
 
+    def changed(value: str, site: str) -> None:
+        with torch.no_grad(), intervene(model, {(1, 1): value}, site=site):
+            model(batch)
+
     named = {
+        ("one head without its output", 1.1): lambda: changed("zero", "head_out"),
+        ("one head with uniform attention", 1.1): lambda: changed("uniform", "attn"),
         ("capture of q, k, v", 1.05): operands,
         ("capture with attn and checks", 1.2): everything,
     } | others
