@@ -1,4 +1,4 @@
-"""Capture and interventions against the bare forward pass: a ViT, a model of GPT-2's size, and one with attention written out.
+"""Capture and interventions against the bare forward pass of a ViT, a GPT-2 and a model with attention written out.
 
 Beside them what transformers' ``output_attentions`` costs, which needs eager attention, and, where it is installed,
 nnsight with the outputs of the projections saved.
