@@ -1,10 +1,14 @@
 """What a layer hands to an analysis of some of its heads."""
 
+import math
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+from workbench import analyze
 from workbench.analyses.layer import Layer
+from workbench.captures import Capture, LayerRecord, TokenInfo
 
 
 def test_query_heads_of_a_group_share_its_keys():
@@ -21,3 +25,26 @@ def test_a_scale_for_each_head_is_that_of_the_chosen_heads():
     assert torch.equal(Layer.scale(layer, 9, 4), torch.tensor([0.2, 0.4]))
     layer.record.scale = None
     assert Layer.scale(layer, 9, 4) == 1 / 3
+
+
+def test_cross_attention_is_read_over_its_real_keys_from_the_first():
+    """Two queries of a decoder attend to five keys of an encoder, the first two of which are padding."""
+    attn = torch.tensor([[0.0, 0.0, 0.7, 0.2, 0.1], [0.0, 0.0, 0.5, 0.1, 0.4]]).expand(1, 1, -1, -1)
+    encoder = TokenInfo(
+        [["", "", "a", "b", "c"]],
+        [["padding"] * 2 + ["word"] * 3],
+        None,
+        torch.tensor([[0, 0, 1, 1, 1]]).bool(),
+    )
+    decoder = TokenInfo([["x", "y"]], [["word"] * 2], None, torch.ones(1, 2, dtype=torch.bool), keys=encoder)
+    capture = Capture([LayerRecord(0, "", attn=attn, source="cross")], ("attn",), tokens=decoder)
+    rows = analyze("attention-map", qkv=capture, per="pair")
+    assert rows[["query_label", "key_label", "key"]].values.tolist() == [
+        [query, label, key] for query in "xy" for key, label in zip((2, 3, 4), "abc", strict=True)
+    ]
+    assert rows["value"].tolist() == pytest.approx([0.7, 0.2, 0.1, 0.5, 0.1, 0.4])
+    frame = analyze("attention-map", qkv=capture).set_index("metric")
+    assert frame.loc["attention_sink_key", "value"] == 2
+    assert frame.loc["attention_sink", "value"] == pytest.approx(0.6)
+    assert frame.loc["attention_sink", "null_mean"] == pytest.approx(1 / 3)
+    assert frame.loc["attention_entropy", "null_mean"] == pytest.approx(math.log(3))

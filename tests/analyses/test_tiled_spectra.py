@@ -74,3 +74,10 @@ def test_equal_keys_have_no_axes_and_more_pairs_than_tokens_are_refused():
     assert found.trace.abs() < 1e-12
     with pytest.raises(InputError, match="count is 1 to 9"):
         GramTiles(keys()[:9], SCALE).leading(10)
+
+
+def test_pairs_have_converged_at_a_hundred_thousandth_of_the_largest_eigenvalue():
+    k = torch.randn(300, 8, generator=torch.manual_seed(4))
+    found = GramTiles(k, 0.3).leading(30, products=6)
+    assert torch.equal(found.converged, found.residual <= 1e-5 * found.values[0])
+    assert set(found.converged.tolist()) == {True, False}

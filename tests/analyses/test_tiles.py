@@ -313,3 +313,17 @@ def test_operands_that_do_not_fit_are_refused():
         reduce_tiles(q, k, scale=torch.ones(5))
     with pytest.raises(InputError, match="there is no query 7"):
         reduce_tiles(q, k, taken.ChosenRows([7]))
+
+
+def test_the_standard_error_of_pairs_is_that_of_a_sample_without_replacement():
+    total, samples, seed = 31, 12, 3
+    q, k = operands(queries=total)
+    attn = (SCALE * q.double() @ k.double().repeat_interleave(HEADS // k.shape[1], 1).mT).softmax(-1)
+    chosen = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:samples]
+    roots = attn[:, :, chosen].sqrt()
+    alike = torch.einsum("bhqk,bgqk->bhgq", roots, roots)
+    error = (alike.var(-1) / samples * (1 - samples / total)).sqrt()
+    found = reduce_tiles(q, k, taken.HeadPairs(samples, seed), scale=SCALE)["pairs"]
+    apart = ~torch.eye(HEADS, dtype=torch.bool)
+    torch.testing.assert_close(found.mean, alike.mean(-1), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.error[:, apart], error[:, apart], rtol=1e-3, atol=1e-7)

@@ -6,6 +6,7 @@ import torch
 from scipy.linalg import subspace_angles
 
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
+from workbench.analyses.value_matrix import ValueMatrix
 from workbench.analyses.value_similarity import (
     QUANTITIES,
     Options,
@@ -368,3 +369,16 @@ def test_input_that_does_not_fit_is_refused():
         value_similarity(k, v, SCALE, null_samples=2, nulls=["normal"])
     with pytest.raises(InputError, match="4 seeds for 6 heads"):
         value_similarity(k, v, SCALE, null_samples=2, seeds=range(4))
+
+
+@pytest.mark.parametrize("tokens", [4, 5, 7])
+def test_the_kernel_s_width_is_the_lower_median_of_squared_distances(tokens):
+    """4 and 5 tokens have 6 and 10 pairs, an even number; 7 have 21."""
+    matrix = ValueMatrix(torch.randn(tokens, 3, dtype=torch.float64, generator=torch.manual_seed(tokens)))
+    squared = torch.pdist(matrix.scaled).square().sort().values
+    width = squared[(len(squared) - 1) // 2]
+    assert matrix.width == (pytest.approx(width.item(), rel=1e-12), False)
+    kernel = (-torch.cdist(matrix.scaled, matrix.scaled).square() / (2 * width)).exp()
+    kernel = kernel - kernel.mean(0)
+    kernel = kernel - kernel.mean(1, keepdim=True)
+    torch.testing.assert_close(matrix.kernel, kernel / kernel.norm(), rtol=1e-9, atol=1e-12)

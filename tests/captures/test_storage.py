@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import workbench
 from tests.captures.families import FAMILIES
-from workbench.captures import SITES, Capture, capture, compare, read_qkv, storage
+from workbench.captures import SITES, Capture, LayerRecord, capture, compare, read_qkv, storage
 from workbench.captures.storage import read_capture, read_tensors, write_tensors
 from workbench.core.errors import InputError, MissingResource
 
@@ -325,6 +325,14 @@ def test_a_capture_equals_itself_and_the_first_changed_layer_is_found():
     expected = (value - capture(model, batch)[1].v).abs().max() / value.abs().max()
     found = frame.query("layer == 1 and site == 'v'")["relative_difference"].item()
     assert found == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_captures_are_equal_to_within_a_hundred_thousandth_unless_told_otherwise():
+    values = torch.ones(1, 1, 3, 2, dtype=torch.float64)
+    first, near, far = (Capture([LayerRecord(0, "", v=values * (1 + d))], ("v",)) for d in (0, 9e-6, 1.1e-5))
+    assert compare(first, near)["within"].all()
+    assert not compare(first, far)["within"].any()
+    assert compare(first, far, tolerance=2e-5)["within"].all()
 
 
 def test_eager_and_fused_kernels_compare_equal():

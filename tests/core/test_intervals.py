@@ -343,3 +343,16 @@ def test_the_interval_of_a_share_lies_around_it_and_within_0_and_1():
 )
 def test_an_interval_has_the_digits_that_tell_its_ends_from_what_it_is_held_against(finding, against, words):
     assert interval_words(*finding, against=against) == words
+
+
+def test_a_paired_interval_has_the_standard_error_of_the_differences():
+    first, second = pd.Series([1.0, 5.0, 9.0, 13.0]), pd.Series([0.0, 4.5, 8.0, 12.5])
+    found = paired_interval(first, second)
+    error = np.std([1.0, 0.5, 1.0, 0.5], ddof=1) / 2
+    half = stats.t.ppf(0.975, 3) * error
+    assert (found.value, found.n) == (0.75, 4)
+    assert (found.low, found.high) == pytest.approx((0.75 - half, 0.75 + half))
+    ratio = paired_interval(first, second + 1, ratio=True)
+    logs = np.log(first / (second + 1))
+    half = stats.t.ppf(0.975, 3) * np.std(logs, ddof=1) / 2
+    assert np.log([ratio.low, ratio.high]) == pytest.approx([logs.mean() - half, logs.mean() + half])

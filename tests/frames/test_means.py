@@ -133,3 +133,14 @@ def test_inputs_and_layers_may_differ_in_their_number_of_ranks():
     np.testing.assert_allclose(whole["value"], expected, rtol=1e-12)
     one = frame[(frame["input"] == "b") & (frame["rank"] == 2)]["value"].item()
     assert one == pytest.approx(float(long[1, :, 1].mean()))
+
+
+def test_heads_of_shards_are_merged_also_from_a_file():
+    """One shard measured heads 0 and 2 of 4, the other head 5 of 8."""
+    shards = [Accumulator(), Accumulator()]
+    for shard, heads, most in zip(shards, ({0, 2}, {5}), (4, 8), strict=True):
+        shard.heads, shard.most_heads = heads, most
+    for order in (shards, shards[::-1]):
+        merged = Accumulator.from_state(*order[0].state())
+        merged.merge(Accumulator.from_state(*order[1].state()))
+        assert (merged.heads, merged.most_heads) == ({0, 2, 5}, 8)

@@ -146,3 +146,14 @@ def test_the_interval_of_a_mean_is_student_s():
     half = stats.t.ppf(0.975, 3) * values.std(ddof=1) / 2
     assert found["low"].item() == pytest.approx(values.mean() - half)
     assert found["high"].item() == pytest.approx(values.mean() + half)
+
+
+def test_the_mean_of_a_null_counts_the_inputs_that_have_a_value():
+    """Inputs 1 and 3 have no value, and input 2 no null."""
+    made = Moments({"metric": "attention_distance"})
+    nan = math.nan
+    made.add(torch.tensor([1.0, nan]), torch.tensor([10.0, 1000.0]))
+    made.add(torch.tensor([3.0, torch.inf, 5.0]), torch.tensor([nan, 1000.0, 20.0]))
+    (mean,) = [row for row in made.rows() if row["statistic"] == "mean" and "null_mean" in row]
+    assert mean["value"].tolist() == [3.0]
+    assert mean["null_mean"].tolist() == [15.0]

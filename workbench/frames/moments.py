@@ -50,7 +50,7 @@ class Moments:
         return self._sums["count"]
 
     def add(self, values: Tensor, null_mean: Tensor | None = None) -> None:
-        """Add one batch, (input[, head][, rank]), with the mean of the null distribution of each value."""
+        """Add one batch, (input[, head][, rank]), with the mean of each value's null; undefined values count none."""
         x = self._table(values)
         finite = np.isfinite(x)
         absent = np.isnan(x) if self.ranked else np.zeros_like(finite)  # a rank that an input has not got
@@ -69,7 +69,7 @@ class Moments:
         }
         if null_mean is not None:
             by_chance = self._table(null_mean)
-            there = np.isfinite(by_chance)
+            there = finite & np.isfinite(by_chance)
             batch_sums["null_sum"] = np.where(there, by_chance, 0.0).sum(0)
             batch_sums["null_count"] = there.sum(0).astype(float)
         sketches = [sketch_of(x[:, :, rank][finite[:, :, rank]].tolist()) for rank in range(x.shape[2])]
