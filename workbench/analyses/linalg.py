@@ -6,6 +6,7 @@ Lanczos iteration takes the place of a full decomposition where it is faster.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.core.operands import checked
+from workbench.core.operands import checked, map_heads
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
@@ -141,7 +142,12 @@ def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, 
 
     Columns past the projection's rank are zero.
     """
-    left, size, _ = torch.linalg.svd(weight.double(), full_matrices=False)
+    columns = (
+        weight.double() if torch.is_grad_enabled() else weight.double().detach()
+    )  # threads record gradients
+    heads = map_heads(partial(torch.linalg.svd, full_matrices=False), columns.reshape(-1, *weight.shape[-2:]))
+    left = torch.stack([head.U for head in heads]).reshape(*weight.shape[:-1], -1)
+    size = torch.stack([head.S for head in heads]).reshape(*weight.shape[:-2], -1)
     rounding = max(weight.shape[-2:]) * torch.finfo(torch.float64).eps * size[..., :1]
     basis = left * (size > rounding)[..., None, :]
     return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))

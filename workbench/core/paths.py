@@ -37,11 +37,6 @@ def examples_dir() -> Path:
     return root / "adding" if root.name == "_bundled" else root / "docs" / "adding"
 
 
-def citation_file() -> Path:
-    """Return CITATION.cff: how to cite the workbench and the papers that it studies."""
-    return _root() / "CITATION.cff"
-
-
 def bundled_notebooks() -> dict[str, Path]:
     """Return the figure notebooks by name, subfolders included.
 

@@ -1,7 +1,7 @@
 """References of a figure as BibTeX: software, models, papers and data, from its provenance.
 
-The project and the papers that it studies stand in CITATION.cff, all others in ``data/published/references.bib``, where
-the field ``of`` says what an entry is the reference of.
+The project and the papers that it studies are in CITATION.cff, to which ``data/published`` has a link. The others are
+in ``data/published/references.bib``, whose field ``of`` names what an entry is the reference of.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ def bibtex(key: str) -> str:
 
 @cache
 def _entries() -> dict[str, tuple[str, dict[str, str]]]:
-    text = (paths.data_dir() / "published" / "references.bib").read_text(encoding="utf-8")
+    folder = paths.data_dir() / "published"
+    text = (folder / "references.bib").read_text(encoding="utf-8")
     others = {key: (kind, dict(_FIELD.findall(body))) for kind, key, body in _ENTRY.findall(text)}
-    project = yaml.safe_load(paths.citation_file().read_text(encoding="utf-8"))
+    project = yaml.safe_load((folder / "CITATION.cff").read_text(encoding="utf-8"))
     year = str(project["date-released"])[:4]
     ours = {PROJECT: ("software", {**_fields(project, year), "version": project["version"]})}
     for paper in project["references"]:

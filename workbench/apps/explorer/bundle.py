@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -474,14 +475,16 @@ def make_bundle(
         part = _input(seen, one, with_operands)
         if own is not None and own.generated is not None:
             part.card = part.card.model_copy(update={"generated": own.generated.steps})
-        part.series += _through_depth(model, one, layers, seed) if measured else []
-        for name, options in ANALYSES.items() if measured else ():
-            frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
-            part.series += [] if frame is None else _plain(name, frame)
-        report((index + 0.3) / len(ones))
-        if measured and len(part.card.labels) <= evidence.MOST_TOKENS:
-            part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
-            _belong(part, model, one, layers)
+        short = len(part.card.labels) <= evidence.MOST_TOKENS
+        with _one_thread() if short else nullcontext():
+            part.series += _through_depth(model, one, layers, seed) if measured else []
+            for name, options in ANALYSES.items() if measured else ():
+                frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
+                part.series += [] if frame is None else _plain(name, frame)
+            report((index + 0.3) / len(ones))
+            if measured and short:
+                part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
+                _belong(part, model, one, layers)
         report((index + 0.6) / len(ones))
         _predict(part, model, one, seen, ablations if measured else False)
         parts.append(part)
@@ -494,6 +497,19 @@ def make_bundle(
         given = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
         bundle = bundle.with_measured(name, [given(inputs=one) for one in ones])
     return bundle
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """Compute in one thread: several spend more time on waiting for each other than on small matrices."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def map_limit(one: Inputs) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workbench.apps.explorer.measures import NULL_SAMPLES, NUMBERS
 from workbench.core.errors import InputError, MissingResource
+from workbench.core.operands import map_heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,14 +49,16 @@ def joint_plane(q: Float[Tensor, "*batch query dim"], k: Float[Tensor, "*batch k
     component is positive.
     """
     both = _joined(q, k)
-    left, values, right = torch.linalg.svd(both, full_matrices=False)
-    missing = max(0, 2 - values.shape[-1])  # heads of one feature
-    points = torch.nn.functional.pad((left * values[..., None, :])[..., :2], (0, missing))
-    right = torch.nn.functional.pad(right[..., :2, :], (0, 0, 0, missing))
-    largest = right.gather(-1, right.abs().argmax(-1, keepdim=True))[..., 0]
-    points = points * torch.where(largest < 0, -1.0, 1.0)[..., None, :]
-    variance = torch.nn.functional.pad(values.square(), (0, missing))
-    share = variance[..., :2] / variance.sum(-1, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    gram = both.mT @ both  # of features: smaller than a matrix of tokens
+    heads = map_heads(torch.linalg.eigh, gram.reshape(-1, *gram.shape[-2:]))
+    variance, axes = (torch.stack(part).flip(-1) for part in zip(*heads, strict=True))
+    variance = variance.clamp_min(0).reshape(gram.shape[:-1])  # below by rounding alone
+    axes = axes.reshape(gram.shape)[..., :2]
+    missing = max(0, 2 - axes.shape[-1])  # heads of one feature
+    largest = axes.gather(-2, axes.abs().argmax(-2, keepdim=True))
+    points = torch.nn.functional.pad(both @ (axes * torch.where(largest < 0, -1.0, 1.0)), (0, missing))
+    total = variance.sum(-1, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    share = torch.nn.functional.pad(variance[..., :2] / total, (0, missing))
     return Plane(points[..., : q.shape[-2], :], points[..., q.shape[-2] :, :], share)
 
 
