@@ -1,5 +1,6 @@
 from . import runs as runs
 from ._version import __version__ as __version__
+from .analyses.links import find_link as find_link
 from .apps.rendering import render as render
 from .apps.rendering import reproduce as reproduce
 from .attention import replace_attention as replace_attention
