@@ -9,7 +9,7 @@ import torch
 from workbench.captures.comparison import _relative_difference
 from workbench.captures.families.swin import Windows
 from workbench.captures.records import Call
-from workbench.captures.routes import _given_mask
+from workbench.captures.routes import _combined_mask
 from workbench.captures.weights import (
     attention_output,
     attention_weights,
@@ -67,9 +67,9 @@ def test_a_mask_that_is_longer_than_the_keys_is_cut_to_the_first_of_them():
     """A cache of fixed length brings a mask for keys that are not there yet."""
     query, key = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4)
     mask = torch.arange(24.0).view(1, 1, 3, 8)
-    found = _given_mask("eager", torch.nn.Identity(), query, key, mask, None)
+    found = _combined_mask("eager", torch.nn.Identity(), query, key, mask, None)
     assert torch.equal(found, mask[..., :5])
-    biased = _given_mask("eager", torch.nn.Identity(), query, key, mask[..., :5], torch.ones(1, 2, 3, 5))
+    biased = _combined_mask("eager", torch.nn.Identity(), query, key, mask[..., :5], torch.ones(1, 2, 3, 5))
     assert torch.equal(biased, (mask[..., :5] + 1).expand(1, 2, 3, 5))
 
 

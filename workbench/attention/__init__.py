@@ -1,4 +1,4 @@
-"""The papers' attention mechanisms: one paper, one file, free functions first, the module beneath.
+"""The papers' attention mechanisms: one paper, one file: free functions first, then the module.
 
 ``VARIANTS`` is the one table of them; ``attention_module`` builds any by name, ``replace_attention`` puts it
 into a timm vision transformer. A new variant is a file, and an entry here.
@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Option:
-    """What a variant lets a person choose: its default, what it means, and the annotated type of its values."""
+    """An option of a variant: its default, its meaning, and the annotated type of its values."""
 
     default: Any
     help: str
@@ -70,23 +70,23 @@ class Variant:
 
     @property
     def module(self) -> type[AttentionModule]:
-        """The class, imported when first asked for."""
+        """Return the class, which is imported at the first request."""
         file, _, name = self.where.partition(":")
         return getattr(importlib.import_module(file if "." in file else f"{__name__}.{file}"), name)
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """What a capture can hold of it."""
+        """Return the sites that a capture can hold."""
         return self.module.sites
 
     @property
     def attends(self) -> str:
-        """Over what its softmax runs: "token", "channel" or "none"."""
+        """Return the axis of its softmax: "token", "channel" or "none"."""
         return self.module.attends
 
     @property
     def causality(self) -> str:
-        """Whether it can be causal: "optional", "always" or "never"."""
+        """Return whether it can be causal: "optional", "always" or "never"."""
         return "always" if self.fixed.get("causal") else self.module.causality
 
 
@@ -128,7 +128,7 @@ _TSSA = {
 }
 _PRIMAL_INDEPENDENT = {
     "low_rank": Option(96, "directions s kept of the kernel", _Size),
-    "scores": Option("both", "what the output is made of: both e and r, or e alone (chen2023 Table 8)"),
+    "scores": Option("both", "parts of the output: both e and r, or e alone (chen2023 Table 8)"),
     "convention": Option(
         "as_published",
         "of the KSVD objective: as_published per input and head; as_implemented of means, Λ squared",

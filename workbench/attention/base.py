@@ -1,7 +1,7 @@
-"""What the attention variants share: heads, masks, projections, and how capture sees inside.
+"""The base of the attention variants: heads, masks, projections, and the sites that a capture reads.
 
-A variant is a free function on (batch, head, token, head_dim) tensors and, beneath it, a subclass of
-``AttentionModule`` that takes the place of ``timm.layers.Attention``.
+A variant is a free function on (batch, head, token, head_dim) tensors, followed by a subclass of
+``AttentionModule`` that replaces ``timm.layers.Attention``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AttentionModule(nn.Module):
         num_tokens: int | None = None,
         layer: int = 0,
     ) -> None:
-        """The projections ``qkv`` and ``proj``, which every variant has.
+        """Create the projections ``qkv`` and ``proj``, which every variant has.
 
         ``num_tokens`` is the longest sequence, for variants that learn something per position; ``layer`` the
         number of the layer from 0, for variants that differ between layers.
@@ -80,7 +80,7 @@ class AttentionModule(nn.Module):
         *,
         observe: bool = False,
     ) -> tuple[Float[Tensor, "batch head token head_dim"], dict[str, Any]]:
-        """Output of every head before ``proj`` and, when observing, what lies inside.
+        """Return the output of every head before ``proj`` and, when observing, the tensors inside.
 
         ``mask`` is true where a token may be attended to, (batch, token) or (batch, head, query, key) or
         four axes that broadcast to it.
@@ -103,11 +103,11 @@ class AttentionModule(nn.Module):
         return self.finish(self.attend(x, attn_mask)[0])
 
     def finish(self, output: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token dim"]:
-        """What becomes of the heads' output: put together and projected."""
+        """Merge the heads' output and project it."""
         return self.proj(merge_heads(output))
 
     def project(self, x: Float[Tensor, "batch token dim"]) -> tuple[Tensor, ...]:
-        """One (batch, head, token, head_dim) tensor for each of ``projections``."""
+        """Return one (batch, head, token, head_dim) tensor for each of ``projections``."""
         return tuple(
             split_heads(part, self.num_heads) for part in self.qkv(x).chunk(len(self.projections), -1)
         )
@@ -125,7 +125,7 @@ class AttentionModule(nn.Module):
 
 
 def required_tokens(num_tokens: int | None, what: str) -> int:
-    """``num_tokens``, for a variant that learns ``what`` per position; InputError where it was not given."""
+    """Return ``num_tokens``; raise InputError without it, for a variant that learns ``what`` per position."""
     if num_tokens is None or num_tokens < 1:
         raise InputError(
             f"{what} needs num_tokens, the number of tokens of the longest input; got {num_tokens}"
@@ -201,13 +201,13 @@ def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token h
 def split_heads(
     x: Float[Tensor, "batch token width"], heads: int
 ) -> Float[Tensor, "batch head token head_dim"]:
-    """(batch, token, head · head_dim) as (batch, head, token, head_dim)."""
+    """Return (batch, token, head · head_dim) as (batch, head, token, head_dim)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 @checked
 def merge_heads(x: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token width"]:
-    """(batch, head, token, head_dim) as (batch, token, head · head_dim)."""
+    """Return (batch, head, token, head_dim) as (batch, token, head · head_dim)."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -215,7 +215,7 @@ def merge_heads(x: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, 
 def attention_mask(
     mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], *, causal: bool = False
 ) -> Bool[Tensor, ...] | None:
-    """``mask`` with four axes that broadcast to (batch, head, query, key), joined with the causal mask.
+    """Return ``mask`` with four axes that broadcast to (batch, head, query, key), joined with the causal mask.
 
     Two axes always mean (batch, token). None where every token may attend to every token. ``x`` gives the
     sizes: query and key are its tokens.
@@ -225,11 +225,11 @@ def attention_mask(
         if mask.dtype != torch.bool:
             raise InputError(f"the mask must be bool, true = attend, but its dtype is {mask.dtype}")
         full = (batch, heads, tokens, tokens)
-        given = tuple(mask.shape)
+        shape = tuple(mask.shape)
         mask = mask[:, None, None, :] if mask.ndim == 2 else mask
         if mask.ndim != 4 or any(have not in (1, want) for have, want in zip(mask.shape, full, strict=True)):
             raise InputError(
-                f"the mask has shape {given}; accepted are (batch, token) = {(batch, tokens)} and four axes that "
+                f"the mask has shape {shape}; accepted are (batch, token) = {(batch, tokens)} and four axes that "
                 f"broadcast to (batch, head, query, key) = {full}"
             )
     if causal:
@@ -242,7 +242,7 @@ def attention_mask(
 def token_mask(
     mask: Bool[Tensor, ...] | None, x: Float[Tensor, "batch head token head_dim"], what: str
 ) -> Bool[Tensor, "batch token"] | None:
-    """The mask as (batch, token), for a variant that never looks at pairs of tokens.
+    """Return the mask as (batch, token), for a variant without pairs of tokens.
 
     ``what`` names the variant in the InputError for a mask that differs between queries or heads.
     """
@@ -258,7 +258,7 @@ def token_mask(
 
 
 def causal_mask(tokens: int, device: torch.device | None = None) -> Bool[Tensor, "1 1 query key"]:
-    """True where the key is not later than the query."""
+    """Return a mask that is true where the key is not later than the query."""
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
 
 
@@ -266,7 +266,7 @@ def causal_mask(tokens: int, device: torch.device | None = None) -> Bool[Tensor,
 def masked_softmax(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, ...] | None
 ) -> Float[Tensor, "*batch query key"]:
-    """Softmax over keys that are allowed; a query that may attend to none has a row of zeros.
+    """Return the softmax over allowed keys; a query that may attend to none has a row of zeros.
 
     As ``F.scaled_dot_product_attention`` does it, its gradients included: an empty row gives none.
     """

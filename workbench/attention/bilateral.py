@@ -49,7 +49,7 @@ def bilateral_attention(
 ) -> Float[Tensor, "batch head query value_dim"]:
     """Bilateral self-attention (abdullaev2025 eq. 21): softmax(q kᵀ/h_y² + p_q p_kᵀ/h_p²) v.
 
-    q and k are projections of the content without positions, p_q and p_k those of the positions alone,
+    q and k are projections of the content without positions, p_q and p_k projections of only the positions,
     (head, token, head_dim) or with a batch axis. The bandwidths have the unit of a vector's length; None is
     head_dim^¼, so that 1/h² is the usual 1/√head_dim. ``mask`` is bool, true = attend.
 
@@ -66,7 +66,7 @@ def position_logits(
     *,
     h_p: Bandwidth = None,
 ) -> Float[Tensor, "*lead query key"]:
-    """The positions' part of the bilateral logits (abdullaev2025), p_q p_kᵀ / h_p²: alike for all inputs."""
+    """The positions' part of the bilateral logits (abdullaev2025), p_q p_kᵀ / h_p², the same for all inputs."""
     return (position_q * _inverse_square(h_p, position_q)) @ position_k.mT
 
 
@@ -108,8 +108,8 @@ def alibi_attention(
 @checked
 def alibi_logits(slopes: Float[Tensor, " head"], tokens: int) -> Float[Tensor, "head query key"]:
     """−m |i − j| (nats): what ALiBi adds to the logits (Press et al. 2022)."""
-    place = torch.arange(tokens, device=slopes.device)
-    return -slopes[:, None, None] * (place[:, None] - place).abs()
+    index = torch.arange(tokens, device=slopes.device)
+    return -slopes[:, None, None] * (index[:, None] - index).abs()
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
@@ -135,7 +135,7 @@ def twicing_attention(
 ) -> Float[Tensor, "batch head token value_dim"]:
     """Twicing (Tukey 1977; abdullaev2025 eq. 27): (2A − A²) v, with A the softmax attention.
 
-    The estimate A v, and the estimate of what it smoothed away, A (v − A v). Nothing is left over, and
+    The estimate A v plus the estimate of its residual, A (v − A v). Nothing is left over, and
     softmax attention returns, where v is constant over the tokens.
     """
     scale = default_scale(scale, q)
@@ -212,7 +212,7 @@ def _attend(
 
 
 def _joined(added: Tensor | None, mask: Tensor | None, q: Tensor) -> Tensor | None:
-    """What is added to the logits and the bool mask as one mask of four axes."""
+    """Return the bias of the logits and the bool mask as one mask of four axes."""
     if added is None:
         return mask
     added = added.to(q.dtype).reshape((1,) * (4 - added.ndim) + tuple(added.shape))
@@ -314,7 +314,7 @@ class BilateralAttention(AttentionModule):
 
 
 class AlibiAttention(AttentionModule):
-    """``alibi_attention``: a penalty on distance in the place of positions, with nothing to learn.
+    """``alibi_attention``: a penalty on distance instead of positions, without parameters.
 
     Distance is counted in tokens, along the rows of an image one after the other.
     """

@@ -59,8 +59,8 @@ def linformer_map(
     For looking at: entries may be negative, and rows sum to anything.
     """
     tokens = token_mask(mask, q, _WHAT)
-    found = _to_mixtures(q, k, mixture, default_scale(scale, q), tokens) @ _positions(mixture, k)
-    return found if tokens is None else torch.where(tokens[:, None, None], found, 0.0)
+    attn = _to_mixtures(q, k, mixture, default_scale(scale, q), tokens) @ _positions(mixture, k)
+    return attn if tokens is None else torch.where(tokens[:, None, None], attn, 0.0)
 
 
 def _to_mixtures(
@@ -74,7 +74,7 @@ def _positions(mixture: Tensor, x: Tensor) -> Tensor:
     tokens = x.shape[-2]
     if tokens > mixture.shape[-1]:
         raise InputError(
-            f"{_WHAT} mixes at most {mixture.shape[-1]} tokens, as many as it has positions, but got {tokens}"
+            f"{_WHAT} mixes at most {mixture.shape[-1]} tokens, the number of its positions, but got {tokens}"
         )
     return mixture[..., :tokens]
 

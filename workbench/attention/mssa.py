@@ -28,7 +28,7 @@ def subspace_attention(
 
 
 class SubspaceAttention(AttentionModule):
-    """MSSA, in the place of attention: ``qkv`` holds the one projection w."""
+    """MSSA, a replacement of attention: ``qkv`` holds the one projection w."""
 
     sites = ("q", "k", "v", "attn")
     projections = ("w",)

@@ -111,12 +111,14 @@ def pseudo_inverse(
     It begins at Aᵀ / (‖A‖₁ ‖A‖∞), and converges to the inverse of a matrix that is not singular.
     """
     size = matrix.abs().sum(-2).amax(-1) * matrix.abs().sum(-1).amax(-1)
-    found = matrix.mT / size.clamp(min=torch.finfo(matrix.dtype).tiny)[..., None, None]
-    one = torch.eye(matrix.shape[-2], dtype=matrix.dtype, device=matrix.device)
+    inverse = matrix.mT / size.clamp(min=torch.finfo(matrix.dtype).tiny)[..., None, None]
+    identity = torch.eye(matrix.shape[-2], dtype=matrix.dtype, device=matrix.device)
     for _ in range(iterations):
-        product = matrix @ found
-        found = 0.25 * found @ (13 * one - product @ (15 * one - product @ (7 * one - product)))
-    return found
+        product = matrix @ inverse
+        inverse = (
+            0.25 * inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product)))
+        )
+    return inverse
 
 
 class NystromAttention(AttentionModule):

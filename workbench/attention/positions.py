@@ -1,4 +1,4 @@
-"""Where the positions of a vision transformer come in when its attention changes: once, and not twice.
+"""The places where positions of a vision transformer come in when its attention changes: once, and not twice.
 
 Most variants read them off the tokens, to which the model adds its ``pos_embed``. Those with
 ``brings_positions`` have positions in their logits, or leave them out on purpose.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 EMBEDDING = "pos_embed"
 
 Embeddings = dict[str, nn.Parameter | nn.Module | None]
-"""What is called ``pos_embed``, by path: a parameter, or (XCiT, ToST) a module that makes the positions."""
+"""Return the attributes ``pos_embed`` by path: a parameter, or (XCiT, ToST) a module that makes the positions."""
 
 
 class Moved(NamedTuple):
@@ -27,7 +27,7 @@ class Moved(NamedTuple):
     before: Embeddings
     after: Embeddings
     carried: tuple[str, ...]
-    said: str
+    changes: str
 
 
 def move_positions(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, Any]) -> Moved:
@@ -41,28 +41,28 @@ def move_positions(model: nn.Module, old: Mapping[str, Any], new: Mapping[str, A
     }
     outside = [path for path, layer in {**old, **new}.items() if not _brings(layer)]
     carried: tuple[str, ...] = ()
-    after, said = dict(before), ""
+    after, changes = dict(before), ""
     if not outside and on_tokens:
         carried = _onto_layers(model, on_tokens, new)
         if not carried:
             _share(old, new)
         # Zeros that stay zeros: some models cannot do without the embedding, and adding zeros changes nothing.
         after |= {path: _nothing_like(value) for path, value in on_tokens.items()}
-        said = "taken off the tokens" + (
+        changes = "taken off the tokens" + (
             ", now those of the layers" if carried else "; the layers use none of it"
         )
-        said = f"{', '.join(on_tokens)} {said}"
+        changes = f"{', '.join(on_tokens)} {changes}"
     elif not outside:
         _share(old, new)
     elif on_tokens and any(_brings(layer) for layer in new.values()):
         reached = ", ".join(path for path, layer in new.items() if _brings(layer))
-        said = f"{', '.join(on_tokens)} stays on the tokens, as other layers need it, and so reaches {reached} too"
+        changes = f"{', '.join(on_tokens)} stays on the tokens, as other layers need it, and so reaches {reached} too"
     elif not on_tokens and all(_brings(layer) for layer in old.values()):
         back = _onto_tokens(model, before, old)
         after |= back
-        said = f"those of the layers, now added to the tokens as {', '.join(back)}"
-        said = said if back else f"none reach {', '.join(outside)}"
-    return Moved(before, after, carried, said)
+        changes = f"those of the layers, now added to the tokens as {', '.join(back)}"
+        changes = changes if back else f"none reach {', '.join(outside)}"
+    return Moved(before, after, carried, changes)
 
 
 def position_embeddings(model: nn.Module) -> Embeddings:
@@ -114,11 +114,11 @@ def _onto_tokens(model: nn.Module, before: Embeddings, old: Mapping[str, Any]) -
     learned = _learned(old)
     if len(learned) != 1 or len(before) != 1:
         return {}
-    (place, current), (value,) = *before.items(), learned
+    (parent, current), (value,) = *before.items(), learned
     kept = value[:, _tokens_without(model) :]
     if current is not None and current.shape != kept.shape:
         return {}
-    return {place: _parameter(kept, value.requires_grad)}
+    return {parent: _parameter(kept, value.requires_grad)}
 
 
 def _share(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

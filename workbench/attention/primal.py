@@ -43,7 +43,7 @@ def primal_scores(
     """Scores e = Φ_q F W_e and r = Φ_k F W_r of every token along the directions (chen2023 eqs. 8, 9).
 
     Φ are the queries and keys at unit length. With ``x``, the head's channels of what attention receives,
-    the weights depend on the data: F = f(X) holds ``x`` at as many positions as ``we`` has rows (see
+    the weights depend on the data: F = f(X) holds ``x`` at one position for each row of ``we`` (see
     `sampled_tokens`). Without it F = I and ``we`` has head_dim rows. ``causal`` replaces q and k by their
     running means over tokens, before they are normalised, and cannot have ``x``, whose samples lie in the
     future. Tokens whose ``mask``, (batch, token), is false are neither sampled nor averaged. No setting gives
@@ -212,13 +212,13 @@ def _check_weights(q: Tensor, we: Tensor, x: Tensor | None, causal: bool) -> Non
 
 
 class PrimalAttention(AttentionModule):
-    """Primal-Attention, in the place of attention (chen2023 eq. 9 and Algorithm 1).
+    """Primal-Attention, a replacement of attention (chen2023 eq. 9 and Algorithm 1).
 
     ``qkv`` holds q and k only. ``low_rank``: directions s. ``independent``: data-independent weights; a causal
     layer always has them. Data-dependent weights have m = min(num_tokens, rank_multi · s) rows (rank_multi · s
     where num_tokens is not given); an input shorter than m has tokens sampled more than once.
 
-    The output of a head is one linear map of [e; r], shared by all heads; with ``scores`` "e" of e alone, as
+    The output of a head is one linear map of [e; r], shared by all heads; with ``scores`` "e" only of e, as
     in chen2023 Table 8, while the penalty keeps both. Λ is learned as its logarithm, so that it stays positive.
     In training mode, ``objective`` keeps J of the last forward pass with its graph, for `ksvd_penalty`.
     """

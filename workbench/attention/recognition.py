@@ -19,7 +19,7 @@ _OPTIONAL = {"qkv.bias", "proj.bias", "positions"}
 class Recognised(NamedTuple):
     """The weights of one layer, and the variants that have such.
 
-    ``width`` is that of what they attend to; ``form`` their other names, and how many projections ``qkv`` holds.
+    ``width`` is the width of the attended tokens; ``form`` their other names, and how many projections ``qkv`` holds.
     """
 
     width: int
@@ -58,7 +58,7 @@ def _recognise(prefix: str, state: Mapping[str, Tensor]) -> Recognised:
 
 @cache
 def _forms() -> dict[str, set[tuple[frozenset[str], float]]]:
-    """What the weights of every variant may be: in layer 0, and in later ones."""
+    """The variants that weights may belong to: in layer 0, and in later ones."""
     forms: dict[str, set[tuple[frozenset[str], float]]] = {}
     with torch.device("meta"):
         for name in VARIANTS:

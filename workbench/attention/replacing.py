@@ -1,4 +1,4 @@
-"""Put a variant in the place of the attention of a timm vision transformer, and take it out again."""
+"""Replace the attention of a timm vision transformer by a variant, and undo it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.core.options import Numbers, parse_numbers, ranges
 
 @dataclass
 class Replacement:
-    """What was replaced, which weights went where, and the way back.
+    """A report of a replacement: its layers, kept and new weights, and `undo`.
 
     ``kept``, ``new`` and ``dropped`` name weights by module path; a part of a joint projection is
     "qkv.weight[k]". ``new`` ones hold fresh values, ``dropped`` ones found no place (dropout and norms of
@@ -41,7 +41,7 @@ class Replacement:
     _checkpoint: str | None = None
 
     def undo(self) -> None:
-        """Put the modules back that were there before; what the new ones learned goes with them.
+        """Restore the original modules; weights learned by the new ones are lost.
 
         Raises InputError when one of them has been replaced again since: undo that first.
         """
@@ -98,7 +98,7 @@ def replace_attention(
     options: those of the variant. num_tokens is read off the model's position embedding where it has one.
 
     Weights that mean the same in both (projections by name, proj) are copied, the rest starts fresh from
-    ``seed``; the report says which. The new modules are on the old ones' device, in their dtype and mode.
+    ``seed``; the report names them. The new modules are on the old ones' device, in their dtype and mode.
     Positions count once: where every layer now brings its own (bilateral, nonlocal, alibi), the model's
     ``pos_embed`` is taken off the tokens and becomes the positions of the layers that learn theirs; where not
     every layer does any more, learned positions go back to the tokens.
@@ -111,23 +111,23 @@ def replace_attention(
         raise InputError(
             f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
         )
-    found = [(path, child) for path, child in module.named_modules() if path and _is_replaceable(child)]
-    if not found:
+    modules = [(path, child) for path, child in module.named_modules() if path and _is_replaceable(child)]
+    if not modules:
         raise InputError(
             f"{type(module).__name__} has no timm.layers.Attention and no variant that could be replaced by {name!r}"
         )
-    numbers = parse_numbers("layer", layers, len(found))
+    numbers = parse_numbers("layer", layers, len(modules))
     if "num_tokens" not in options and (tokens := _token_count(module)) is not None:
         options["num_tokens"] = tokens
-    before = {found[number][0]: found[number][1] for number in numbers}
+    before = {modules[number][0]: modules[number][1] for number in numbers}
     after, kept, new, dropped = {}, {}, {}, {}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for number in numbers:
-            path, old = found[number]
+            path, old = modules[number]
             after[path] = _build(name, old, {"layer": number} | options)
             kept[path], new[path], dropped[path] = _carry_over(old, after[path])
-        moved = move_positions(module, dict(found), after)
+        moved = move_positions(module, dict(modules), after)
     for path in moved.carried:
         kept[path] = (*kept[path], "positions")
         new[path] = tuple(part for part in new[path] if part != "positions")
@@ -135,7 +135,7 @@ def replace_attention(
         module.set_submodule(path, variant)
     put_embeddings(module, moved.after)
     report = Replacement(
-        name, numbers, kept, new, dropped, moved.said, module, before, after, moved.before, moved.after
+        name, numbers, kept, new, dropped, moved.changes, module, before, after, moved.before, moved.after
     )
     if model is not module:
         report._loaded, report._checkpoint = model, model.checkpoint

@@ -1,7 +1,7 @@
 """Robust principal components (teo2024 §3): pursuit by ADMM, and attention that performs a few steps of it.
 
 ``principal_component_pursuit`` splits a matrix into low rank + sparse. ``rpc_attention`` does so with the
-keys, where softmax attention takes the place of the singular value thresholding, and returns the low-rank
+keys, where softmax attention replaces the singular value thresholding, and returns the low-rank
 part.
 """
 
@@ -82,7 +82,7 @@ def _shrink_singular_values(x: Tensor, threshold: Tensor) -> Tensor:
 
 
 class RobustAttention(NamedTuple):
-    """What the pursuit found, (batch, head, token, head_dim) each.
+    """The result of the pursuit, (batch, head, token, head_dim) each.
 
     ``output`` is the last of ``low_rank``, the L of every iteration; ``sparse`` S and ``dual`` Y after the
     last; ``keys`` the K' whose attention made the output.
@@ -233,7 +233,7 @@ class RPCAttention(AttentionModule):
             output = softmax_attention(queries, k, v, scale=self.scale, mask=mask, causal=self.causal)
             inside: dict[str, Any] = {"q": queries, "k": k}
         else:
-            found = rpc_attention(
+            observed = rpc_attention(
                 k,
                 v,
                 q=q[0] if q else None,
@@ -245,9 +245,9 @@ class RPCAttention(AttentionModule):
                 causal=self.causal,
                 details=True,
             )
-            output = found.output
-            inside = {"q": q[0] if q else found.keys, "k": found.keys, "projected_k": k}
-            inside |= {"low_rank": output, "sparse": found.sparse}
+            output = observed.output
+            inside = {"q": q[0] if q else observed.keys, "k": observed.keys, "projected_k": k}
+            inside |= {"low_rank": output, "sparse": observed.sparse}
         if not observe:
             return output, {}
         return output, inside | {

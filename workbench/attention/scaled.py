@@ -109,7 +109,7 @@ class ScaledFree(AttentionModule):
 
 
 class ScaledExact(AttentionModule):
-    """Scaled Attention with the exact S of the keys (teo2024 Remark 3), without a parameter of its own.
+    """Scaled Attention with the exact S of the keys (teo2024 Remark 3), without a parameter.
 
     It does not start as softmax attention. S projects the values on 1/g along g (S² = S, rank one), so (I − S) v has
     the g-weighted mean 0. The captured v is (I − S) v.

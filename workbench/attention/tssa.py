@@ -1,7 +1,7 @@
 """Token Statistics Self-Attention of ToST (Wu et al. 2025): a gradient step on a coding rate, linear in tokens.
 
 Tokens never meet in pairs. Each is softly assigned to heads (membership Π), each head takes the second moment
-of its members feature by feature, and features in which the members already vary a lot are damped.
+of its members feature by feature, and features along which the members already vary a lot are damped.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _bias(bias: Tensor | None, w: Tensor, causal: bool) -> Tensor | None:
 
 
 class TokenStatisticsAttention(AttentionModule):
-    """TSSA, in the place of attention (wu2025 Algorithms 1 and 2).
+    """TSSA, a replacement of attention (wu2025 Algorithms 1 and 2).
 
     One projection w where softmax attention has three. ``convention="as_implemented"`` is what ToST's own weights were
     trained with. Loads the authors' names for the projections too: ``to_out.0`` (vision), ``c_attn`` and

@@ -1,6 +1,6 @@
 """Cross-covariance attention of XCiT (Ali et al. 2021): channels attend to channels.
 
-What wu2025 (Table 1, Fig. 6) compares token statistics with: linear in tokens, but quadratic in the features of a head.
+wu2025 (Table 1, Fig. 6) compares it to token statistics: it is linear in tokens, but quadratic in head_dim.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def unit_features(
 
 
 class CrossCovarianceAttention(AttentionModule):
-    """XCA, in the place of attention; weights named and shaped as in ``timm.models.xcit.XCA``."""
+    """XCA, a replacement of attention; weights named and shaped as in ``timm.models.xcit.XCA``."""
 
     sites = ("q", "k", "v", "attn")
     attends = "channel"

@@ -1,16 +1,15 @@
 """Capture: run a model once and keep the exact operands of its attention.
 
-``capture`` runs and records, ``Capture`` is what it gives and saves, ``compare`` says how two captures differ,
-``read_qkv`` reads anyone's file of q, k, v. The way of one call of attention, file by file:
+``capture`` runs a model and returns a ``Capture``, ``compare`` measures how two captures differ, and ``read_qkv`` reads
+a file of q, k, v. One call of attention passes these files:
 
 - ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
 - ``registry`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
   it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it, the residual ``stream`` of its
   block, and the tensors that ``keeper`` saves from being overwritten;
-- ``weights`` recompute the attention and compare it with what the model computed;
-- ``tokens`` what the tokens are and whether attention is self or cross, ``positions`` what the
-  position embedding brings to them;
+- ``weights`` recompute the attention and compare it with the model's;
+- ``tokens`` labels the tokens and tells self from cross attention, ``positions`` follows the position embedding;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
 - ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step;
 - ``interventions`` change what heads compute, through the same routes.

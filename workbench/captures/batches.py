@@ -20,8 +20,8 @@ def inputs_in(record: LayerRecord) -> int:
     """How many inputs a layer was captured of, however many windows they were cut into; 0 where it holds no tensor."""
     if record.origin is not None:
         return int(record.origin.image.max()) + 1
-    held = (getattr(record, site) for site in ("q", "k", "v", "input", *STREAM, "attn", "head_out"))
-    return next((len(value) for value in held if value is not None), 0)
+    tensors = (getattr(record, site) for site in ("q", "k", "v", "input", *STREAM, "attn", "head_out"))
+    return next((len(value) for value in tensors if value is not None), 0)
 
 
 def cut_layer(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
@@ -91,13 +91,13 @@ def _join_layer(records: Sequence[LayerRecord], sites: Sequence[str], starts: Se
 
 
 def _join_masks(masks: list[Tensor | None], records: Sequence[LayerRecord]) -> Tensor | None:
-    held = [mask for mask in masks if mask is not None]
-    if not held:
+    tensors = [mask for mask in masks if mask is not None]
+    if not tensors:
         return None
-    first = held[0]
+    first = tensors[0]
     # a mask or bias that all inputs share has no batch axis, or one of size 1
-    shared = all(mask.shape == first.shape and torch.equal(mask, first) for mask in held[1:])
-    if len(held) == len(masks) and shared and (first.ndim < 4 or first.shape[0] == 1):
+    shared = all(mask.shape == first.shape and torch.equal(mask, first) for mask in tensors[1:])
+    if len(tensors) == len(masks) and shared and (first.ndim < 4 or first.shape[0] == 1):
         return first
     # models leave the mask out of a batch without padding: everything may be seen there
     everything = torch.ones_like(first[:1]) if first.dtype == torch.bool else torch.zeros_like(first[:1])

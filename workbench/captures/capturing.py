@@ -69,12 +69,12 @@ class Capture:
     not_run: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     generated: Generated | None = None
-    identity: Callable[..., dict[str, Any]] = field(default=lambda whole=True: {}, repr=False)
-    """What `model` is; with ``whole=False`` without the fingerprint, which takes its time to compute."""
+    identity: Callable[..., dict[str, Any]] = field(default=lambda fingerprint=True: {}, repr=False)
+    """Names the model; with ``fingerprint=False`` without the fingerprint, which takes its time to compute."""
 
     @property
     def model(self) -> dict[str, Any]:
-        """Which model this was: spec, checkpoint, fingerprint (computed when first asked for)."""
+        """Return spec, checkpoint and fingerprint of the model (computed at the first request)."""
         return self.identity()
 
     def __len__(self) -> int:
@@ -93,13 +93,13 @@ class Capture:
         raise LayerNotCaptured(f"layer {layer} is not in this capture; it holds layers {there}")
 
     def tokens_of(self, layer: int) -> TokenInfo | None:
-        """The tokens that a layer's queries are, and in ``keys`` those of its keys where these are others."""
+        """Return the tokens of a layer's queries, and in ``keys`` those of its keys where they differ."""
         return None if self.tokens is None else self.tokens.of(self[layer])
 
     def stack(self, site: str) -> Tensor:
-        """One site of all layers, (layer, batch, …).
+        """Return one site of all layers, (layer, batch, …).
 
-        Raises InputError naming layer and axis where the layers are not alike.
+        Raises InputError with layer and axis where layers differ in shape.
         """
         values = []
         for record in self.layers:
@@ -132,7 +132,7 @@ class Capture:
 
     @property
     def _title(self) -> str:
-        named = self.identity(whole=False)
+        named = self.identity(fingerprint=False)
         model = " ".join(filter(None, [named.get("spec") or named.get("class"), named.get("checkpoint")]))
         count = f"{len(self.layers)} layer" + "s" * (len(self.layers) != 1)
         steps = f", {self.generated.steps} generated tokens" if self.generated else ""
@@ -177,14 +177,14 @@ def capture(
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
     sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, and position
         (see docs/capture.md).
-    check: compare what was captured with what the model computed. With the site attn everything is compared,
+    check: compare the captured tensors with the model's output. With the site attn everything is compared,
         otherwise a few rows of every input.
-    keep_nonfinite: keep layers with NaN or infinite values, unchecked, and say so in the capture's ``notes``.
+    keep_nonfinite: keep layers with NaN or infinite values, unchecked, with a line in the capture's ``notes``.
     grad: keep the autograd graph; otherwise the model runs without gradients.
     each: gets every layer, with the tokens, as soon as it is complete and checked, while the model runs: once, in the
         order of the calls, also where the model must run a second time because it overwrote what was kept. The capture
-        then holds no layers: what the function does not keep is freed before the next, and what it keeps it must copy
-        from a model that works in place. It may raise to stop the run. With negative ``layers`` it gets them at the
+        then holds no layers: a layer is freed before the next unless the function keeps it, and tensors of a model that
+        works in place must be copied. It may raise to stop the run. With negative ``layers`` it gets them at the
         end, when it is known which they are.
     map_limit: the site attn is not formed where it would have more entries than this (heads × queries × keys, of each
         input) and follows from its operands: q, k, scale and mask are kept in its place.
@@ -197,18 +197,22 @@ def capture(
     sites = check_sites(sites)
     chosen = parse_numbers("layer", layers)
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
-    arguments = place_batch(tensors, module)
-    given = tensors_in(arguments)
-    if given and not any(tensor.numel() for tensor in given):
-        raise InputError(f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in given)}")
+    arguments = batch_on_device(tensors, module)
+    batch_tensors = tensors_in(arguments)
+    if batch_tensors and not any(tensor.numel() for tensor in batch_tensors):
+        raise InputError(
+            f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in batch_tensors)}"
+        )
     name = getattr(model, "spec", None) or type(module).__name__
     refuse_meta(module, name)
 
-    known = getattr(chosen_inputs, "tokens", None)
+    input_tokens = getattr(chosen_inputs, "tokens", None)
 
     @functools.cache
-    def tokens(count: int | None, shown: Tensor | None) -> TokenInfo:
-        return fit_tokens(token_info(model, arguments, count) if known is None else known, count, shown)
+    def tokens(count: int | None, attended: Tensor | None) -> TokenInfo:
+        return fit_tokens(
+            token_info(model, arguments, count) if input_tokens is None else input_tokens, count, attended
+        )
 
     give = None if each is None else lambda record, *axis: each(record, tokens(*axis).of(record))
     handed: set[int] = set()
@@ -217,7 +221,7 @@ def capture(
     owned = owned_tensors(modules)
 
     def run(copy: bool) -> Recorder:
-        keeper = Keeper([*owned, *given], copy)
+        keeper = Keeper([*owned, *batch_tensors], copy)
         recorder = Recorder(
             modules, name, keeper, chosen, sites, check, keep_nonfinite, give, handed, map_limit
         )
@@ -243,7 +247,7 @@ def capture(
     return Capture(
         layers=records,
         sites=tuple(site for site in sites if site in SITES),
-        tokens=tokens(recorder.token_count, recorder.shown),
+        tokens=tokens(recorder.token_count, recorder.attended),
         inputs={key: getattr(chosen_inputs, key, None) for key in ("spec", "n", "seed", "sha256")},
         result=recorder.result,
         not_run=not_run,
@@ -253,7 +257,7 @@ def capture(
 
 
 def module_of(model: Any) -> nn.Module:
-    """The module of what ``load`` returned, or the module itself, without torch.compile's wrapper."""
+    """Return the module of a loaded model, or the module itself, without torch.compile's wrapper."""
     module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -265,7 +269,7 @@ def module_of(model: Any) -> nn.Module:
 
 
 def visible_modules(module: nn.Module, name: str) -> dict[str, nn.Module]:
-    """A model's modules by path; an InputError where one that attends cannot be seen into."""
+    """Return a model's modules by path. Raises InputError where attention in one cannot be seen."""
     modules = dict(module.named_modules())
     for path, child in modules.items():
         if isinstance(child, torch.jit.ScriptModule) and attends_compiled(child):
@@ -277,7 +281,7 @@ def visible_modules(module: nn.Module, name: str) -> dict[str, nn.Module]:
 
 
 def owned_tensors(modules: Mapping[str, nn.Module]) -> list[Tensor]:
-    """The parameters and buffers of all modules."""
+    """Return the parameters and buffers of all modules."""
     return [
         t for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None
     ]
@@ -328,7 +332,7 @@ def refuse_meta(module: nn.Module, name: str) -> None:
 
 
 def is_plain(batch: Any) -> bool:
-    """Whether a batch is tensors alone: a mapping with a key or a method called "tokens" has no token labels."""
+    """Return whether a batch is only tensors: a mapping with a key or method "tokens" has no token labels."""
     return isinstance(batch, (Tensor, Mapping, Sequence))
 
 
@@ -342,8 +346,8 @@ def tensors_and_inputs(batch: Any, model: Any) -> tuple[Any, Any]:
     return (batch, None) if is_plain(batch) else (getattr(batch, "batch", batch), batch)
 
 
-def place_batch(batch: Any, module: nn.Module) -> Any:
-    """The batch on the model's device; float inputs of a half-precision model in its precision."""
+def batch_on_device(batch: Any, module: nn.Module) -> Any:
+    """Return the batch on the model's device; float inputs of a half-precision model in its precision."""
     if isinstance(batch, Placed):
         return batch
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
@@ -387,13 +391,13 @@ def _are_numbers(value: Any) -> bool:
 
 
 def identity_of(model: Any, module: nn.Module) -> Any:
-    """What names the model, with its fingerprint left to be computed on demand while the model is alive."""
+    """Return a function that names the model; it computes the fingerprint on demand while the model is alive."""
     fixed = {key: getattr(model, key, None) for key in ("spec", "checkpoint")}
     alive, kind = weakref.ref(model), type(module)
 
-    def identity(whole: bool = True) -> dict[str, Any]:
+    def identity(fingerprint: bool = True) -> dict[str, Any]:
         fixed.setdefault("class", class_path(kind))
-        if not whole:
+        if not fingerprint:
             return dict(fixed)
         fixed.setdefault("fingerprint", getattr(alive(), "fingerprint", None))
         return dict(fixed)
@@ -438,7 +442,7 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
     module = recorder.modules[""]
     # whether a cache is there decides how models read positions that start anew
     cached = isinstance(arguments, dict) and arguments.get("position_ids") is not None
-    with watching(recorder, grad=grad, cached=cached), saying_what_was_given(recorder.name, arguments):
+    with watching(recorder, grad=grad, cached=cached), noting_batch_shapes(recorder.name, arguments):
         if isinstance(arguments, Tensor):
             recorder.result = module(arguments)
         elif isinstance(arguments, dict):
@@ -450,25 +454,25 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
 
 
 @contextmanager
-def saying_what_was_given(name: str, arguments: Any) -> Generator[None]:
-    """Add types and shapes of a batch to what a model says when it cannot take it; that is the model's own affair."""
+def noting_batch_shapes(name: str, arguments: Any) -> Generator[None]:
+    """Add types and shapes of the batch to an exception of the model."""
     try:
         yield
     except WorkbenchError:
         raise
     except Exception as error:
-        given = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
-        error.add_note(f"{name} was given: {given}")
+        shapes = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
+        error.add_note(f"{name} was given: {shapes}")
         raise
 
 
 def switched(model: Any, recorder: Recorder) -> list[str]:
-    """What a capture ran otherwise than the model would by itself, because attention cannot be seen there."""
+    """Return notes on changes in how the model ran, made where attention cannot be seen otherwise."""
     notes, modules = [], recorder.modules
     compiled = compiled_parts(modules)
-    given = model if isinstance(model, nn.Module) else model.module
-    given = given.module if isinstance(given, nn.parallel.DistributedDataParallel) else given
-    if not compiled and given is not modules[""]:
+    original = model if isinstance(model, nn.Module) else model.module
+    original = original.module if isinstance(original, nn.parallel.DistributedDataParallel) else original
+    if not compiled and original is not modules[""]:
         compiled = ["the model"]
     if compiled:
         more = f" and {len(compiled) - 1} more" if len(compiled) > 1 else ""

@@ -24,7 +24,7 @@ def compare(a: Capture, b: Capture, tolerance: Annotated[float, Ge(0)] = 1e-5) -
     one of them, or where a is all zero and b is not. ``within`` says whether it is at most ``tolerance``.
     ``frame.attrs["first_layer"]`` is the first layer past the tolerance, None where there is none.
 
-    Raises InputError for what is no capture, and where the captures hold different layers, or tensors of
+    Raises InputError for other objects than captures, and where the captures hold different layers, or tensors of
     different shapes (which layer, site and axis).
     """
     numbers = [record.index for record in a]

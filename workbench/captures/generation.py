@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from workbench.captures.capturing import (
     Capture,
+    batch_on_device,
     capture,
     check_sites,
     identity_of,
     module_of,
+    noting_batch_shapes,
     owned_tensors,
-    place_batch,
     refuse_meta,
-    saying_what_was_given,
     switched,
     tensors_and_inputs,
     visible_modules,
@@ -68,18 +68,18 @@ def capture_generation(
     A query is a step: that of the token before the generated one, whose logits chose it. ``k`` and ``v`` are those of
     the layer's cache in the end, one for each token but the last, which was never read; ``attn`` is 0 for keys that
     were not there yet. All this equals the last rows of one capture of ``captured.generated.batch``, the whole text.
-    The generated tokens are those that ``generate`` gives alone, by ``options``, which are its own.
+    The generated tokens are those of ``generate`` without a capture; ``options`` are passed to it.
 
-    model: what ``load`` returned or a model of transformers that generates; a causal module of your own without
+    model: what ``load`` returned or a model of transformers that generates; your causal module without
         ``generate``, and so without a cache, is continued by its likeliest tokens and captured in one pass.
     batch: ids (batch, token), a dict or any other mapping (what a tokenizer returns), what ``inputs`` returned, or
         a list of texts. Prompts of different lengths are padded on the left.
     layers, sites, check: as in ``capture``.
     logits: keep them.
 
-    An exception inside, also Ctrl-C, comes out as it is; what was captured until then is its attribute ``captured``.
+    An exception inside, also Ctrl-C, is raised unchanged; its attribute ``captured`` is the capture until then.
 
-    Raises InputError for decoding in which a step is not one query of every input (beams, assisted and contrastive
+    Raises InputError for decoding whose steps are not one query of every input (beams, assisted and contrastive
     decoding), and what `capture` raises; IncompleteCapture for a cache whose keys change, as quantised ones do.
     """
     module = module_of(model)
@@ -88,8 +88,8 @@ def capture_generation(
     if POSITION in sites:
         raise InputError(f"{POSITION!r} is followed through a whole text: {_AFTERWARDS}")
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
-    known = getattr(chosen_inputs, "tokens", None)
-    arguments = place_batch(tensors, module)
+    tokens = getattr(chosen_inputs, "tokens", None)
+    arguments = batch_on_device(tensors, module)
     refuse_meta(module, name)
     named = not isinstance(arguments, Tensor)
     if isinstance(arguments, Tensor):
@@ -101,8 +101,8 @@ def capture_generation(
     if getattr(module, "generation_config", None) is not None:  # of transformers
         _check_decoding(name, module, {**arguments, **options})
         if not getattr(module.config, "is_encoder_decoder", False):
-            arguments, known = _padded_left(arguments, known)
-        run = _Generation(model, module, name, arguments, layers, sites, check, logits, known)
+            arguments, tokens = _padded_left(arguments, tokens)
+        run = _Generation(model, module, name, arguments, layers, sites, check, logits, tokens)
         return run.run(max_new_tokens, options)
     if options:
         raise InputError(
@@ -118,16 +118,16 @@ def capture_generation(
             "length, such as inputs(…, max_length=16) cuts them"
         )
 
-    def whole(ids: Tensor) -> Any:
-        return {"input_ids": ids} if named else ids
+    def batch_of(all_ids: Tensor) -> Any:
+        return {"input_ids": all_ids} if named else all_ids
 
-    sequences = _likeliest(name, module, ids, whole, max_new_tokens)
-    captured = capture(model, whole(sequences[:, :-1]), layers, dict.fromkeys([*sites, "mask"]), check)
-    return _rows_of_steps(model, name, captured, sequences, ids.shape[1], logits, known)
+    sequences = _likeliest(name, module, ids, batch_of, max_new_tokens)
+    captured = capture(model, batch_of(sequences[:, :-1]), layers, dict.fromkeys([*sites, "mask"]), check)
+    return _rows_of_steps(model, name, captured, sequences, ids.shape[1], logits, tokens)
 
 
 def steps_of(captured: Capture, step: int, rows: Tensor) -> list[tuple[LayerRecord, TokenInfo | None]]:
-    """The layers of some inputs at one step, one query and the keys that were there, and the tokens of each."""
+    """Return the layers of some inputs at one step, with one query and its keys, and the tokens of each."""
     generated = captured.generated
     assert generated is not None
     seen, layers = generated.prompt_tokens + step, []
@@ -149,9 +149,17 @@ def steps_of(captured: Capture, step: int, rows: Tensor) -> list[tuple[LayerReco
                 changed[site] = value.narrow(2, step if value.shape[2] > 1 else 0, 1)[..., :keys]
         tokens = None if captured.tokens is None else _tokens_at(captured.tokens, rows, seen)
         if tokens is not None and record.source == "cross":
-            whole = captured.tokens.streams.get("encoder") if captured.tokens is not None else None
-            known = whole is not None and whole.count == keys and len(whole) == len(captured.tokens or ())
-            others = _tokens_at(whole, rows, keys) if known and whole is not None else _numbered(rows, keys)
+            encoder_tokens = captured.tokens.streams.get("encoder") if captured.tokens is not None else None
+            fits = (
+                encoder_tokens is not None
+                and encoder_tokens.count == keys
+                and len(encoder_tokens) == len(captured.tokens or ())
+            )
+            others = (
+                _tokens_at(encoder_tokens, rows, keys)
+                if fits and encoder_tokens is not None
+                else _numbered(rows, keys)
+            )
             tokens = replace(_tokens_at(tokens, torch.arange(len(rows)), seen, seen - 1), keys=others)
         layers.append((replace(record, counts=(1, keys), **changed), tokens))
     return layers
@@ -237,11 +245,11 @@ def _padded_left(
 
 
 @dataclass
-class _Place:
-    """Where the keys of a step lie: ``shown`` of those of the call are from ``start`` on, ``new`` of them are new."""
+class _KeySpan:
+    """The keys of one step: ``visible`` selects those of the call, the first at ``start``; ``new`` selects new ones."""
 
     start: int
-    shown: slice
+    visible: slice
     new: slice
     length: int
 
@@ -252,39 +260,41 @@ class _Layer:
 
     where: str
     record: LayerRecord | None = None
-    rows: list[tuple[LayerRecord, _Place]] = field(default_factory=list)
+    rows: list[tuple[LayerRecord, _KeySpan]] = field(default_factory=list)
     k: Tensor | None = None
     v: Tensor | None = None
     length: int = 0
     allocated: bool = False
-    """Whether the cache has its full size from the beginning, and what is not there yet is masked."""
+    """Whether the cache has its full size from the beginning, with empty places masked."""
 
-    def place(self, call: Call, queries: int) -> _Place:
+    def locate(self, call: Call, queries: int) -> _KeySpan:
         """Find a step's keys among those that were there before; they must be the same."""
         size = call.k.shape[2]
         if self.k is None:
             self.allocated = size > queries and _hides_from(call, queries)
             live = queries if self.allocated else size
-            return _Place(0, slice(0, live), slice(0, live), live)
+            return _KeySpan(0, slice(0, live), slice(0, live), live)
         if queries != 1:
             raise self.unlike(f"a step reads {queries} tokens at once")
         before, grown = self.k[:, :, : self.length], self.length + 1
         if size == self.length and call.k.shape == before.shape and torch.equal(call.k, before):
-            return _Place(
+            return _KeySpan(
                 0, slice(0, size), slice(0, 0), size
             )  # keys of something else: of an encoder's tokens
         if self.allocated and size >= grown:
-            place = _Place(0, slice(0, grown), slice(grown - 1, grown), grown)
+            span = _KeySpan(0, slice(0, grown), slice(grown - 1, grown), grown)
             if size > grown and not _hides_from(call, grown):
                 raise self.unlike("the model attends to places that are empty yet")
         elif size <= grown:
-            place = _Place(grown - size, slice(0, size), slice(size - 1, size), grown)
+            span = _KeySpan(grown - size, slice(0, size), slice(size - 1, size), grown)
         else:
             raise self.unlike(f"it gives {size} keys for {grown} tokens")
-        held = before[:, :, place.start :]
-        if held.shape[0] != call.k.shape[0] or not torch.equal(call.k[:, :, place.shown][:, :, :-1], held):
+        previous = before[:, :, span.start :]
+        if previous.shape[0] != call.k.shape[0] or not torch.equal(
+            call.k[:, :, span.visible][:, :, :-1], previous
+        ):
             raise self.unlike("its keys are not those that were put into it")
-        return place
+        return span
 
     def unlike(self, how: str) -> IncompleteCapture:
         return IncompleteCapture(
@@ -292,24 +302,24 @@ class _Layer:
             f"(a quantised, cropped or reordered cache). Take the model's default cache, or {_AFTERWARDS}"
         )
 
-    def hold(self, call: Call, place: _Place, values: bool) -> None:
+    def hold(self, call: Call, span: _KeySpan, values: bool) -> None:
         """Keep what is new of the cache."""
-        self.k = _grown(self.k, self.length, call.k[:, :, place.new])
+        self.k = _grown(self.k, self.length, call.k[:, :, span.new])
         if values:
-            self.v = _grown(self.v, self.length, call.v[:, :, place.new])
-        self.length = place.length
+            self.v = _grown(self.v, self.length, call.v[:, :, span.new])
+        self.length = span.length
 
 
-def _grown(held: Tensor | None, length: int, new: Tensor) -> Tensor:
+def _grown(buffer: Tensor | None, length: int, new: Tensor) -> Tensor:
     """A tensor with ``new`` from place ``length`` on, of up to double the size that is needed."""
-    if held is None:
+    if buffer is None:
         return new.clone(memory_format=torch.contiguous_format)
-    if length + new.shape[2] > held.shape[2]:
-        larger = held.new_empty(*held.shape[:2], 2 * (length + new.shape[2]), held.shape[3])
-        larger[:, :, :length] = held[:, :, :length]
-        held = larger
-    held[:, :, length : length + new.shape[2]] = new
-    return held
+    if length + new.shape[2] > buffer.shape[2]:
+        larger = buffer.new_empty(*buffer.shape[:2], 2 * (length + new.shape[2]), buffer.shape[3])
+        larger[:, :, :length] = buffer[:, :, :length]
+        buffer = larger
+    buffer[:, :, length : length + new.shape[2]] = new
+    return buffer
 
 
 def _hides_from(call: Call, start: int) -> bool:
@@ -319,12 +329,12 @@ def _hides_from(call: Call, start: int) -> bool:
     if call.mask is None or call.mask.shape[-1] == 1:
         return False
     rest = call.mask[..., start:]
-    shown = rest if rest.dtype == torch.bool else rest > torch.finfo(rest.dtype).min / 10
-    return not bool(shown.any())
+    visible = rest if rest.dtype == torch.bool else rest > torch.finfo(rest.dtype).min / 10
+    return not bool(visible.any())
 
 
 def _last_query(call: Call) -> Call:
-    """The call of its last query alone."""
+    """Return the call of its last query."""
     if call.q.shape[2] == 1 or call.recompute is not None:
         return call
     mask = call.mask
@@ -356,7 +366,7 @@ class _Steps:
     before: int = 0
     """Layers that ran before the first step."""
     queries: int = 0
-    places: dict[int, _Place] = field(default_factory=dict)
+    places: dict[int, _KeySpan] = field(default_factory=dict)
     steps: int = 0
     prompt_tokens: int = 0
     """How many tokens the first step read."""
@@ -364,7 +374,7 @@ class _Steps:
     """The mask of the prompts' tokens as the model was given it."""
     sources: dict[int, str] = field(default_factory=dict)
     once: list[int] = field(default_factory=list)
-    """Layers that ran in the first step alone."""
+    """Layers that ran only in the first step."""
 
     def __post_init__(self) -> None:
         self.recorder.rows = self
@@ -436,17 +446,17 @@ class _Steps:
         layer = self.layers.setdefault(
             record.index, _Layer(f"{self.recorder.name}, layer {record.index} ({record.path})")
         )
-        place = layer.place(call, self.queries)
-        layer.hold(call, place, "v" in self.recorder.sites)
-        self.places[record.index] = place
+        span = layer.locate(call, self.queries)
+        layer.hold(call, span, "v" in self.recorder.sites)
+        self.places[record.index] = span
         mask = call.mask
         if mask is not None and mask.shape[-1] > 1:
-            mask = mask[..., place.shown]
+            mask = mask[..., span.visible]
         record.extra = {}  # of all tokens
         record.source = self.sources.setdefault(record.index, record.source)
         # The layer has the keys and values.
         row = replace(call, q=call.q[:, :, -1:], k=None, v=None, mask=mask, head_out=call.head_out[:, :, -1:])
-        return row, None if attn is None else attn[:, :, -1:, place.shown]
+        return row, None if attn is None else attn[:, :, -1:, span.visible]
 
     def joined(self, steps: int) -> list[LayerRecord]:
         """Return the layers, with the rows of the first ``steps``."""
@@ -455,18 +465,18 @@ class _Steps:
 
 
 def _logits(name: str, output: Any) -> Tensor:
-    found = getattr(output, "logits", output)
-    found = found[0] if isinstance(found, tuple) else found
-    if not isinstance(found, Tensor) or found.ndim != 3:
+    logits = getattr(output, "logits", output)
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
         raise InputError(
             f"{name} returns no logits (batch, token, vocabulary) of the next token: take a causal language model"
         )
-    return found
+    return logits
 
 
-def _joined(layer: _Layer, rows: list[tuple[LayerRecord, _Place]], sites: tuple[str, ...]) -> LayerRecord:
+def _joined(layer: _Layer, rows: list[tuple[LayerRecord, _KeySpan]], sites: tuple[str, ...]) -> LayerRecord:
     """One layer of all steps, of the rows of each."""
-    records, places = [record for record, _ in rows], [place for _, place in rows]
+    records, places = [record for record, _ in rows], [span for _, span in rows]
     first, keys = records[0], places[-1].length
     scales = [record.scale for record in records]
     if any(not _same(scale, scales[0]) for scale in scales):
@@ -481,9 +491,9 @@ def _joined(layer: _Layer, rows: list[tuple[LayerRecord, _Place]], sites: tuple[
         values = [getattr(record, site) for record in records]
         if values[0] is not None:
             changed[site] = torch.cat(values, dim=axis)
-    for site, held in (("k", layer.k), ("v", layer.v)):
-        if site in sites and held is not None:
-            changed[site] = held[:, :, :keys]
+    for site, keys_or_values in (("k", layer.k), ("v", layer.v)):
+        if site in sites and keys_or_values is not None:
+            changed[site] = keys_or_values[:, :, :keys]
     if first.attn is not None:
         changed["attn"] = _side_by_side([record.attn for record in records], places, keys, 0)
     if "mask" in sites:
@@ -495,25 +505,25 @@ def _same(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
 
 
-def _side_by_side(rows: list[Any], places: list[_Place], keys: int, elsewhere: Any) -> Tensor:
+def _side_by_side(rows: list[Any], places: list[_KeySpan], keys: int, elsewhere: Any) -> Tensor:
     """Rows (batch, head, 1, key) as the queries of one tensor, with ``elsewhere`` for the keys that a row lacks."""
     batch, heads = (max(row.shape[axis] for row in rows) for axis in (0, 1))
-    whole = rows[0].new_full((batch, heads, len(rows), keys), elsewhere)
-    for number, (row, place) in enumerate(zip(rows, places, strict=True)):
-        width = place.shown.stop - place.shown.start
-        whole[:, :, number, place.start : place.start + width] = row[:, :, 0]
-    return whole
+    joined = rows[0].new_full((batch, heads, len(rows), keys), elsewhere)
+    for number, (row, span) in enumerate(zip(rows, places, strict=True)):
+        width = span.visible.stop - span.visible.start
+        joined[:, :, number, span.start : span.start + width] = row[:, :, 0]
+    return joined
 
 
-def _masks(masks: list[Tensor | None], places: list[_Place], keys: int) -> Tensor | None:
+def _masks(masks: list[Tensor | None], places: list[_KeySpan], keys: int) -> Tensor | None:
     """The masks of all steps; None where every query sees every key."""
-    whole = all(place.start == 0 and place.length == keys for place in places)
-    given = [mask for mask in masks if mask is not None]
-    if not given and whole:
+    complete = all(span.start == 0 and span.length == keys for span in places)
+    tensors = [mask for mask in masks if mask is not None]
+    if not tensors and complete:
         return None
-    added = next((mask for mask in given if mask.dtype != torch.bool), None)
+    added = next((mask for mask in tensors if mask.dtype != torch.bool), None)
     kind = torch.bool if added is None else added.dtype
-    device = given[0].device if given else None
+    device = tensors[0].device if tensors else None
     rows = []
     for mask in masks:
         if mask is None:
@@ -548,17 +558,17 @@ class _Generation:
     module: Any
     name: str
     arguments: dict[str, Any]
-    asked_layers: Numbers
+    layers: Numbers
     sites: tuple[str, ...]
     check: bool
     keep_logits: bool
-    known: TokenInfo | None
+    prompt_info: TokenInfo | None
 
     def run(self, most: int, options: dict[str, Any]) -> Capture:
         from transformers import StoppingCriteriaList
 
         modules = visible_modules(self.module, self.name)
-        chosen = parse_numbers("layer", self.asked_layers)
+        chosen = parse_numbers("layer", self.layers)
         keeper = Keeper([*owned_tensors(modules), *tensors_in(self.arguments)], copy=True)
         recorder = Recorder(modules, self.name, keeper, chosen, self.sites, self.check)
         steps = _Steps(recorder, [] if self.keep_logits else None)
@@ -567,7 +577,7 @@ class _Generation:
         ended = options.get("generation_config") or self.module.generation_config
         ends = options.get("eos_token_id", getattr(ended, "eos_token_id", None))
         try:
-            with watching(recorder, steps, cached=True), saying_what_was_given(self.name, self.arguments):
+            with watching(recorder, steps, cached=True), noting_batch_shapes(self.name, self.arguments):
                 result = self.module.generate(
                     **self.arguments, max_new_tokens=most, stopping_criteria=criteria, **options
                 )
@@ -576,23 +586,27 @@ class _Generation:
         except BaseException as stopped:
             partial = None if chosen_tokens.ids is None else self.capture(steps, chosen_tokens.ids, ends)
             if partial is not None and partial.generated is not None:
-                said = f"stopped by {type(stopped).__name__} after {partial.generated.steps} of {most} tokens"
-                partial.notes.append(said)
+                message = (
+                    f"stopped by {type(stopped).__name__} after {partial.generated.steps} of {most} tokens"
+                )
+                partial.notes.append(message)
                 stopped.captured = partial  # ty: ignore[missing-attribute] - exceptions take attributes
                 stopped.add_note(
-                    f"{self.name} was {said}; what was captured until then is its attribute 'captured'"
+                    f"{self.name} was {message}; the capture until then is its attribute 'captured'"
                 )
             raise
-        sequences, given = chosen_tokens.ids, getattr(result, "sequences", result)
+        sequences, returned = chosen_tokens.ids, getattr(result, "sequences", result)
         assert sequences is not None  # a token was chosen
-        if given.shape[1] < sequences.shape[1] and torch.equal(given, sequences[:, : given.shape[1]]):
-            sequences = given  # one that was chosen and taken back
+        if returned.shape[1] < sequences.shape[1] and torch.equal(
+            returned, sequences[:, : returned.shape[1]]
+        ):
+            sequences = returned  # one that was chosen and taken back
         captured = self.capture(steps, sequences, ends)
         captured.result, captured.not_run = result, not_run
         return captured
 
     def capture(self, steps: _Steps, sequences: Tensor, ends: Any) -> Capture:
-        """What the steps give whose tokens were chosen."""
+        """Return the capture of all steps whose tokens were chosen."""
         sequences = sequences.detach().clone()
         prompt = steps.prompt_tokens
         count = min(steps.steps, sequences.shape[1] - prompt)
@@ -601,7 +615,7 @@ class _Generation:
         generated = Generated(
             sequences, prompt, _real(sequences[:, prompt:], ends),
             None if steps.logits is None else torch.stack(steps.logits[:count], dim=1),
-            self.whole(sequences, mask),
+            self.full_batch(sequences, mask),
         )  # fmt: skip
         left_out, notes = (
             steps.recorder.left_out,
@@ -621,11 +635,15 @@ class _Generation:
         )
 
     def tokens(self, generated: Generated, mask: Tensor | None) -> TokenInfo:
-        """What was written, and in a stream of its own what an encoder read."""
+        """Return the written tokens, and those of an encoder in another stream."""
         if not self.encodes:
-            return _tokens(self.model, generated, mask, self.known, self.arguments)
+            return _tokens(self.model, generated, mask, self.prompt_info, self.arguments)
         tokens = _tokens(self.model, generated, None, None, {})
-        read = token_info(self.model, self.arguments).alone() if self.known is None else self.known.alone()
+        read = (
+            token_info(self.model, self.arguments).alone()
+            if self.prompt_info is None
+            else self.prompt_info.alone()
+        )
         rows = torch.arange(len(read)).repeat_interleave(len(tokens) // len(read))
         return replace(tokens, streams={"encoder": _tokens_at(read, rows, read.count)})
 
@@ -640,7 +658,7 @@ class _Generation:
     def encodes(self) -> bool:
         return bool(getattr(self.module.config, "is_encoder_decoder", False))
 
-    def whole(self, sequences: Tensor, mask: Tensor | None) -> dict[str, Any]:
+    def full_batch(self, sequences: Tensor, mask: Tensor | None) -> dict[str, Any]:
         """The batch that a capture takes to see all steps in one pass."""
         read, ids = sequences[:, :-1], self.arguments.get("input_ids")
         repeats = len(sequences) // len(next(iter(tensors_in(self.arguments))))
@@ -676,30 +694,41 @@ def _real(tokens: Tensor, ends: Any) -> Tensor:
 
 
 def _tokens(
-    model: Any, generated: Generated, mask: Tensor | None, known: TokenInfo | None, given: Mapping[str, Any]
+    model: Any,
+    generated: Generated,
+    mask: Tensor | None,
+    prompt_info: TokenInfo | None,
+    arguments: Mapping[str, Any],
 ) -> TokenInfo:
     """The tokens of prompt and continuation, labelled by the model's tokenizer where it has one."""
     ids, prompt = generated.sequences.cpu(), generated.prompt_tokens
     inputs = len(generated.real)
     before = torch.ones(inputs, prompt, dtype=torch.bool) if mask is None else mask.bool().cpu()
     real = torch.cat([before, generated.real], dim=1)
-    alone = inputs == len(next(iter(tensors_in(given)), ids))  # one continuation of each
-    beside = {key: value for key, value in given.items() if alone and not key.endswith(("_ids", "_mask"))}
-    tokens = token_info(model, {**beside, "input_ids": ids, "attention_mask": real}).alone()
-    if known is None:
+    alone = inputs == len(next(iter(tensors_in(arguments)), ids))  # one continuation of each
+    other_arguments = {
+        key: value for key, value in arguments.items() if alone and not key.endswith(("_ids", "_mask"))
+    }
+    tokens = token_info(model, {**other_arguments, "input_ids": ids, "attention_mask": real}).alone()
+    if prompt_info is None:
         return tokens
-    repeats = inputs // len(known)  # several continuations of each
+    repeats = inputs // len(prompt_info)  # several continuations of each
     load = getattr(model, "_load_tokenizer", None)
     tokenizer = model.tokenizer if load is not None else None
     for number in range(inputs):
-        own = number // repeats
-        if len(known.labels[own]) != prompt:
+        prompt_row = number // repeats
+        if len(prompt_info.labels[prompt_row]) != prompt:
             continue  # an encoder's tokens
-        tokens.labels[number][:prompt], tokens.kinds[number][:prompt] = known.labels[own], known.kinds[own]
+        tokens.labels[number][:prompt], tokens.kinds[number][:prompt] = (
+            prompt_info.labels[prompt_row],
+            prompt_info.kinds[prompt_row],
+        )
         if tokenizer is not None:
             new = ids[number, prompt:].tolist()
             pieces = zip(tokenizer.convert_ids_to_tokens(new), new, strict=True)
-            tokens.labels[number][prompt:] = [readable_token(tokenizer, piece, one) for piece, one in pieces]
+            tokens.labels[number][prompt:] = [
+                readable_token(tokenizer, piece, token_id) for piece, token_id in pieces
+            ]
     return tokens
 
 
@@ -707,13 +736,13 @@ def _tokens(
 
 
 def _likeliest(
-    name: str, module: nn.Module, ids: Tensor, whole: Callable[[Tensor], Any], most: int
+    name: str, module: nn.Module, ids: Tensor, batch_of: Callable[[Tensor], Any], most: int
 ) -> Tensor:
     """The ids with their likeliest continuation."""
     with torch.inference_mode(False), torch.no_grad():
         for _ in range(most):
-            given = whole(ids)
-            output = module(**given) if isinstance(given, dict) else module(given)
+            batch = batch_of(ids)
+            output = module(**batch) if isinstance(batch, dict) else module(batch)
             ids = torch.cat([ids, _logits(name, output)[:, -1].argmax(-1, keepdim=True)], dim=1)
     return ids
 
@@ -721,16 +750,16 @@ def _likeliest(
 def _rows_of_steps(
     model: Any,
     name: str,
-    whole: Capture,
+    full: Capture,
     sequences: Tensor,
     prompt: int,
     logits: bool,
-    known: TokenInfo | None,
+    prompt_info: TokenInfo | None,
 ) -> Capture:
-    """Of a capture of the whole text the rows from which tokens were chosen."""
+    """Return the rows from a capture of the whole text that tokens were chosen from."""
     rows = slice(prompt - 1, None)
     layers, left_out = [], []
-    for record in whole:
+    for record in full:
         if record.kind != "token":
             left_out.append(f"{record.index} ({record.path})")
             continue
@@ -743,14 +772,14 @@ def _rows_of_steps(
         layers.append(replace(record, counts=(sequences.shape[1] - prompt, keys), **changed))
     real = torch.ones(len(sequences), sequences.shape[1] - prompt, dtype=torch.bool)
     generated = Generated(
-        sequences, prompt, real, _logits(name, whole.result)[:, rows].clone() if logits else None,
+        sequences, prompt, real, _logits(name, full.result)[:, rows].clone() if logits else None,
         {"input_ids": sequences[:, :-1]},
     )  # fmt: skip
     notes = [
-        *whole.notes,
+        *full.notes,
         f"{name} was continued by its likeliest tokens without a cache, and captured in one pass",
     ]
     if left_out:
         notes.append(f"layers left out, since they attend to no tokens: {', '.join(left_out)}")
-    tokens = _tokens(model, generated, None, known, {})
-    return replace(whole, layers=layers, generated=generated, tokens=tokens, notes=notes, result=None)
+    tokens = _tokens(model, generated, None, prompt_info, {})
+    return replace(full, layers=layers, generated=generated, tokens=tokens, notes=notes, result=None)

@@ -29,7 +29,7 @@ class Places:
 
 
 def in_a_row(queries: int, keys: int, device: torch.device) -> tuple[Places, Places]:
-    """Where queries and keys of one sequence are, the last query beside the last key."""
+    """Return places of queries and keys of one sequence, the last query beside the last key."""
     nowhere = torch.zeros(1, max(queries, keys), dtype=torch.long, device=device)
     steps = torch.arange(keys, device=device)[None]
     rows = torch.arange(queries, device=device)[None] + keys - queries
@@ -37,7 +37,7 @@ def in_a_row(queries: int, keys: int, device: torch.device) -> tuple[Places, Pla
 
 
 def in_padded_rows(padding: Tensor, queries: int, keys: int) -> tuple[Places, Places]:
-    """Where queries and keys are once padding, where ``padding`` (batch, key) is 0, is taken out of every sequence."""
+    """Return places of queries and keys without padding, where ``padding`` (batch, key) is 0."""
     real = torch.nn.functional.pad(padding.bool(), (0, max(0, keys - padding.shape[1])))[:, :keys]
     asking = real if queries == keys else padding.bool()[:, -queries:]
     if queries == 1 != keys:
@@ -52,9 +52,9 @@ def in_padded_rows(padding: Tensor, queries: int, keys: int) -> tuple[Places, Pl
 def in_packed_rows(
     starts_q: Tensor, starts_k: Tensor, queries: int, keys: int, used: Tensor | None = None
 ) -> tuple[Places, Places]:
-    """Where tokens are of sequences packed one after the other, which begin at ``starts`` (the last is their end).
+    """Return places of tokens in packed sequences, which begin at ``starts`` (the last is their end).
 
-    With ``used`` only so many keys of each sequence count.
+    With ``used`` only the first keys of each sequence count.
     """
 
     def places(starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ def in_packed_rows(
 
 
 def starts_of(position_ids: Tensor) -> Tensor:
-    """Where packed sequences begin that count their positions anew, and their end."""
+    """Return the starts of packed sequences whose positions start again, and their end."""
     flat = position_ids.reshape(-1)
     starts = (flat == flat.min()).nonzero().view(-1)
     return torch.cat([starts, starts.new_tensor([flat.numel()])])
@@ -81,28 +81,28 @@ def starts_of(position_ids: Tensor) -> Tensor:
 def allowed(
     queries: Places, keys: Places, causal: bool, window: Sequence[int | None] = (-1, -1)
 ) -> Bool[Tensor, "batch 1 query key"] | None:
-    """Which keys a query may see: of its own sequence, none later if ``causal``, and none outside ``window``.
+    """Return the keys that a query may see: of its sequence, none later if ``causal``, none outside ``window``.
 
     The window counts keys to the left and right of the query, without bound where it is negative or None. None where
     everything may be seen.
     """
-    apart = (queries.position[:, :, None] - keys.position[:, None, :])[:, None]
+    distance = (queries.position[:, :, None] - keys.position[:, None, :])[:, None]
     left, right = (-1 if side is None else side for side in window)
     right = 0 if causal else right
     same = queries.sequence[:, :, None] == keys.sequence[:, None, :]
     seen = (same & (queries.sequence >= 0)[:, :, None])[:, None]
     if right >= 0:
-        seen = seen & (apart >= -right)
+        seen = seen & (distance >= -right)
     if left >= 0:
-        seen = seen & (apart <= left)
+        seen = seen & (distance <= left)
     return None if bool(seen.all()) else seen
 
 
 def linear_bias(queries: Places, keys: Places, slopes: Tensor) -> Tensor:
     """Minus slope times distance, (batch, head, query, key): attention with linear biases (Press et al. 2022)."""
-    apart = (queries.position[:, :, None] - keys.position[:, None, :])[:, None].abs()
+    distance = (queries.position[:, :, None] - keys.position[:, None, :])[:, None].abs()
     slopes = slopes if slopes.ndim == 2 else slopes[None]
-    return -slopes[:, :, None, None] * apart
+    return -slopes[:, :, None, None] * distance
 
 
 def block_mask(mask: Any, queries: int, keys: int, device: torch.device) -> Tensor | None:
@@ -115,7 +115,7 @@ def block_mask(mask: Any, queries: int, keys: int, device: torch.device) -> Tens
 
 
 def modified_scores(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
-    """What a score_mod of FlexAttention makes of scores (batch, head, query, key)."""
+    """Return the output of a score_mod of FlexAttention on scores (batch, head, query, key)."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
     mapped = score_mod

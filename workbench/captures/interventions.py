@@ -219,7 +219,7 @@ class _Intervener(Recorder):
         if index not in self.plan or self.site in _STREAM:
             return
         name = f"{self.name}, layer {index}"
-        with self.visits.apart():
+        with self.visits.outside_model():
             if self.site == "head_out":
                 for head, part in self.parts(index, call.head_out.shape[1], name):
                     out = call.head_out[:, head]
@@ -359,7 +359,7 @@ class _Intervener(Recorder):
     def stream_value(self, index: int, stream: Tensor) -> Float[Tensor, "batch token width"]:
         """Return the changed residual stream of a layer."""
         ((_, value),) = self.parts(index, 1, f"{self.name}, layer {index}")
-        with self.visits.apart():
+        with self.visits.outside_model():
             new = self.selection.apply(
                 value, stream, self.site, lambda of: _donated(of, self.site), f"{self.name}, layer {index}"
             )

@@ -36,7 +36,7 @@ PACKAGES = (
     "torch.nn.attention.flex_attention", "torch.nn.attention.varlen", "flash_attn", "flash_attn.flash_attn_interface",
     "flash_attn.cute", "flash_attn_interface",
 )  # fmt: skip
-"""Where the kernels come from; no model can call one before its package is imported."""
+"""Packages of the kernels; no model can call one before its package is imported."""
 # What changes FlashAttention in a way that is not written out, and what it is where it does nothing.
 _UNREADABLE = ("qv", "block_table", "page_table", "attention_chunk", "seqused_q", "score_mod", "mask_mod")
 
@@ -51,14 +51,14 @@ def watch_kernels(
     packages = [vars(sys.modules[name]) for name in PACKAGES if name in sys.modules]
     homes = {cls.__module__ for module in modules for cls in type(module).__mro__[:-1]}
     code = [vars(sys.modules[name]) for name in homes if name in sys.modules]
-    own = [vars(module) for module in modules]
+    attributes = [vars(module) for module in modules]
     with ExitStack() as stack:
 
         def watched(kernel: Any) -> Callable[..., Any] | None:
             name = kernel_name(kernel)
             return None if name is None else _watching(kernel, _READERS[name], seen, unwatched)
 
-        for namespace in {id(names): names for names in (*packages, *code, *own)}.values():
+        for namespace in {id(names): names for names in (*packages, *code, *attributes)}.values():
             for name, value in list(namespace.items()):
                 if (ours := watched(value)) is not None:
                     stack.enter_context(_replaced(namespace, name, ours))
@@ -69,7 +69,7 @@ def watch_kernels(
 
 
 def _cells(classes: Iterable[type]) -> Iterator[CellType]:
-    """What the methods of classes that were defined inside a function know of it."""
+    """Yield the closure cells of methods whose classes were defined inside a function."""
     bases = {base for cls in classes for base in cls.__mro__}
     methods = (vars(base).get("forward") for base in bases if "<locals>" in base.__qualname__)
     for method in methods:
@@ -101,8 +101,8 @@ def _watching(
     def attention(*args: Any, **kwargs: Any) -> Any:
         with unwatched():
             result = kernel(*args, **kwargs)
-            given = names.bind(*args, **kwargs).arguments
-            seen(lambda: read(given, result[0] if isinstance(result, tuple) else result))
+            arguments = names.bind(*args, **kwargs).arguments
+            seen(lambda: read(arguments, result[0] if isinstance(result, tuple) else result))
         return result
 
     return attention
@@ -134,7 +134,7 @@ def _filled(cell: CellType, ours: Callable[..., Any]) -> Generator[None]:
 
 
 def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the paths of modules that are compiled, or whose code calls a compiled function of its own."""
+    """Return the paths of modules that are compiled, or whose code calls a compiled function that is no kernel."""
     if "torch._dynamo" not in sys.modules:
         return []
     return [path or "the model" for path, module in modules.items() if _is_compiled(module)]
@@ -174,12 +174,12 @@ def _is_filled(cell: CellType) -> bool:
 # Reading their arguments ----------------------------------------------------------------------------------
 
 
-def _flex(given: Mapping[str, Any], output: Tensor) -> Call:
-    q, k, v = given["query"], given["key"], given["value"]
+def _flex(arguments: Mapping[str, Any], output: Tensor) -> Call:
+    q, k, v = arguments["query"], arguments["key"], arguments["value"]
     k, v = (x.expand(len(q), *x.shape[1:]) for x in (k, v))
-    scale = given.get("scale")
+    scale = arguments.get("scale")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    blocks, score_mod = given.get("block_mask"), given.get("score_mod")
+    blocks, score_mod = arguments.get("block_mask"), arguments.get("score_mod")
     mask = None if blocks is None else block_mask(blocks, q.shape[2], k.shape[2], q.device)
     call = Call(q, k, v, scale, mask, output)
     if score_mod is None:
@@ -194,16 +194,16 @@ def _flex(given: Mapping[str, Any], output: Tensor) -> Call:
     return call
 
 
-def _flash(given: Mapping[str, Any], output: Tensor) -> Call:
+def _flash(arguments: Mapping[str, Any], output: Tensor) -> Call:
     """FlashAttention on (batch, token, head, head_dim), and on (token, head, head_dim) of packed sequences."""
-    odd = [name for name in _UNREADABLE if (value := given.get(name)) is not None and not _is_zero(value)]
+    odd = [name for name in _UNREADABLE if (value := arguments.get(name)) is not None and not _is_zero(value)]
     if odd:
         raise IncompleteCapture(
             f"FlashAttention with {', '.join(odd)} cannot be read; call it without to capture"
         )
-    q, k, v = _operands(given)
-    starts = given.get("cu_seqlens_q", given.get("cu_seq_q", given.get("cu_seqlens")))
-    starts_k = given.get("cu_seqlens_k", given.get("cu_seq_k", starts))
+    q, k, v = _operands(arguments)
+    starts = arguments.get("cu_seqlens_q", arguments.get("cu_seq_q", arguments.get("cu_seqlens")))
+    starts_k = arguments.get("cu_seqlens_k", arguments.get("cu_seq_k", starts))
     if starts is not None:
         q, k, v, output = (x[None] for x in (q, k, v, output))
     queries, keys = q.shape[1], k.shape[1]
@@ -211,19 +211,19 @@ def _flash(given: Mapping[str, Any], output: Tensor) -> Call:
         at = in_a_row(queries, keys, q.device)
     else:
         at = in_packed_rows(
-            starts, starts if starts_k is None else starts_k, queries, keys, given.get("seqused_k")
+            starts, starts if starts_k is None else starts_k, queries, keys, arguments.get("seqused_k")
         )
-    scale = given.get("softmax_scale", given.get("scale"))
+    scale = arguments.get("softmax_scale", arguments.get("scale"))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    mask = allowed(*at, given.get("causal", False), given.get("window_size") or (-1, -1))
-    slopes = given.get("alibi_slopes")
+    mask = allowed(*at, arguments.get("causal", False), arguments.get("window_size") or (-1, -1))
+    slopes = arguments.get("alibi_slopes")
     if slopes is not None:
         bias = linear_bias(*at, slopes)
         mask = bias if mask is None else bias + additive(mask, bias.dtype)
     q, k, v, output = (x.transpose(1, 2) for x in (q, k, v, output))
-    dropout = float(given.get("dropout_p", 0.0))
+    dropout = float(arguments.get("dropout_p", 0.0))
     call = Call(q, k, v, scale, mask, output, dropout=dropout)
-    softcap, sinks = given.get("softcap") or None, given.get("learnable_sink", given.get("s_aux"))
+    softcap, sinks = arguments.get("softcap") or None, arguments.get("learnable_sink", arguments.get("s_aux"))
     if softcap is not None or sinks is not None:
         scores = scores_of(q, k, scale)
         call.attn = softmax_of(
@@ -237,14 +237,14 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, int) and value == 0
 
 
-def _operands(given: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    if "qkv" in given:
-        return given["qkv"].unbind(-3)
-    if "kv" in given:
-        return (given["q"], *given["kv"].unbind(-3))
-    if "query" in given:
-        return given["query"], given["key"], given["value"]
-    return given["q"], given["k"], given["v"]
+def _operands(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    if "qkv" in arguments:
+        return arguments["qkv"].unbind(-3)
+    if "kv" in arguments:
+        return (arguments["q"], *arguments["kv"].unbind(-3))
+    if "query" in arguments:
+        return arguments["query"], arguments["key"], arguments["value"]
+    return arguments["q"], arguments["k"], arguments["v"]
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Tensor], Call]] = {

@@ -1,4 +1,4 @@
-"""Where models keep their attention: everything known about modules without running them.
+"""The attention modules and blocks of a model: everything known about modules without running them.
 
 Which modules are attention, how many heads they have, which block they belong to, and where the residual
 stream is read after attention and after the block.
@@ -49,7 +49,7 @@ _LIBRARIES = ("timm.", "transformers.")
 
 
 def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """(path, module) of every attention a capture can see, in definition order, from the code alone.
+    """(path, module) of every attention a capture can see, in definition order, without running the model.
 
     These are ``nn.MultiheadAttention``, modules whose own code calls ``F.scaled_dot_product_attention`` or
     transformers' attention interface, or has a softmax between products of matrices, and modules of a registered
@@ -64,21 +64,21 @@ def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def token_mixers(module: nn.Module) -> dict[str, str]:
-    """What mixes tokens without attention, by path: "Mamba2Mixer (state-space mixer)"; the outermost of each only.
+    """Return the mixers of tokens without attention, by path: "Mamba2Mixer (state-space mixer)"; only the outermost.
 
     A module that is known by the ending of its name alone is none where attention is seen in it.
     """
-    found: dict[str, str] = {}
+    mixers: dict[str, str] = {}
     for path, child in module.named_modules():
-        known = mixer_of(type(child))
-        if known is None or adapter_of(type(child)) is not None:
+        mixer = mixer_of(type(child))
+        if mixer is None or adapter_of(type(child)) is not None:
             continue
-        what, surely = known
-        if not _is_within(path, found) and (
+        noun, surely = mixer
+        if not _is_within(path, mixers) and (
             surely or not any(is_attention(part) for part in child.modules())
         ):
-            found[path] = f"{type(child).__name__} ({what})"
-    return found
+            mixers[path] = f"{type(child).__name__} ({noun})"
+    return mixers
 
 
 def _is_within(path: str, others: Iterable[str]) -> bool:
@@ -133,7 +133,7 @@ def attends_compiled(module: torch.jit.ScriptModule) -> bool:
 
 
 def looks_like_attention(module: nn.Module) -> bool:
-    """Whether an unseen module is probably attention: its class says so, or it projects q, k and v."""
+    """Whether an unseen module is probably attention, by the name of its class or by projections to q, k and v."""
     names = {name for name, _ in module.named_children()} | {
         name for name, _ in module.named_parameters(recurse=False)
     }
@@ -162,12 +162,12 @@ def attention_geometry(module: nn.Module) -> tuple[int, int | tuple[int, ...], i
     Heads and head widths are one number where all layers agree, else one per layer. Heads are query heads.
     Raises InputError where there is no attention, or where a module does not say how many heads it has.
     """
-    found = attention_modules(module)
-    if not found:
+    modules = attention_modules(module)
+    if not modules:
         raise InputError(
             f"{type(module).__name__} has no attention that capture can see; see docs/capture.md"
         )
-    geometry = [heads_of(path, child) for path, child in found]
+    geometry = [heads_of(path, child) for path, child in modules]
     # A model may run the same layer many times; the configuration knows how often.
     depth = getattr(getattr(module, "config", None), "num_hidden_layers", None)
     if isinstance(depth, int) and depth > len(geometry) and depth % len(geometry) == 0:
@@ -239,7 +239,11 @@ def first_norm(module: nn.Module, path: str) -> nn.Module | None:
 
     None in a block that normalises after its attention, and where the block's norm has none of the usual names.
     """
-    block = module.get_submodule(place) if (place := block_path(module, path)) is not None else None
+    block = (
+        module.get_submodule(path_of_block)
+        if (path_of_block := block_path(module, path)) is not None
+        else None
+    )
     norm_first = True if block is None else _of_block(block, "norm_first", True)
     if block is None or not (norm_first(block) if callable(norm_first) else norm_first):
         return None
@@ -262,16 +266,16 @@ def skip_path(block: nn.Module) -> tuple[str, ...] | None:
     return next((entry.skip_path for entry in entries if entry.skip_path is not None), None)
 
 
-def block_is_known(block: nn.Module, attention: nn.Module) -> bool:
+def reads_block(block: nn.Module, attention: nn.Module) -> bool:
     """Return whether what is declared of the blocks of a package holds for this one.
 
     It holds for blocks whose attention runs a kernel; one with attention written out is older, or unusual, and is known
-    where ``resid_mid`` is declared of its own class.
+    where ``resid_mid`` is declared for its class.
     """
-    known = must_attend(attention) or mixer_of(type(attention)) is not None
+    declared_or_fused = must_attend(attention) or mixer_of(type(attention)) is not None
     paths = [class_path(cls) for cls in type(block).__mro__]
     entries = (family.blocks.get(path, Block()) for family in families() for path in paths)
-    return known or any(entry.resid_mid is not None for entry in entries)
+    return declared_or_fused or any(entry.resid_mid is not None for entry in entries)
 
 
 def resid_post_reading(block: nn.Module) -> Reading:
@@ -293,10 +297,10 @@ def attn_out_reading(block: nn.Module, attention: str) -> Reading | None:
 
     In blocks that normalise what comes after attention the sum itself is not there to be read.
     """
-    own = _of_block(block, "attn_out")
+    reading = _of_block(block, "attn_out")
     after = after_attention(block, attention)
-    if own is not None or after is None or before_attention(block) is None:
-        return own
+    if reading is not None or after is None or before_attention(block) is None:
+        return reading
     if len(after.sources) > 1 or after.sources[0][1] != "input":
         return None
     return Reading(

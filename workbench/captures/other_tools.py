@@ -38,11 +38,11 @@ def other_tools_layers(
     path: Path, tensors: Mapping[str, Tensor]
 ) -> tuple[list[LayerRecord], tuple[str, ...], TokenInfo, list[str]] | None:
     """Return the layers, sites, tokens and notes of another tool's file; None for any other file."""
-    found = _transformer_lens(tensors) or _transformers(tensors) or _projected(path, tensors)
-    if not found:
+    sites_by_layer = _transformer_lens(tensors) or _transformers(tensors) or _projected(path, tensors)
+    if not sites_by_layer:
         return None
     layers, notes = [], []
-    for number, (name, sites) in enumerate(found.items()):
+    for number, (name, sites) in enumerate(sites_by_layer.items()):
         record = LayerRecord(number, name, source="cross" if "cross" in name else "self")
         for site, value in sites.items():
             if not value.is_floating_point() and site != "mask":
@@ -63,7 +63,10 @@ def other_tools_layers(
             "the file holds no mask: attention computed from its q and k sees every token; save the weights as well "
             "(hook_pattern, attentions), or a mask"
         )
-    if any("hook" not in name and record.attn is None for name, record in zip(found, layers, strict=True)):
+    if any(
+        "hook" not in name and record.attn is None
+        for name, record in zip(sites_by_layer, layers, strict=True)
+    ):
         notes.append(
             "q and k are those of the projections, before norms and rotary embeddings that may follow"
         )
@@ -98,41 +101,41 @@ Layers = dict[str, dict[str, Tensor]]
 
 def _transformer_lens(tensors: Mapping[str, Tensor]) -> Layers:
     """By block; queries and keys after their rotary embedding, where there is one."""
-    found: dict[int, dict[str, Tensor]] = {}
+    blocks: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         match = _LENS.fullmatch(name)
         if match is None:
             continue
-        what = match[2]
-        site = _LENS_SITES.get(what.removeprefix("rot_"))
-        held = found.setdefault(int(match[1]), {})
-        if site is None or (site in held and not what.startswith("rot_")):
+        hook = match[2]
+        site = _LENS_SITES.get(hook.removeprefix("rot_"))
+        sites = blocks.setdefault(int(match[1]), {})
+        if site is None or (site in sites and not hook.startswith("rot_")):
             continue
         if site in ("q", "k", "v", "head_out"):
             value = value.transpose(-3, -2)
-        held[site] = value > _LARGE if site == "mask" else value
-    return {f"blocks.{number}.attn.hook": found[number] for number in sorted(found) if found[number]}
+        sites[site] = value > _LARGE if site == "mask" else value
+    return {f"blocks.{number}.attn.hook": blocks[number] for number in sorted(blocks) if blocks[number]}
 
 
 def _transformers(tensors: Mapping[str, Tensor]) -> Layers:
     """By the tuple that a map was in, and its place there."""
-    found: dict[tuple[str, int], dict[str, Tensor]] = {}
+    layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, value in tensors.items():
         match = _MAPS.fullmatch(name)
         if match is None and name == "attentions" and value.ndim == 5:
-            for layer, own in enumerate(value):
-                found.setdefault(("attentions", layer), {})["attn"] = own
+            for layer, part in enumerate(value):
+                layers.setdefault(("attentions", layer), {})["attn"] = part
             for site in (site for site in "qkv" if site in tensors and tensors[site].ndim == 5):
-                for layer, own in enumerate(tensors[site]):
-                    found.setdefault(("attentions", layer), {})[site] = own
+                for layer, part in enumerate(tensors[site]):
+                    layers.setdefault(("attentions", layer), {})[site] = part
         elif match is not None:
             operand = len(match[1]) == 1
-            place = ("attentions" if operand else match[1], int(match[2]))
-            found.setdefault(place, {})[match[1] if operand else "attn"] = value
+            key = ("attentions" if operand else match[1], int(match[2]))
+            layers.setdefault(key, {})[match[1] if operand else "attn"] = value
     order = ("encoder_attentions", "attentions", "decoder_attentions", "cross_attentions")
     return {
-        f"{name}.{layer}": found[name, layer]
-        for name, layer in sorted(found, key=lambda place: (order.index(place[0]), place[1]))
+        f"{name}.{layer}": layers[name, layer]
+        for name, layer in sorted(layers, key=lambda key: (order.index(key[0]), key[1]))
     }
 
 
@@ -148,9 +151,9 @@ def _projected(path: Path, tensors: Mapping[str, Tensor]) -> Layers:
             "it, and num_key_value_heads where keys have fewer"
         )
     count, of_keys = int(heads), int(tensors.get("num_key_value_heads", heads))
-    found: dict[tuple[int, str], dict[str, Tensor]] = {}
+    modules: dict[tuple[int, str], dict[str, Tensor]] = {}
     for name, match in matched.items():
-        held = found.setdefault((int(match["layer"]), match["path"]), {})
+        module_sites = modules.setdefault((int(match["layer"]), match["path"]), {})
         if match["site"] in _OF_PROJECTION:
             sites = {_OF_PROJECTION[match["site"]]: tensors[name]}
         else:
@@ -159,5 +162,5 @@ def _projected(path: Path, tensors: Mapping[str, Tensor]) -> Layers:
             into = count if site == "q" else of_keys
             if value.shape[-1] % into:
                 raise InputError(f"{path}: {into} heads do not divide the width of {name}, {value.shape[-1]}")
-            held[site] = value.unflatten(-1, (into, -1)).transpose(-3, -2)
-    return {place[1]: found[place] for place in sorted(found)}
+            module_sites[site] = value.unflatten(-1, (into, -1)).transpose(-3, -2)
+    return {key[1]: modules[key] for key in sorted(modules)}

@@ -1,7 +1,7 @@
 """The site ``position``: what the position embedding contributes to an attention's input along the skip path.
 
 Every norm that lies on the way is frozen at the sample, and so linear: it keeps the mean and the size that it divided
-by, and its bias belongs to the content. What is left of the input is the content.
+by, and its bias belongs to the content. The rest of the input is the content.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class NoAdditivePositions(InputError):
 
 
 class PositionPath(NamedTuple):
-    """Where a model adds its positions, and the norms and projections on the skip path from there, by path."""
+    """The module that adds positions to a model, and the norms and projections on the skip path from there, by path."""
 
     source: str
     along: tuple[str, ...]
 
 
 def position_path(model: nn.Module, name: str) -> PositionPath:
-    """Where the positions of ``model`` come in and what they pass through.
+    """Return the source of the positions of ``model``, and the modules on their path.
 
     Raises `NoAdditivePositions` saying what the model, called ``name``, has instead.
     """
@@ -46,17 +46,17 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
             f"{name} has {instead}, and adds no position embedding to its tokens; {_TAKE}"
         )
     embeddings = merged("position_embeddings")
-    found = [
-        (f"{path}.{own}".lstrip("."), path)
+    sources = [
+        (f"{path}.{attribute}".lstrip("."), path)
         for path, child in model.named_modules()
-        for own in embeddings
-        if isinstance(getattr(child, own, None), nn.Parameter | nn.Embedding)
+        for attribute in embeddings
+        if isinstance(getattr(child, attribute, None), nn.Parameter | nn.Embedding)
     ]
-    if not found:
+    if not sources:
         raise NoAdditivePositions(
             f"{name} has no position embedding that is known (looked for {', '.join(sorted(embeddings))}); {_TAKE}"
         )
-    source, owner = found[0]  # of words; those of other kinds of tokens come after
+    source, owner = sources[0]  # of words; those of other kinds of tokens come after
     blocks = []
     for path, _ in attention_modules(model):
         block = block_path(model, path)
@@ -68,9 +68,11 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
             )
         blocks += [f"{block}.{norm}" for norm in norms]
     modules = dict(model.named_modules())
-    places = [owner, owner.rpartition(".")[0], f"{owner.rpartition('.')[0]}.encoder".lstrip(".")]
-    following = dict.fromkeys(own for after in embeddings.values() for own in after)
-    after = [f"{place}.{own}".lstrip(".") for own in following for place in dict.fromkeys(places)]
+    prefixes = [owner, owner.rpartition(".")[0], f"{owner.rpartition('.')[0]}.encoder".lstrip(".")]
+    following = dict.fromkeys(attribute for after in embeddings.values() for attribute in after)
+    after = [
+        f"{prefix}.{attribute}".lstrip(".") for attribute in following for prefix in dict.fromkeys(prefixes)
+    ]
     return PositionPath(source, tuple(path for path in dict.fromkeys([*after, *blocks]) if path in modules))
 
 
@@ -78,14 +80,14 @@ _TAKE = "take a model that does: ViT or DeiT, GPT-2, BERT or one of its descenda
 
 
 def positions_instead(model: nn.Module) -> str | None:
-    """What tells tokens apart where it is not an embedding added to them; None where nothing else was found."""
-    made = any(hasattr(child, own) for child in model.modules() for own in _ALIBI)
-    if made or getattr(getattr(model, "config", None), "alibi", False):
+    """Return the positions that a model has instead of an added embedding; None where nothing else was found."""
+    has_alibi = any(hasattr(child, attribute) for child in model.modules() for attribute in _ALIBI)
+    if has_alibi or getattr(getattr(model, "config", None), "alibi", False):
         return "ALiBi"  # before what modules are called: Falcon builds its rotation, and leaves it unused
     for path, child in model.named_modules():
-        held = {*child._modules, *child._parameters}
+        children = {*child._modules, *child._parameters}
         for name, what in merged("other_positions").items():
-            if name in held:
+            if name in children:
                 return f"{what} ({path or type(model).__name__})"
         if getattr(child, "brings_positions", False):
             return f"positions in the logits of {type(child).__name__}, or none on purpose ({path})"
@@ -98,7 +100,7 @@ def positions_instead(model: nn.Module) -> str | None:
 def frozen(
     module: nn.Module, x: Float[Tensor, "batch token width"], p: Float[Tensor, "#batch token width"]
 ) -> Float[Tensor, "batch token out_width"]:
-    """What a norm or projection makes of the share ``p`` of its input ``x``, with the norm frozen at x; float64.
+    """Return the output of a norm or projection for the share ``p`` of its input ``x``, in float64, frozen at x.
 
     LayerNorm: γ (p − mean p) / σ(x), its bias left to the rest of x; RMSNorm: γ p / rms(x); a linear layer: W p.
     The shares of x add up to the output less the bias. Raises InputError for any other module.
@@ -139,8 +141,8 @@ class Positions:
 
     def hooks(self) -> Iterator[Any]:
         """Handles of the hooks that follow the embedding."""
-        owner, _, own = self.path.source.rpartition(".")
-        source = getattr(self.model.get_submodule(owner), own)
+        owner, _, attribute = self.path.source.rpartition(".")
+        source = getattr(self.model.get_submodule(owner), attribute)
         if isinstance(source, nn.Embedding):
             yield source.register_forward_hook(in_this_thread(lambda _, args, output: self.start(output)))
         else:

@@ -20,7 +20,7 @@ _SEPARATE = {
 
 
 class Projection(NamedTuple):
-    """What head k receives of a token z is zᵀ weight[k] + bias[k]; ``bias`` is None where there is none."""
+    """The projection of a token z to head k, zᵀ weight[k] + bias[k]; ``bias`` is None where there is none."""
 
     weight: Float[Tensor, "head width head_dim"]
     bias: Float[Tensor, "head head_dim"] | None
@@ -52,8 +52,8 @@ def _rows(module: nn.Module, name: str, path: str) -> Rows:
         rows = read(module, name, path)
         if rows is not None:
             return rows
-    for known in _SEPARATE[name]:
-        layer = getattr(module, known, None)
+    for attribute in _SEPARATE[name]:
+        layer = getattr(module, attribute, None)
         if isinstance(layer, nn.Linear):
             return layer.weight, layer.bias
     raise InputError(

@@ -1,4 +1,4 @@
-"""Anyone's file of q, k, v: what shapes it may have, what it must not hold, and the layers that it makes."""
+"""Layers from any file of q, k and v, whose shapes and values are checked."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ def check_values(path: Path, site: str, value: Tensor | None, layer: int) -> Non
     if value is None or bool(torch.isfinite(value).all()):
         return
     bad = torch.isfinite(value).logical_not()
-    place = dict(zip(SITE_AXES[site], bad.nonzero()[0].tolist(), strict=True))
-    where = ", ".join(f"{axis} {number}" for axis, number in place.items())
+    index = dict(zip(SITE_AXES[site], bad.nonzero()[0].tolist(), strict=True))
+    where = ", ".join(f"{axis} {number}" for axis, number in index.items())
     raise InputError(
         f"{path}: {site} has {int(bad.sum())} NaN or infinite values, first at layer {layer}, {where}"
     )

@@ -15,7 +15,7 @@ from workbench.captures.positions import POSITION, Positions
 from workbench.captures.records import Call, CausalRecord, LayerRecord
 from workbench.captures.registry import Visit, adapter_of, merged
 from workbench.captures.stream import Stream
-from workbench.captures.tokens import shown_keys, source_of
+from workbench.captures.tokens import attended_keys, source_of
 from workbench.captures.visits import Completeness, Frame, Visits
 from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
@@ -72,7 +72,7 @@ class Rows(Protocol):
 class Recorder:
     """Record what the routes see while the model runs.
 
-    ``each`` gets a record, ``token_count`` and ``shown`` as soon as its layer is complete, and the record is freed;
+    ``each`` gets a record, ``token_count`` and ``attended`` as soon as its layer is complete, and the record is freed;
     layers whose numbers are in ``handed`` are left out, and those handed over join them. With ``rows``, layers without
     attention among tokens are left out.
     """
@@ -108,7 +108,7 @@ class Recorder:
     numbers: Numbering = field(default_factory=Numbering)
     token_count: int | None = None
     """Tokens of the first layer that attends among tokens."""
-    shown: Tensor | None = None
+    attended: Tensor | None = None
     """Keys of that layer that some query may attend to, (batch, token); None for all, or where unknown."""
     only_counts: bool = False
     """Whether layers of this pass are counted and not recorded."""
@@ -159,7 +159,7 @@ class Recorder:
             self.completeness.attended.add(visit.path)
             expected = max(1, len(visit.calls)) if adapter.reads_calls and not adapter.joins else 1
             if any(self.keeps(self.numbers.count + offset) for offset in range(expected)):
-                with self.visits.apart():
+                with self.visits.outside_model():
                     calls = adapter.read(visit)
                 for call in calls:
                     self.record(call, visit)
@@ -225,7 +225,7 @@ class Recorder:
     def expects(self) -> bool:
         return self.keeps(self.numbers.count)
 
-    def place(self) -> tuple[nn.Module, Any] | None:
+    def module_and_input(self) -> tuple[nn.Module, Any] | None:
         if self.visits.in_mixer:
             return None
         adapted = self.visits.adapted(self.visits.frames[-1])
@@ -256,19 +256,19 @@ class Recorder:
         if self.token_count is None and call.kind != "channel" and call.origin is None:
             self.token_count = call.head_out.shape[2]
             if not call.causal and call.mask is not None and call.kind == "token":
-                self.shown = shown_keys(call.mask, self.token_count)
-        whole, call = call, call if self.rows is None else self.rows.narrow(call)
+                self.attended = attended_keys(call.mask, self.token_count)
+        full_call, call = call, call if self.rows is None else self.rows.narrow(call)
         if not self.keeps(index):
             return
-        with self.visits.apart():
-            source = source_of(visit, whole)
+        with self.visits.outside_model():
+            source = source_of(visit, full_call)
         causal = call.causal and self.too_large(call)
         record = (CausalRecord if causal else LayerRecord)(
             index, visit.path, number, call.kind, call.rows_sum_to_one, source, _counts(call),
             extra=call.extra | self.stream.inner_sites(visit), origin=call.origin,
         )  # fmt: skip
         name = f"{self.name}, layer {index} ({visit.path or type(visit.module).__name__})"
-        with self.visits.apart():
+        with self.visits.outside_model():
             try:
                 attn = call_weights(call) if "attn" in self.sites and not self.too_large(call) else None
             except InputError as error:
@@ -369,8 +369,8 @@ class Recorder:
                 record = records.pop(0)
                 if record.index not in self.handed:
                     # else every operation would first be offered to the watch, which costs half as much again
-                    with self.visits.apart(), torch._C.DisableTorchFunction():
-                        self.each(record, self.token_count, self.shown)
+                    with self.visits.outside_model(), torch._C.DisableTorchFunction():
+                        self.each(record, self.token_count, self.attended)
                     self.handed.add(record.index)
         except BaseException as failure:
             self.failure = failure  # comes out even where the model catches exceptions

@@ -35,7 +35,7 @@ SITE_AXES = {
 
 @dataclass
 class WindowOrigin:
-    """Where the windows in a batch axis come from (Swin): row i of the batch is window (row[i], column[i]).
+    """The origin of windows in a batch axis (Swin): row i of the batch is window (row[i], column[i]).
 
     ``image`` is the index of the input, ``size`` the window's (height, width) in tokens, ``shift`` the cyclic
     shift in tokens before the cut, ``grid`` the (rows, columns) of windows per input.
@@ -84,9 +84,9 @@ class Call:
 
 @dataclass
 class Generated:
-    """What a model continued its inputs with, a token at each of ``steps``.
+    """The continuation that a model generated, a token at each of ``steps``.
 
-    ``sequences`` (batch, token) are the prompts and what was generated, ``prompt_tokens`` how many of them are the
+    ``sequences`` (batch, token) are the prompts and the generated tokens, ``prompt_tokens`` the number that are the
     prompt's; the last one was chosen and never read. ``logits`` (batch, step, vocabulary) are those that a step's token
     was chosen from, before any temperature or penalty; None where they were not asked for. ``real`` (batch, step) is
     false for what fills up an input that ended before others. ``batch`` is what `capture` takes to see the same text
@@ -150,8 +150,8 @@ class LayerRecord:
         extra = self.__dict__.get("extra", {})
         if name in extra:
             return extra[name]
-        own = f"; beside the usual sites it has {', '.join(extra)}" if extra else ""
-        raise AttributeError(f"{type(self).__name__} has no {name!r}{own}")
+        further = f"; beside the usual sites it has {', '.join(extra)}" if extra else ""
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{further}")
 
     def grouped(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as views (batch, kv_head, group, token, head_dim): every head beside the keys it reads.
@@ -172,11 +172,11 @@ class LayerRecord:
     @property
     def captured(self) -> dict[str, Tensor | float]:
         """The sites that this record holds, those of the family's own last."""
-        return {site: held for site in SITES if (held := getattr(self, site)) is not None} | self.extra
+        return {site: value for site in SITES if (value := getattr(self, site)) is not None} | self.extra
 
     @property
     def title(self) -> str:
-        """Number, module, and what is not usual: a later call, cross attention, attention over channels, none."""
+        """Return number and module, with a later call, cross attention, and another kind where they apply."""
         call = f" call {self.call}" if self.call else ""
         kind = "" if self.kind == "token" else f" {self.kind}"
         source = "" if self.source == "self" else f" {self.source}"

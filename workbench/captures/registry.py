@@ -65,7 +65,7 @@ class Adapter:
     joins: ClassVar[bool] = False
     """Whether ``read`` makes one call of all that the routes saw."""
     reads_calls: ClassVar[bool] = True
-    """Whether ``read`` looks at the calls that the routes saw; it then returns as many."""
+    """Whether ``read`` looks at the calls that the routes saw; it then returns one for each."""
 
     def takes(self, cls: type[nn.Module]) -> bool:
         """Return whether it reads this class: an adapter declared for a package may choose among its classes."""
@@ -107,7 +107,7 @@ class Reading:
     """Read the residual stream from what passes through some of a block's submodules.
 
     ``sources`` are (submodule path, "input" | "output" | "outputs"): the first tensor that goes in, the first that
-    comes out, or everything that comes out; "" is the block. ``combine`` makes one tensor of several.
+    is returned, or the whole output; "" is the block. ``combine`` makes one tensor of several.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -126,7 +126,7 @@ def flat_tokens(x: Tensor) -> Tensor:
 class Block:
     """The residual stream in blocks of a class; a field that is None leaves the matter to the next declaration.
 
-    resid_mid: the stream after attention: "norm2.input" or "attention.output" (what goes into or comes out of that
+    resid_mid: the stream after attention: "norm2.input" or "attention.output" (the input or output of that
         submodule), a ``Reading``, or a function of (block, path of the attention inside it) that returns a ``Reading``,
         or None where it is not known.
     resid_post: the stream after the block; without it the block's first output.
@@ -167,7 +167,7 @@ class Family:
         attribute says it. Needed for `attention_geometry` and ``load(…).num_heads``.
     projections: attention class → function of (module, "q" | "k" | "v", path for messages) that returns weight
         (feature, width) and bias (feature) or None; `Fused` is one. It returns None where the projection is a linear
-        layer of its own. Needed for `head_projection` and the analyses of weights.
+        separate layer. Needed for `head_projection` and the analyses of weights.
     sources: attention class → "self" or "cross", where the inputs of the module do not tell.
     mixers: class → noun, for modules that mix tokens by something other than softmax attention ("state-space mixer").
         "*Ending" is every class whose name ends so, unless attention is seen in it. Such a module becomes a layer of
@@ -180,7 +180,7 @@ class Family:
     special_tokens: attribute with tokens before the patches → "class", "distillation" or "register".
     batch_tokens: key of a batch, beside its words → function of (words, batch) that returns both as one
         ``TokenInfo``.
-    image_tokens: model class → function of (model, batch) that returns the tokens of images in an order of its own, or
+    image_tokens: model class → function of (model, batch) that returns the tokens of images in another order, or
         None where the batch has none.
     token_streams: model class → the streams whose tokens it joins on one axis, in order; "" are those it reads first.
     """
@@ -296,7 +296,7 @@ def adapter_of(cls: type[nn.Module]) -> Adapter | None:
 
 @functools.cache
 def mixer_of(cls: type) -> tuple[str, bool] | None:
-    """Return how modules of a class mix tokens, and whether its full name says so; None where nothing is known."""
+    """Return how modules of a class mix tokens, and whether its full name is declared; None where nothing is known."""
     mixers = merged("mixers")
     named = next(((mixers[path], True) for base in cls.__mro__ if (path := class_path(base)) in mixers), None)
     endings = (

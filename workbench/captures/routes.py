@@ -1,4 +1,4 @@
-"""The general ways in which attention is seen while a model runs, each a context manager that undoes itself.
+"""The general ways that attention is seen while a model runs, each a context manager that undoes itself.
 
 Modules announce themselves through hooks; attention is seen where it is computed:
 
@@ -49,14 +49,14 @@ _MHA = F.multi_head_attention_forward
 
 
 class Visitor(Protocol):
-    """What the passes through modules are reported to."""
+    """An observer of passes through modules."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
 
 
 class VariantObserver(Protocol):
-    """What the workbench's own variants report to."""
+    """An observer of the workbench's variants."""
 
     def observes(self, module: nn.Module) -> bool:
         """Whether to hand over what lies inside this variant, which is about to attend."""
@@ -71,7 +71,7 @@ class VariantObserver(Protocol):
 
 
 class Observer(Protocol):
-    """What the calls of attention are reported to."""
+    """An observer of calls of attention."""
 
     def wants(self, module: nn.Module | None) -> bool:
         """Attention was seen, in this module or the innermost one; whether to hand the call over."""
@@ -192,16 +192,16 @@ def noting_fast_path(modules: Sequence[nn.Module], note: Callable[[], None]) -> 
     """
 
     def layer(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {**dict(zip(("src",), args, strict=False)), **kwargs}
-        if given["src"].ndim == 3:
+        arguments = {**dict(zip(("src",), args, strict=False)), **kwargs}
+        if arguments["src"].ndim == 3:
             note()
 
     def attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        masks = [given.get("key_padding_mask"), given.get("attn_mask")]
-        query = given["query"]
-        itself = query is given["key"] is given["value"]
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        masks = [arguments.get("key_padding_mask"), arguments.get("attn_mask")]
+        query = arguments["query"]
+        itself = query is arguments["key"] is arguments["value"]
         if itself and query.ndim == 3 and not any(m is not None and m.is_floating_point() for m in masks):
             note()
 
@@ -231,8 +231,8 @@ def _has_fast_path(module: nn.Module) -> bool:
     if isinstance(module, nn.TransformerEncoderLayer):
         hooked = any(child._forward_hooks or child._forward_pre_hooks for child in module.modules())
         norms = {getattr(norm, "eps", norm) for norm in (module.norm1, module.norm2)}
-        known = bool(module.activation_relu_or_gelu) and len(norms) == 1
-        return known and not hooked and _projects_at_once(module.self_attn)
+        supported = bool(module.activation_relu_or_gelu) and len(norms) == 1
+        return supported and not hooked and _projects_at_once(module.self_attn)
     return _projects_at_once(module) and module.bias_k is None and not module.add_zero_attn
 
 
@@ -248,9 +248,9 @@ def zero_padding(modules: Sequence[nn.Module]) -> Generator[None]:
     """Zeros where ``nn.TransformerEncoder`` has them in rows of padding, which its fast path leaves out."""
 
     def enter(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {**dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)), **kwargs}
-        src, padded = given["src"], given.get("src_key_padding_mask")
-        rows[encoder] = padded if _packs(encoder, src, given.get("mask"), padded) else None
+        arguments = {**dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)), **kwargs}
+        src, padded = arguments["src"], arguments.get("src_key_padding_mask")
+        rows[encoder] = padded if _packs(encoder, src, arguments.get("mask"), padded) else None
 
     def leave(encoder: nn.Module) -> Callable[..., Any]:
         def blank(_: nn.Module, args: Any, output: Tensor) -> Tensor | None:
@@ -281,8 +281,8 @@ def _packs(encoder: Any, src: Tensor, mask: Tensor | None, padded: Tensor | None
         return False
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoder.parameters()):
         return False
-    shown = padded.logical_not() if padded.dtype == torch.bool else padded == 0
-    return not encoder.mask_check or bool(torch._nested_tensor_from_mask_left_aligned(src, shown))
+    real = padded.logical_not() if padded.dtype == torch.bool else padded == 0
+    return not encoder.mask_check or bool(torch._nested_tensor_from_mask_left_aligned(src, real))
 
 
 class _Watch(TorchFunctionMode):
@@ -355,14 +355,14 @@ class _Watch(TorchFunctionMode):
         """Separate inputs and heads that a module folded into one axis, alone or before an axis of size 1."""
         if self.written_out is None or not lead or lead[1:] not in ((), (1,)):
             return
-        place, merged = self.written_out.observer.place(), self.written_out.merged
-        if place is None or not isinstance(place[1], Tensor):
+        location, merged = self.written_out.observer.module_and_input(), self.written_out.merged
+        if location is None or not isinstance(location[1], Tensor):
             return
-        module, given = place
-        expected = len(given) * (declared_heads(module) or 0)
+        module, module_input = location
+        expected = len(module_input) * (declared_heads(module) or 0)
         if len(lead) == 2 and lead[0] != expected and not any(id(x) in merged for x in operands):
             return
-        folded = heads_in_batch(lead[0], operands, (), module, given, merged)
+        folded = heads_in_batch(lead[0], operands, (), module, module_input, merged)
         if folded is None:
             return
         sizes, heads_first = folded
@@ -376,8 +376,8 @@ class _Watch(TorchFunctionMode):
         """``F.multi_head_attention_forward``, in whose body this mode is off."""
         watch_functional = _replaced(F, "scaled_dot_product_attention", self.attend)
         position = list(_MHA.__code__.co_varnames).index("need_weights")
-        asked = args[position] if len(args) > position else kwargs.get("need_weights", True)
-        if not asked:
+        need_weights = args[position] if len(args) > position else kwargs.get("need_weights", True)
+        if not need_weights:
             with watch_functional:
                 return _MHA(*args, **kwargs)
         # With weights asked for, the body multiplies matrices instead of calling the kernel. The caller gets what that
@@ -485,7 +485,7 @@ class _Interface:
         elif "flash" in name:
             mask = _flash_mask(module, query, key, attention_mask, kwargs)
         else:
-            mask = _given_mask(name, module, query, key, attention_mask, kwargs.get("position_bias"))
+            mask = _combined_mask(name, module, query, key, attention_mask, kwargs.get("position_bias"))
         # Soft caps and attention sinks change the softmax itself: there the family's own weights are the truth, where
         # its attention gives them, which kernels do not.
         sinks = kwargs.get("s_aux", kwargs.get("sinks"))
@@ -516,55 +516,55 @@ class _Interface:
 
 
 def _flash_mask(
-    module: Any, query: Tensor, key: Tensor, padding: Tensor | None, given: Mapping[str, Any]
+    module: Any, query: Tensor, key: Tensor, padding: Tensor | None, arguments: Mapping[str, Any]
 ) -> Tensor | None:
     """The mask that FlashAttention applies by itself, read from the module and the call as transformers reads them."""
-    if given.get("block_table") is not None or given.get("cache") is not None:
+    if arguments.get("block_table") is not None or arguments.get("cache") is not None:
         raise IncompleteCapture(
             f"{type(module).__name__} runs paged attention, whose keys lie in a shared cache; capture the model "
             "outside continuous batching"
         )
-    causal = given.get("is_causal")
+    causal = arguments.get("is_causal")
     causal = module.is_causal if causal is None else causal
     queries, keys = query.shape[2], key.shape[2]
-    starts, starts_k = given.get("cu_seq_lens_q"), given.get("cu_seq_lens_k")
-    places = given.get("position_ids")
+    starts, starts_k = arguments.get("cu_seq_lens_q"), arguments.get("cu_seq_lens_k")
+    position_ids = arguments.get("position_ids")
     if padding is not None:
         at = in_padded_rows(padding, queries, keys)
     elif starts is not None and starts_k is not None:
         at = in_packed_rows(starts, starts_k, queries, keys)
     elif (
-        places is not None
+        position_ids is not None
         and len(query) == 1
-        and places.shape[-1] == queries == keys > 1
-        and bool((places.reshape(-1).diff() != 1).any())
+        and position_ids.shape[-1] == queries == keys > 1
+        and bool((position_ids.reshape(-1).diff() != 1).any())
     ):
-        starts = starts_of(places)
+        starts = starts_of(position_ids)
         at = in_packed_rows(starts, starts, queries, keys)
     else:
         at = in_a_row(queries, keys, query.device)
-    window = given.get("sliding_window")
+    window = arguments.get("sliding_window")
     return allowed(*at, causal, (-1, -1) if window is None else (window - 1, window - 1))
 
 
-def _given_mask(
-    name: str, module: nn.Module, query: Tensor, key: Tensor, given: Any, bias: Tensor | None
+def _combined_mask(
+    name: str, module: nn.Module, query: Tensor, key: Tensor, mask: Any, bias: Tensor | None
 ) -> Tensor | None:
     """The mask that attention was given, as a tensor or as functions of flex_attention, and a bias beside it."""
-    if given is not None and not isinstance(given, Tensor):
-        if not hasattr(given, "mask_mod"):
+    if mask is not None and not isinstance(mask, Tensor):
+        if not hasattr(mask, "mask_mod"):
             raise IncompleteCapture(
-                f"{type(module).__name__} runs attention {name!r} with a {type(given).__name__} as mask, "
+                f"{type(module).__name__} runs attention {name!r} with a {type(mask).__name__} as mask, "
                 "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
             )
-        given = block_mask(given, query.shape[2], key.shape[2], query.device)
+        mask = block_mask(mask, query.shape[2], key.shape[2], query.device)
     if bias is not None:
-        given = bias if given is None else bias + additive(given, bias.dtype)
-    return None if given is None else given[..., : key.shape[2]]
+        mask = bias if mask is None else bias + additive(mask, bias.dtype)
+    return None if mask is None else mask[..., : key.shape[2]]
 
 
 class Everything(Observer, Follower, Protocol):
-    """What attention is reported to by all of the ways at once."""
+    """An observer of attention on all routes."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 @dataclass
 class Steps:
-    """What a model attended to at every step of a loop: ``steps[3]`` is the capture of step 3.
+    """Captures of a model at every step of a loop: ``steps[3]`` is the capture of step 3.
 
     ``numbers`` are those of the steps that were kept, ``times`` the time that the model was given at each (None where
     it was given none), ``count`` how often it ran, ``result`` what the loop returned.
@@ -66,7 +66,7 @@ def capture_steps(
         steps[7][0].attn  # (batch, head, query, key) at the last step
 
     Every forward pass is a step, counted from 0: a pipeline that runs its model twice for a time, with and without the
-    prompt, makes two steps of it. What the model puts out is what it puts out without being captured.
+    prompt, makes two steps of it. The output of the model is the same as without a capture.
 
     model: the module that the loop runs, the ``transformer`` or ``unet`` of a pipeline of diffusers.
     run: a function without arguments; its result is that of the steps.
@@ -96,8 +96,8 @@ def capture_steps(
         with _unwatched(model, before):
             if chosen is not None and number not in chosen:
                 return model(*args, **kwargs)
-            given = _named(signature, args, kwargs)
-            captured = capture(model, given, layers=layers, sites=sites, check=check)
+            arguments = _named(signature, args, kwargs)
+            captured = capture(model, arguments, layers=layers, sites=sites, check=check)
         result, captured.result = (
             captured.result,
             None,
@@ -107,7 +107,7 @@ def capture_steps(
         else:
             kept.captures.append(captured)
         kept.numbers.append(number)
-        kept.times.append(_time(given))
+        kept.times.append(_time(arguments))
         return result
 
     with CAPTURING:
@@ -135,8 +135,8 @@ def _unwatched(model: nn.Module, before: Any) -> Generator[None]:
     try:
         yield
     finally:
-        for name, own in hooks.items():
-            setattr(model, name, own)
+        for name, originals in hooks.items():
+            setattr(model, name, originals)
         vars(model)["forward"] = watched
 
 
@@ -161,9 +161,9 @@ def _named(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     return Placed(named)
 
 
-def _time(given: dict[str, Any]) -> float | None:
+def _time(arguments: dict[str, Any]) -> float | None:
     """The time that a denoising model is given."""
-    value = given.get("timestep", given.get("t"))
+    value = arguments.get("timestep", arguments.get("t"))
     if isinstance(value, Tensor) and value.numel():
         return float(value.flatten()[0])
     return float(value) if isinstance(value, (int, float)) else None

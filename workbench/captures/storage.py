@@ -1,7 +1,7 @@
 """Captures as files, ``.safetensors`` or ``.npz``: written whole, never unpickled.
 
-In a file of ours a tensor has a site of all layers, (layer, batch, …), where the layers are alike, else there is one
-tensor per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and which model and inputs it was.
+In a capture's file a tensor has a site of all layers, (layer, batch, …), if they have one shape, otherwise one tensor
+per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and which model and inputs it was.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def read_capture(path: str | Path) -> dict[str, Any]:
     source = Path(path).expanduser()
     tensors, metadata = read_tensors(source)
     if metadata is None or metadata.get("format") != "capture":
-        known = other_tools_layers(source, tensors) or layers_of(source, tensors)
-        return dict(zip(("layers", "sites", "tokens", "notes"), known, strict=True))
+        content = other_tools_layers(source, tensors) or layers_of(source, tensors)
+        return dict(zip(("layers", "sites", "tokens", "notes"), content, strict=True))
     version = metadata.get("format_version")
     check_format(path, "capture format", version, FORMAT_VERSION)
     try:
@@ -64,7 +64,7 @@ def read_capture(path: str | Path) -> dict[str, Any]:
                 f"{source}: its metadata or the shapes of its tensors were changed after it was written; capture it "
                 "again"
             )
-        return _own_fields(source, tensors, metadata)
+        return _capture_fields(source, tensors, metadata)
     except InputError:
         raise
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, RuntimeError) as error:
@@ -135,16 +135,16 @@ def _tensors(capture: Capture) -> dict[str, Tensor]:
     records = capture.layers
     for site in SITES:
         values = [getattr(record, site) for record in records]
-        held = [_as_tensor(value) for value in values if value is not None]
-        if not held:
+        present = [_as_tensor(value) for value in values if value is not None]
+        if not present:
             continue
-        alike = len(held) == len(records) and all(
-            v.shape == held[0].shape and v.dtype == held[0].dtype for v in held
+        alike = len(present) == len(records) and all(
+            v.shape == present[0].shape and v.dtype == present[0].dtype for v in present
         )
-        if alike and site == "mask" and all(value is held[0] for value in held):
-            tensors[site] = held[0]  # one mask for all layers, as the model used it
+        if alike and site == "mask" and all(value is present[0] for value in present):
+            tensors[site] = present[0]  # one mask for all layers, as the model used it
         elif alike:
-            tensors[site] = torch.stack(held)
+            tensors[site] = torch.stack(present)
         else:
             for record, value in zip(records, values, strict=True):
                 if value is not None:
@@ -214,34 +214,34 @@ def _metadata(capture: Capture) -> dict[str, Any]:
 
 
 def _of_tokens(tokens: TokenInfo) -> dict[str, Any]:
-    """What a file says of tokens beside their mask."""
-    said = {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid}
+    """Return the tokens' entry in a file, without their mask."""
+    entry = {"labels": tokens.labels, "kinds": tokens.kinds, "grid": tokens.grid}
     if tokens.image_grids:
-        said["image_grids"] = tokens.image_grids
+        entry["image_grids"] = tokens.image_grids
     if tokens.streams:
-        said["streams"] = {name: _of_tokens(others) for name, others in tokens.streams.items()}
-        said["joined"] = tokens.joined
-    return said
+        entry["streams"] = {name: _of_tokens(others) for name, others in tokens.streams.items()}
+        entry["joined"] = tokens.joined
+    return entry
 
 
-def _tokens_from(said: dict[str, Any], tensors: dict[str, Tensor], prefix: str = "tokens.") -> TokenInfo:
+def _tokens_from(entry: dict[str, Any], tensors: dict[str, Tensor], prefix: str = "tokens.") -> TokenInfo:
     return TokenInfo(
-        said["labels"],
-        said["kinds"],
-        tuple(said["grid"]) if said["grid"] else None,
+        entry["labels"],
+        entry["kinds"],
+        tuple(entry["grid"]) if entry["grid"] else None,
         tensors[f"{prefix}mask"],
-        [[tuple(grid) for grid in grids] for grids in said.get("image_grids", [])],
+        [[tuple(grid) for grid in grids] for grids in entry.get("image_grids", [])],
         {
-            name: _tokens_from(own, tensors, f"tokens.{name}.")
-            for name, own in said.get("streams", {}).items()
+            name: _tokens_from(stream, tensors, f"tokens.{name}.")
+            for name, stream in entry.get("streams", {}).items()
         },
-        tuple(said.get("joined", ())),
+        tuple(entry.get("joined", ())),
     )
 
 
-def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> dict[str, Any]:
+def _capture_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> dict[str, Any]:
     layers = []
-    for place, entry in enumerate(metadata["layers"]):
+    for position, entry in enumerate(metadata["layers"]):
         record = LayerRecord(
             entry["index"], entry["path"], entry["call"], entry["kind"], entry["rows_sum_to_one"],
             entry["source"], tuple(entry["counts"]) if entry["counts"] else None,
@@ -252,7 +252,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
             value = tensors.get(prefix + site)
             if value is None and site in tensors:
                 shared = site == "mask" and tensors[site].ndim == 4
-                value = tensors[site] if shared else tensors[site][place]
+                value = tensors[site] if shared else tensors[site][position]
             setattr(record, site, value)
         if entry["scale_is_number"] and record.scale is not None:
             record.scale = float(record.scale)
@@ -283,7 +283,7 @@ def _own_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
         "not_run": metadata["not_run"],
         "notes": metadata["notes"],
         "generated": generated,
-        "identity": lambda whole=True: dict(identity),
+        "identity": lambda fingerprint=True: dict(identity),
     }
 
 
@@ -325,10 +325,10 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[s
 
 def _check_unpacked(path: Path, size: int) -> None:
     """Raise InputError for an archive that holds far more than its own size: no tensor of a model packs so well."""
-    held = path.stat().st_size
-    if size > _MOST_UNPACKED and size > _MOST_PACKED * held:
+    packed = path.stat().st_size
+    if size > _MOST_UNPACKED and size > _MOST_PACKED * packed:
         raise InputError(
-            f"{path}: {held:,} bytes that unpack to {size:,} hold no queries, keys or values; save them with "
+            f"{path}: {packed:,} bytes that unpack to {size:,} hold no queries, keys or values; save them with "
             "numpy.savez, which does not pack them"
         )
 
@@ -379,11 +379,11 @@ def _without_float8(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """The tensors that ``torch.save`` wrote, in plain containers alone; "attentions.0" is the first of a tuple."""
+    """The tensors that ``torch.save`` wrote, in plain containers only; "attentions.0" is the first of a tuple."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # its unpickler fails on damaged files in whatever way they are damaged
         # torch's own message advises weights_only=False: the one thing not to do with an unknown file
         raise InputError(
@@ -402,7 +402,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
             for key, item in items:
                 flatten(f"{name}.{key}".lstrip("."), item)
 
-    flatten("", held)
+    flatten("", content)
     return tensors
 
 

@@ -12,9 +12,9 @@ from workbench.captures.layout import (
     after_attention,
     attn_out_reading,
     before_attention,
-    block_is_known,
     block_path,
     is_attention,
+    reads_block,
     resid_post_reading,
 )
 from workbench.captures.records import STREAM, LayerRecord
@@ -49,7 +49,7 @@ class Stream:
             inside = path[len(block) :].lstrip(".")
             module = modules[""].get_submodule(block)
             readings = {"resid_pre": before_attention(module)}
-            if block_is_known(module, modules[path]):
+            if reads_block(module, modules[path]):
                 readings["attn_out"] = attn_out_reading(module, inside)
                 readings["resid_mid"] = after_attention(module, inside)
             self.readings[path] = {

@@ -1,8 +1,8 @@
-"""One capture at a time in a process, and only the passes of its own thread.
+"""One capture at a time in a process, which records only passes in its thread.
 
 A capture puts hooks on modules, replaces functions of libraries, and switches flags of the process (torch's fast path,
 the compiler's stance, the cache of transformers). ``CAPTURING`` keeps captures from putting back what another one
-needs, and `in_this_thread` leaves other threads that run the same model alone.
+needs, and other threads that run the same model call the originals (`in_this_thread`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tokens are: their labels and kinds, the patches of images, and which of them a layer's queries and keys are."""
+"""Tokens: their labels and kinds, the patches of images, and which of them a layer's queries and keys are."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _NO_TOKENS = re.compile(r"pos|mask|rotary|freq|bias|cos|sin|temb|time|scale|resi
 
 @dataclass
 class TokenInfo:
-    """What each token is: one list of labels and kinds per input, the patch grid, and which tokens are real.
+    """Labels and kinds of tokens: one list of labels and kinds per input, the patch grid, and which tokens are real.
 
     Kinds are class, distillation, register, patch, word, entity, frame (of a sound), padding, or token where nothing
     is known.
     ``mask`` is true for real tokens, false for padding; ``grid`` is (rows, columns) of the patches where an input is
-    one image. Where images stand among words, ``image_grids`` has (rows, columns) of each image of each input.
+    one image. For images among words, ``image_grids`` has (rows, columns) of each image of each input.
 
     A model with several kinds of tokens has the others in ``streams``: "decoder" (the tokens an encoder–decoder
-    writes), "image", "text", "audio". ``of(layer)`` says which a layer's queries are; of its keys, where those are
-    others (cross attention), ``keys`` says it.
+    writes), "image", "text", "audio". ``of(layer)`` are the tokens of a layer's queries, with ``keys`` those of
+    its keys where they differ (cross attention).
     """
 
     labels: list[list[str]]
@@ -68,17 +68,17 @@ class TokenInfo:
 
     @property
     def summary(self) -> str:
-        """How many tokens of which kinds an input has, where inputs differ from the fewest to the most."""
+        """Return the number of tokens of each kind per input, as a range where inputs differ."""
         counts = [Counter(kinds) for kinds in self.kinds]
-        said = []
+        parts = []
         for kind in dict.fromkeys(kind for kinds in self.kinds for kind in kinds):
             low, high = min(count[kind] for count in counts), max(count[kind] for count in counts)
             grid = f" ({self.grid[0]} × {self.grid[1]})" if self.grid and kind == "patch" else ""
-            said.append(f"{low if low == high else f'{low}–{high}'} {kind}{grid}")
-        beside = "".join(
+            parts.append(f"{low if low == high else f'{low}–{high}'} {kind}{grid}")
+        streams = "".join(
             f"; {name}: {tokens.summary}" for name, tokens in self.streams.items() if tokens.count
         )
-        return f"{self.mask.shape[1]} tokens: {', '.join(said)}{beside}"
+        return f"{self.mask.shape[1]} tokens: {', '.join(parts)}{streams}"
 
     def __getitem__(self, chosen: slice) -> TokenInfo:
         alike = {name: tokens for name, tokens in self.streams.items() if len(tokens) == len(self)}
@@ -96,7 +96,7 @@ class TokenInfo:
     def of(self, layer: LayerRecord) -> TokenInfo:
         """The tokens that a layer's queries are, and in ``keys`` those that they attend to where these are others.
 
-        Tokens of which nothing is known are numbered.
+        Unknown tokens are numbered.
         """
         if layer.counts is None or layer.origin is not None or layer.kind != "token":
             return self
@@ -104,31 +104,31 @@ class TokenInfo:
         if not self.streams and layer.source == "self":
             return self._fitted(queries, keys, None if layer.causal else layer.mask)
         stream = stream_of(layer.path, self.streams)
-        own = self._stream(stream, queries)
+        query_tokens = self._stream(stream, queries)
         if layer.source == "self":
-            return own
-        if queries != self._named(stream).count and own.grid is None:
-            own = self._numbered(queries)  # learned queries that gather from the tokens
+            return query_tokens
+        if queries != self._named(stream).count and query_tokens.grid is None:
+            query_tokens = self._numbered(queries)  # learned queries that gather from the tokens
         others = [tokens for tokens in (self, *self.streams.values()) if tokens.count == keys]
         others.sort(key=lambda tokens: tokens is self._named(stream))  # its own tokens last
-        return replace(own, keys=others[0].alone() if others else self._numbered(keys))
+        return replace(query_tokens, keys=others[0].alone() if others else self._numbered(keys))
 
     def _fitted(self, queries: int, keys: int, mask: Tensor | None) -> TokenInfo:
-        """Return these tokens, numbered where a layer has neither as many of them nor as many of their patches."""
+        """Return these tokens, numbered where a layer has another number of them, and of their patches."""
         counts = {self.count, 0 if self.grid is None else math.prod(self.grid)}
         if counts & {queries, keys}:
             return self
-        shown = None if mask is None or queries != keys else shown_keys(mask, keys)
-        if shown is None and not self.mask.all():
+        attended = None if mask is None or queries != keys else attended_keys(mask, keys)
+        if attended is None and not self.mask.all():
             return self  # which of the layer's tokens are padding is unknown
-        return numbered(self, queries, shown)
+        return numbered(self, queries, attended)
 
     def alone(self) -> TokenInfo:
-        """These tokens without what is said of others."""
+        """Return these tokens without streams and keys."""
         return replace(self, streams={}, joined=(), keys=None) if self.streams or self.keys else self
 
     def first(self, count: int) -> TokenInfo:
-        """The first so many tokens of every input."""
+        """Return the first ``count`` tokens of every input."""
         labels, kinds = ([row[:count] for row in rows] for rows in (self.labels, self.kinds))
         return replace(self, labels=labels, kinds=kinds, mask=self.mask[:, :count])
 
@@ -136,18 +136,18 @@ class TokenInfo:
         return self.streams.get(stream, self)
 
     def _stream(self, stream: str, count: int) -> TokenInfo:
-        found = self._named(stream)
-        if found.count == count:
-            return found.alone()
+        tokens = self._named(stream)
+        if tokens.count == count:
+            return tokens.alone()
         if (
-            found.count > count and not found.mask[:, count:].any()
+            tokens.count > count and not tokens.mask[:, count:].any()
         ):  # of a part of the inputs the padding is less
-            return found.alone().first(count)
+            return tokens.alone().first(count)
         parts = [self._named(name).alone() for name in self.joined]
         if sum(part.count for part in parts) == count:
             return join_tokens(parts)
-        coarser = None if found.grid is None or count == 1 else _coarser(found.grid, count)
-        return self._numbered(count) if coarser is None else image_tokens(len(found), (), coarser)
+        coarser = None if tokens.grid is None or count == 1 else _coarser(tokens.grid, count)
+        return self._numbered(count) if coarser is None else image_tokens(len(tokens), (), coarser)
 
     def _numbered(self, count: int) -> TokenInfo:
         return tokens_by_id(torch.arange(count).expand(len(self), count), None, "token")
@@ -163,7 +163,7 @@ _ENCODER = re.compile(r"^(encoder|enc$)")
 
 
 def stream_of(path: str, streams: Mapping[str, TokenInfo]) -> str:
-    """The name of the stream that a module at this path works on, by what the modules around it are called."""
+    """The name of the stream that a module at this path works on, by the names of the modules around it."""
     for part in path.split("."):
         for name, pattern in _STREAMS.items():
             if name in streams and pattern.search(part):
@@ -234,9 +234,9 @@ def _coarser(grid: tuple[int, int], count: int) -> tuple[int, int] | None:
 def special_kinds(module: nn.Module) -> tuple[str, ...]:
     """Kinds of the tokens before the patches, in order, for vision models of timm and transformers."""
     owner = next((child for child in module.modules() if _special_tokens(child)), module)
-    found = _special_tokens(owner)
-    kinds = [kind for kind in ("class", "distillation") if kind in found]
-    registers = found.get("register")
+    special = _special_tokens(owner)
+    kinds = [kind for kind in ("class", "distillation") if kind in special]
+    registers = special.get("register")
     count = registers.shape[1] if registers is not None and registers.ndim == 3 else 0
     declared = getattr(module, "num_prefix_tokens", None)
     if isinstance(declared, int):
@@ -359,7 +359,7 @@ def _main(module: nn.Module, named: Mapping[str, Any], batch: Any, token_count: 
 
 
 def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) -> dict[str, TokenInfo]:
-    """What a batch holds beside the tokens that the model reads first, by the name of the stream."""
+    """Return the tokens of a batch other than those that the model reads first, by the name of the stream."""
     streams = {}
     written = batch.get("decoder_input_ids")
     if _are_ids(written):
@@ -409,9 +409,13 @@ def with_images(words: TokenInfo, module: nn.Module, batch: Mapping[str, Any]) -
     if not bool(places.any()):
         return words
     grids = iter(_image_grids(module, batch, int(places.sum())))
-    labels, kinds, found = [list(row) for row in words.labels], [list(row) for row in words.kinds], []
-    for row, own in enumerate(places.tolist()):
-        here, images = [place for place, is_image in enumerate(own) if is_image], []
+    labels, kinds, grids_by_input = (
+        [list(row) for row in words.labels],
+        [list(row) for row in words.kinds],
+        [],
+    )
+    for row, marked in enumerate(places.tolist()):
+        here, images = [position for position, is_image in enumerate(marked) if is_image], []
         while sum(math.prod(grid) for grid in images) < len(here) and (grid := next(grids, None)) is not None:
             images.append(grid)
         named = [
@@ -420,10 +424,10 @@ def with_images(words: TokenInfo, module: nn.Module, batch: Mapping[str, Any]) -
             for spot in _spots(grid)
         ]
         fit = len(named) == len(here)
-        for place, label in zip(here, named if fit else ["image"] * len(here), strict=True):
-            labels[row][place], kinds[row][place] = label, "patch"
-        found.append([grid[-2:] for grid in images] if fit else [])
-    return replace(words, labels=labels, kinds=kinds, image_grids=found)
+        for position, label in zip(here, named if fit else ["image"] * len(here), strict=True):
+            labels[row][position], kinds[row][position] = label, "patch"
+        grids_by_input.append([grid[-2:] for grid in images] if fit else [])
+    return replace(words, labels=labels, kinds=kinds, image_grids=grids_by_input)
 
 
 def _spots(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -454,8 +458,8 @@ def _image_grids(module: nn.Module, batch: Mapping[str, Any], places: int) -> li
     if pixels.ndim == 5:  # images that are 0 fill up inputs that have fewer
         images = int((pixels.flatten(2) != 0).any(-1).sum())
     if places != images * math.prod(grid) and not any(map(_gathers, module.modules())):
-        whole = images > 0 and places % images == 0
-        grid = (_coarser(grid, places // images) if whole else None) or grid
+        even = images > 0 and places % images == 0
+        grid = (_coarser(grid, places // images) if even else None) or grid
     return [grid] * images
 
 
@@ -473,21 +477,21 @@ def _batch_size(batch: Any) -> int:
     return next((int(value.shape[0]) for value in tensors if isinstance(value, Tensor) and value.ndim), 1)
 
 
-def fit_tokens(tokens: TokenInfo, token_count: int | None, shown: Tensor | None = None) -> TokenInfo:
+def fit_tokens(tokens: TokenInfo, token_count: int | None, attended: Tensor | None = None) -> TokenInfo:
     """Return the tokens of the layers' token axis, where it is longer than the tokens of the batch.
 
-    ``shown`` (batch, token) is true for keys that some query may attend to. Where all that the model added is hidden
-    at the end, it is padding (models that attend in windows pad their inputs). Otherwise the model added tokens at
+    ``attended`` (batch, token) is true for keys that some query may attend to. If all added tokens are hidden
+    at the end, they are padding (models that attend in windows pad their inputs). Otherwise the model added tokens at
     unknown places (a class token, a soft prompt), and all tokens are numbered and of kind "token".
 
-    Fewer tokens are left alone, since patches may come before a class token; so are several streams.
+    Fewer tokens are left unchanged, since patches may come before a class token; so are several streams.
     """
     if token_count is None or tokens.streams or token_count <= tokens.count:
         return tokens
     more = token_count - tokens.count
     mask = torch.nn.functional.pad(tokens.mask, (0, more), value=False)
-    if shown is None or not torch.equal(shown.expand_as(mask), mask):
-        return numbered(tokens, token_count, shown)
+    if attended is None or not torch.equal(attended.expand_as(mask), mask):
+        return numbered(tokens, token_count, attended)
     return replace(
         tokens,
         labels=[labels + [""] * more for labels in tokens.labels],
@@ -496,14 +500,14 @@ def fit_tokens(tokens: TokenInfo, token_count: int | None, shown: Tensor | None 
     )
 
 
-def numbered(tokens: TokenInfo, count: int, shown: Tensor | None = None) -> TokenInfo:
-    """Return ``count`` numbered tokens for the same inputs, padding where not ``shown``; ``grid`` stays."""
+def numbered(tokens: TokenInfo, count: int, attended: Tensor | None = None) -> TokenInfo:
+    """Return ``count`` numbered tokens for the same inputs, padding where not ``attended``; ``grid`` stays."""
     numbers = torch.arange(count).expand(len(tokens), count)
-    real = None if shown is None else shown.expand(len(tokens), count)
+    real = None if attended is None else attended.expand(len(tokens), count)
     return replace(tokens_by_id(numbers, real, "token"), grid=tokens.grid)
 
 
-def shown_keys(mask: Tensor, keys: int) -> Bool[Tensor, "batch key"] | None:
+def attended_keys(mask: Tensor, keys: int) -> Bool[Tensor, "batch key"] | None:
     """Return which keys some query may attend to in a mask of a layer; None where the mask does not say."""
     if mask.shape[-1] != keys:
         return None
@@ -515,17 +519,17 @@ def shown_keys(mask: Tensor, keys: int) -> Bool[Tensor, "batch key"] | None:
 def source_of(visit: Visit, call: Call) -> str:
     """Whether a call is "self" or "cross" attention: by what its module was given beside the tokens of the queries.
 
-    Tokens that are joined with those of the queries on one axis, of queries and keys alike (MM-DiT), are self
+    Tokens that are joined with those of the queries on one axis, of queries and of keys (MM-DiT), are self
     attention.
     """
     for source in declared("sources", type(visit.module)):
         return source
     if call.kind != "token":
         return "self"
-    given = dict(_given_tokens(visit))
+    tensors = dict(_token_arguments(visit))
     queries, keys = call.q.shape[2], call.k.shape[2]
-    first = next(iter(given.values()), None)
-    for name, other in given.items():
+    first = next(iter(tensors.values()), None)
+    for name, other in tensors.items():
         if other is first or _same(first, other):
             continue
         if name in _OTHERS:
@@ -536,7 +540,7 @@ def source_of(visit: Visit, call: Call) -> str:
     return "self"
 
 
-def _given_tokens(visit: Visit) -> list[tuple[str, Tensor]]:
+def _token_arguments(visit: Visit) -> list[tuple[str, Tensor]]:
     """The tensors of tokens that a module was given, by the names of its arguments, the queries' first."""
     names = _names(type(visit.module))
     named = [*zip(names, visit.args, strict=False), *visit.kwargs.items()]

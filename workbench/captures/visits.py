@@ -85,7 +85,7 @@ class Visits:
             frame.attends = True
 
     @contextmanager
-    def apart(self) -> Generator[None]:
+    def outside_model(self) -> Generator[None]:
         """Run code that is not the model's."""
         before, self.busy = self.busy, True
         try:

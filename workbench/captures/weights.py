@@ -24,7 +24,7 @@ ROWS_CHECKED = 4
 _CACHED_SCORES = 2**18
 _LARGE_PAGE = 2**21
 _INSTEAD = (
-    "what is a sum over queries or keys comes without it: method='tiled' of an analysis, or capture q and k and leave "
+    "sums over queries or keys need no map: method='tiled' of an analysis, or capture q and k and leave "
     "the site attn out; else take fewer tokens"
 )
 
@@ -64,9 +64,9 @@ def attention_weights(
 def check_room_for_maps(
     sizes: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int = 1, instead: str = _INSTEAD
 ) -> None:
-    """Raise `InputError` where so many maps (batch, head, query, key) at once are larger than the memory that is free.
+    """Raise `InputError` where ``copies`` maps (batch, head, query, key) do not fit into free memory.
 
-    On a CPU: an accelerator says so itself.
+    Checked on a CPU; accelerators raise their own errors.
     """
     needed = copies * math.prod(sizes) * dtype.itemsize
     if needed <= memory.SMALL or device.type != "cpu":
@@ -80,7 +80,7 @@ def check_room_for_maps(
 
 
 def _parts(x: Tensor, scores: int) -> list[slice]:
-    """On a CPU the inputs in parts whose scores, of which one input has so many, stay in its cache."""
+    """Return slices of the inputs whose scores (``scores`` for each input) stay in a CPU's cache."""
     at_once = max(1, _CACHED_SCORES // max(1, scores)) if x.device.type == "cpu" else len(x)
     return [slice(start, start + at_once) for start in range(0, len(x), at_once)]
 
@@ -196,8 +196,8 @@ def check_call(call: Call, attn: Tensor | None, name: str) -> None:
     _check_finite(call, name)
     if call.dropout > 0:
         return  # weights were dropped at random after the softmax: nothing to compare with
-    for rebuilt, own in call.reproduced:
-        _compare(rebuilt, own, name, "the module's own output")
+    for rebuilt, output in call.reproduced:
+        _compare(rebuilt, output, name, "the module's own output")
     if attn is None:
         call = _few_rows(call)
         attn = call_weights(call)
@@ -244,11 +244,11 @@ def _agrees_in_sum(call: Call, attn: Tensor) -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (1, attn.shape[2]), generator=generator).mul_(2).sub_(1).to(attn)
-    own = _summed(signs, call.head_out)
+    expected = _summed(signs, call.head_out)
     # of one input nothing is copied, and what was read of its attention is still in the cache
     parts = _parts(attn, math.prod(attn.shape[1:]))
     rebuilt = torch.cat([attention_output(signs @ attn[part], call.v[part]) for part in parts])
-    return float((rebuilt - own).abs_().amax()) <= _tolerance(call.head_out) * _largest(call.head_out)
+    return float((rebuilt - expected).abs_().amax()) <= _tolerance(call.head_out) * _largest(call.head_out)
 
 
 def _summed(signs: Tensor, output: Tensor) -> Tensor:
@@ -300,20 +300,20 @@ def _check_rows(call: Call, attn: Tensor, name: str) -> None:
         )
 
 
-def _compare(rebuilt: Tensor, own: Tensor, name: str, what: str, call: Call | None = None) -> None:
-    if rebuilt.shape != own.shape:
+def _compare(rebuilt: Tensor, output: Tensor, name: str, what: str, call: Call | None = None) -> None:
+    if rebuilt.shape != output.shape:
         raise IncompleteCapture(
-            f"{name}: recomputed attention has shape {tuple(rebuilt.shape)}, {what} {tuple(own.shape)}"
+            f"{name}: recomputed attention has shape {tuple(rebuilt.shape)}, {what} {tuple(output.shape)}"
         )
-    if not own.numel():
+    if not output.numel():
         return
-    wide = torch.promote_types(own.dtype, torch.float32)
-    size = _largest(own)
-    difference = float((rebuilt.to(wide) - own).abs().amax())
-    if not difference <= _tolerance(own) * size and not (call and difference <= _rounding(call) * size):
+    wide = torch.promote_types(output.dtype, torch.float32)
+    size = _largest(output)
+    difference = float((rebuilt.to(wide) - output).abs().amax())
+    if not difference <= _tolerance(output) * size and not (call and difference <= _rounding(call) * size):
         raise IncompleteCapture(
             f"{name}: softmax(scale q kᵀ + mask) v differs from {what} by {difference:.3g} "
-            f"(largest value {size:.3g}, tolerance {_tolerance(own):g}): this attention computes something else and "
+            f"(largest value {size:.3g}, tolerance {_tolerance(output):g}): this attention computes something else and "
             "needs an adapter (docs/capture.md); check=False returns the operands as they were seen"
         )
 
@@ -326,10 +326,10 @@ def _rounding(call: Call) -> float:
     return min(_MOST_ROUNDED, torch.finfo(torch.promote_types(call.q.dtype, torch.float32)).eps * largest)
 
 
-def _tolerance(own: Tensor) -> float:
-    if own.is_cuda and own.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+def _tolerance(output: Tensor) -> float:
+    if output.is_cuda and output.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         return TF32_TOLERANCE
-    return TOLERANCE.get(own.dtype, 1e-4)
+    return TOLERANCE.get(output.dtype, 1e-4)
 
 
 def four_axes(x: Tensor, lead: tuple[int, ...]) -> Tensor:

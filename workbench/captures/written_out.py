@@ -1,12 +1,12 @@
 """Attention written out, ``softmax(scale · q kᵀ + bias) v`` in plain operations, found by following the data.
 
-While the model runs, every tensor that comes of a product of two tensors is followed through scaling, adding, masking
-and changes of its axes, through a softmax, and into the product with v. Where it arrives there, the operands of the
-first product are q and k, numbers that multiplied the scores are ``scale``, and what was added or filled in is
+While the model runs, every tensor computed from a product of two tensors is followed through scaling, adding, masking
+and changes of its axes, through a softmax, and into the product with v. At that product, the operands of the
+first product are q and k, numbers that multiplied the scores are ``scale``, and added or filled values are
 ``mask``. Weights that are not softmax(scale · q kᵀ + mask), because of a soft cap, a mixing of heads or weights that
 were changed after the softmax, are recorded as the model multiplied them with v.
 
-Nothing is computed from what is followed until the product with v, and nothing is held once its tensors are freed. A
+Nothing is computed from followed tensors until the product with v, and nothing is held once its tensors are freed. A
 softmax that arrives in a product with data and cannot be read so is reported as missed.
 """
 
@@ -56,7 +56,7 @@ _LONGEST = 64
 
 
 class Follower(Protocol):
-    """What attention that was written out is reported to."""
+    """An observer of written-out attention."""
 
     def wants(self, module: nn.Module | None) -> bool: ...
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
@@ -80,16 +80,16 @@ class Follower(Protocol):
         ...
 
     def expects(self) -> bool:
-        """Whether the next attention will probably be handed over, and is read at once with all that is said of it."""
+        """Whether the next attention will probably be handed over, and is then read at once."""
         ...
 
-    def place(self) -> tuple[nn.Module, Any] | None:
+    def module_and_input(self) -> tuple[nn.Module, Any] | None:
         """The innermost module and its first input; None where an adapter speaks for it and wants no calls."""
         ...
 
 
 class _Unreadable(Exception):
-    """Weights of which it cannot be said what they are the softmax of."""
+    """Weights that are a softmax of unknown scores."""
 
 
 class _NotOverKeys(Exception):
@@ -116,7 +116,7 @@ class Product:
 
     @classmethod
     def of(cls, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Product | None:
-        """What a call of a function of ``_PRODUCTS`` multiplies; None where it is no product of two tensors."""
+        """Return the product of a call of a function of ``_PRODUCTS``; None where it is no product of two tensors."""
         try:
             if name == "einsum":
                 return cls._einsum(*args)
@@ -150,8 +150,8 @@ class Product:
     @classmethod
     def _einsum(cls, equation: str, *operands: Any) -> Product | None:
         left, right = operands[0] if len(operands) == 1 else operands
-        given, arrow, result = equation.replace(" ", "").partition("->")
-        first, second = given.split(",")
+        terms, arrow, result = equation.replace(" ", "").partition("->")
+        first, second = terms.split(",")
         if not arrow:
             return None
 
@@ -162,8 +162,8 @@ class Product:
 
         most = max(left.ndim - len(first.replace("...", "")), right.ndim - len(second.replace("...", "")))
         out = labels(result, len(result.replace("...", "")) + most if "..." in result else len(result))
-        found = cls(left, right, labels(first, left.ndim), labels(second, right.ndim), out)
-        return found if found.is_pair() else None
+        product = cls(left, right, labels(first, left.ndim), labels(second, right.ndim), out)
+        return product if product.is_pair() else None
 
     def is_pair(self) -> bool:
         """Whether each label stands once in a tensor, and none in one operand alone and not in the result."""
@@ -172,23 +172,28 @@ class Product:
         return min(counted.values()) > 1 and all(len(set(side)) == len(side) for side in sides)
 
     def roles(self, of_right: bool, packed: bool) -> tuple[list[Any], ...]:
-        """The labels that lead, of the rows, of the columns, and of what is summed, seen from one operand.
+        """The labels that lead, of the rows, of the columns, and of summed axes, seen from one operand.
 
         An operand may have several axes that the other lacks: the last of them is its row, the others lead, since
         heads may share keys; with ``packed`` all of them together are its row.
         """
-        one, other = self.left_labels, self.right_labels
+        labels, other_labels = self.left_labels, self.right_labels
         if of_right:
-            one, other = other, one
-        own = [label for label in self.labels if label in one and label not in other]
-        rows = own if packed else own[-1:]
-        columns = [label for label in self.labels if label in other and label not in one]
+            labels, other_labels = other_labels, labels
+        distinct = [label for label in self.labels if label in labels and label not in other_labels]
+        rows = distinct if packed else distinct[-1:]
+        columns = [label for label in self.labels if label in other_labels and label not in labels]
         lead = [label for label in self.labels if label not in rows and label not in columns]
-        return lead, rows, columns, [label for label in one if label in other and label not in self.labels]
+        return (
+            lead,
+            rows,
+            columns,
+            [label for label in labels if label in other_labels and label not in self.labels],
+        )
 
 
 def _arrange(x: Tensor, labels: Sequence[Any], lead: Sequence[Any], *groups: Sequence[Any]) -> Tensor:
-    """The tensor with its leading axes, then one axis for each group of labels; what it lacks has size 1."""
+    """The tensor with its leading axes, then one axis for each group of labels; missing axes have size 1."""
     order = [*lead, *itertools.chain(*groups)]
     x = x.permute([labels.index(label) for label in order if label in labels])
     for position, label in enumerate(order):
@@ -219,10 +224,10 @@ class Trace:
     product: Product | None = None
     before: Trace | None = None
     step: Callable[[Reading], None] | None = None
-    held: tuple[Tensor, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
     softmax: Trace | None = None
-    """Where the softmax was, if there was one."""
+    """The trace of the softmax, if there was one."""
     over_last: bool = False
     plain: bool = True
     length: int = 0
@@ -230,25 +235,31 @@ class Trace:
 
     def steps(self) -> list[Trace]:
         """From the product to here."""
-        found: list[Trace] = [self]
-        while (before := found[-1].before) is not None:
-            found.append(before)
-        return found[::-1]
+        traces: list[Trace] = [self]
+        while (before := traces[-1].before) is not None:
+            traces.append(before)
+        return traces[::-1]
 
     def changed(self) -> bool:
         """Whether a tensor that this step needs was overwritten since."""
-        return tuple(map(_version, self.held)) != self.versions
+        return tuple(map(_version, self.tensors)) != self.versions
 
     def release(self) -> None:
         """Let go of everything from the softmax on: these weights are accounted for."""
         for trace in self.steps():
             if trace.softmax is not None:
-                trace.spent, trace.before, trace.step, trace.held, trace.versions = True, None, None, (), ()
+                trace.spent, trace.before, trace.step, trace.tensors, trace.versions = (
+                    True,
+                    None,
+                    None,
+                    (),
+                    (),
+                )
 
 
 @dataclass(eq=False)
 class Reading:
-    """What is said of the weights while their steps are gone through again; ``shape`` is that of the tensor there.
+    """Scale, bias and places of the weights, read by repeating their steps; ``shape`` is that of the tensor there.
 
     ``lead``, ``row`` and ``column`` give for each place of the tensor where in the product it stands, ``bias`` and
     ``scale`` broadcast against it. With ``compute`` off only the places are followed.
@@ -260,7 +271,7 @@ class Reading:
     column: Tensor
     dtype: torch.dtype
     compute: bool
-    known: bool = True
+    located: bool = True
     scale: Any = 1.0
     bias: Tensor | None = None
     exact: bool = True
@@ -271,7 +282,7 @@ class Reading:
     undropped: Tensor | None = None
 
     def axes(self, function: Callable[[Tensor], Tensor]) -> None:
-        """The same change of axes for all that is said."""
+        """Change the axes of all tensors of the reading."""
         before = self.shape
 
         def change(x: Tensor) -> Tensor:
@@ -345,12 +356,12 @@ class Reading:
         self.filled = True
 
     def _goes_on(self) -> bool:
-        """Whether scale and bias are still worth computing; what is done to weights ends that."""
+        """Whether scale and bias are still worth computing; changes of the weights end that."""
         self.exact &= not self.weighted
         return self.compute and self.exact
 
     def _same_for_all_keys(self, other: Tensor) -> bool:
-        """What a query adds to the scores of all its keys changes no weight."""
+        """Return whether a term is the same for all keys of a query, and changes no weight."""
         return all(
             axis < -other.ndim or other.shape[axis] == 1
             for axis in range(-len(self.shape), 0)
@@ -371,7 +382,7 @@ class Reading:
     def soften(self, axis: int) -> None:
         """A softmax along an axis, which is that of the keys from now on."""
         self.weighted = True
-        if not self.known:
+        if not self.located:
             self.column = _spread(range(len(self.shape)), self.shape, [axis])
         elif _varies(self.row, axis) and not _varies(self.column, axis):
             self.row, self.column, self.swapped = self.column, self.row, True
@@ -402,8 +413,8 @@ def _counts(places: Tensor) -> bool:
 
 def _dropout(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[float, bool]:
     """The rate of a call of dropout, and whether it is on."""
-    given = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs}
-    return given.get("p", 0.5), given.get("training", given.get("train", True))
+    arguments = {**dict(zip(("input", "p", "training"), args, strict=False)), **kwargs}
+    return arguments.get("p", 0.5), arguments.get("training", arguments.get("train", True))
 
 
 def refuse_vmap(tensor: Tensor) -> None:
@@ -429,7 +440,7 @@ def _version(tensor: Tensor) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _name_of(func: Callable[..., Any]) -> str:
-    """What a function of torch is called, whichever of its names it goes by."""
+    """Return one name of a function of torch, for all its aliases."""
     name = getattr(func, "__name__", "").strip("_")
     return _NAMES.get(name, name)
 
@@ -454,20 +465,20 @@ class WrittenOut:
             result = func(*args, **kwargs)
             self._note_merged(name, args, kwargs, result)
             if self.traces:
-                self._step(name, func, args, kwargs, self._found(args, kwargs), result)
+                self._step(name, func, args, kwargs, self._traced(args, kwargs), result)
             return result
         if not self.traces:
             return func(*args, **kwargs)
-        found = self._found(args, kwargs)
-        if not found:
+        traced = self._traced(args, kwargs)
+        if not traced:
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         if name == "setitem":  # in place, and nothing is returned
-            own = found[0][1] if args[0] is found[0][0] else None
-            if own is not None:
-                self._continue(args[0], own, Reading.replace, plain=False)
+            trace = traced[0][1] if args[0] is traced[0][0] else None
+            if trace is not None:
+                self._continue(args[0], trace, Reading.replace, plain=False)
             return result
-        self._step(name, func, args, kwargs, found, result)
+        self._step(name, func, args, kwargs, traced, result)
         return result
 
     # The table of traces
@@ -494,13 +505,13 @@ class WrittenOut:
 
         self.traces[key] = (weakref.ref(tensor, forget), _version(tensor), trace)
 
-    def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, Trace]]:
-        found, traces = [], self.traces  # of most functions no argument is followed, and each is asked
+    def _traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, Trace]]:
+        traced, traces = [], self.traces  # of most functions no argument is followed, and each is asked
         for value in (*args, *kwargs.values()) if kwargs else args:
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 if id(item) in traces and (trace := self.find(item)) is not None:
-                    found.append((item, trace))
-        return found
+                    traced.append((item, trace))
+        return traced
 
     # Steps
 
@@ -531,24 +542,26 @@ class WrittenOut:
             return result
         if self.observer.owns(product.right):  # a linear layer
             return result
-        held = (product.left, product.right) + (() if product.added is None else (product.added,))
-        versions = tuple(map(_version, held))
-        self.note(result, Trace(result.shape, next(self.serials), product, held=held, versions=versions))
+        operands = (product.left, product.right) + (() if product.added is None else (product.added,))
+        versions = tuple(map(_version, operands))
+        self.note(
+            result, Trace(result.shape, next(self.serials), product, tensors=operands, versions=versions)
+        )
         return result
 
     def _soften(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        given = args[0] if args else kwargs.get("input")
-        if not isinstance(given, Tensor) or given.ndim < 2:
+        scores = args[0] if args else kwargs.get("input")
+        if not isinstance(scores, Tensor) or scores.ndim < 2:
             return result
-        refuse_vmap(given)
+        refuse_vmap(scores)
         axis = args[1] if len(args) > 1 else kwargs.get("dim")
-        axis = (0 if given.ndim == 3 else 1) if axis is None else axis % given.ndim
-        trace = self.find(given)
+        axis = (0 if scores.ndim == 3 else 1) if axis is None else axis % scores.ndim
+        trace = self.find(scores)
         if trace is None or trace.softmax is not None:
-            trace = Trace(given.shape, next(self.serials))
+            trace = Trace(scores.shape, next(self.serials))
         softened = self._next(result.shape, trace, lambda reading: reading.soften(axis))
-        softened.softmax, softened.over_last = softened, axis == given.ndim - 1
+        softened.softmax, softened.over_last = softened, axis == scores.ndim - 1
         self.note(result, softened)
         return result
 
@@ -557,12 +570,12 @@ class WrittenOut:
         shape: torch.Size,
         before: Trace,
         step: Callable[[Reading], None] | None,
-        *held: Any,
+        *values: Any,
         plain: bool = True,
     ) -> Trace:
-        tensors = tuple(value for value in held if isinstance(value, Tensor))
+        tensors = tuple(value for value in values if isinstance(value, Tensor))
         return Trace(
-            shape, before.serial, before=before, step=step, held=tensors, versions=tuple(map(_version, tensors)),
+            shape, before.serial, before=before, step=step, tensors=tensors, versions=tuple(map(_version, tensors)),
             softmax=before.softmax, over_last=before.over_last, plain=before.plain and plain, length=before.length + 1,
         )  # fmt: skip
 
@@ -571,11 +584,11 @@ class WrittenOut:
         result: Any,
         before: Trace,
         step: Callable[[Reading], None] | None,
-        *held: Any,
+        *values: Any,
         plain: bool = True,
     ) -> None:
         if isinstance(result, Tensor) and before.length < _LONGEST:
-            self.note(result, self._next(result.shape, before, step, *held, plain=plain))
+            self.note(result, self._next(result.shape, before, step, *values, plain=plain))
 
     def _step(
         self,
@@ -583,34 +596,34 @@ class WrittenOut:
         func: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        found: list[tuple[Tensor, Trace]],
+        traced: list[tuple[Tensor, Trace]],
         result: Any,
     ) -> None:
-        if not found:
+        if not traced:
             return
         if isinstance(result, (list, tuple)) and name in _AXES:
             for number, part in enumerate(result):
-                self._axes(part, found[0], func, args, kwargs, number)
+                self._axes(part, traced[0], func, args, kwargs, number)
             return
         if not isinstance(result, Tensor) or not result.numel() or not result.is_floating_point():
             return
         tensor, trace = max(
-            found,
+            traced,
             key=lambda pair: (
                 pair[1].shape == result.shape, pair[1].softmax is not None, pair[1].plain, -pair[1].serial
             ),
         )  # fmt: skip
         if name in ("cat", "pad", "stack"):
-            several = len({id(t.steps()[0]) for _, t in found}) > 1
+            several = len({id(t.steps()[0]) for _, t in traced}) > 1
             self._widen(name, result, tensor, trace, func, args, kwargs, several)
         elif name in _AXES:
             self._axes(result, (tensor, trace), func, args, kwargs)
         elif result.shape == tensor.shape:
-            self._value(name, result, tensor, trace, args, kwargs, found)
+            self._value(name, result, tensor, trace, args, kwargs, traced)
         elif name in _BROADCAST and result.shape[-2:] == tensor.shape[-2:]:
             shape = result.shape
             widened = self._next(shape, trace, lambda reading: reading.axes(lambda x: x.expand(shape)))
-            self._value(name, result, tensor, widened, args, kwargs, found)
+            self._value(name, result, tensor, widened, args, kwargs, traced)
 
     def _axes(
         self,
@@ -622,16 +635,16 @@ class WrittenOut:
         part: Any = None,
     ) -> None:
         tensor, trace = of
-        place = next((i for i, value in enumerate(args) if value is tensor), None)
-        if place is None or not isinstance(result, Tensor):
+        position = next((i for i, value in enumerate(args) if value is tensor), None)
+        if position is None or not isinstance(result, Tensor):
             return
 
         shape = result.shape
 
         def change(x: Tensor) -> Tensor:
-            given = (*args[:place], x, *args[place + 1 :])
+            arguments = (*args[:position], x, *args[position + 1 :])
             try:
-                changed = func(*given, **kwargs)
+                changed = func(*arguments, **kwargs)
             except RuntimeError:  # a view of an expanded tensor
                 if getattr(func, "__name__", "") != "view":
                     raise
@@ -639,7 +652,7 @@ class WrittenOut:
             return changed if part is None else changed[part]
 
         # the tensor itself stands in for its place, and is not held for it
-        args = (*args[:place], None, *args[place + 1 :])
+        args = (*args[:position], None, *args[position + 1 :])
         self._continue(result, trace, lambda reading: reading.axes(change), *args)
 
     def _widen(
@@ -677,7 +690,7 @@ class WrittenOut:
         self._continue(result, trace, step, plain=False)
 
     def _value(
-        self, name: str, result: Tensor, tensor: Tensor, trace: Trace, args: Any, kwargs: Any, found: Any
+        self, name: str, result: Tensor, tensor: Tensor, trace: Trace, args: Any, kwargs: Any, traced: Any
     ) -> None:
         """A step that changes values and leaves the axes."""
         first = args[0] if args else kwargs.get("input")
@@ -686,10 +699,10 @@ class WrittenOut:
         other = second if is_first else first
         alpha = kwargs.get("alpha", 1)
 
-        def go_on(step: Callable[[Reading], None] | None, plain: bool = True, held: Any = None) -> None:
-            self._continue(result, trace, step, held, plain=plain)
+        def go_on(step: Callable[[Reading], None] | None, plain: bool = True, value: Any = None) -> None:
+            self._continue(result, trace, step, value, plain=plain)
 
-        for others, _ in found:
+        for others, _ in traced:
             if others is not tensor:  # it is a bias now, and followed no further
                 self.traces.pop(id(others), None)
         if trace.softmax and name not in _SAME | _DROPOUT | _LIMITS:
@@ -702,38 +715,40 @@ class WrittenOut:
                 and (args[2] if len(args) > 2 else kwargs.get("value")) == 0
             ):
                 places = args[1] if len(args) > 1 else kwargs["mask"]
-                go_on(lambda reading: reading.hide(places), held=places)
+                go_on(lambda reading: reading.hide(places), value=places)
                 return
-            products = {id(t.steps()[0].product) for _, t in found if t.softmax and t.steps()[0].product}
+            products = {id(t.steps()[0].product) for _, t in traced if t.softmax and t.steps()[0].product}
             go_on(Reading.combine if len(products) > 1 else Reading.replace, plain=False)
         elif name in _SAME:
             go_on(None)
         elif name == "add":
-            go_on(lambda reading: reading.add(other, alpha if is_first else 1.0), held=other)
+            go_on(lambda reading: reading.add(other, alpha if is_first else 1.0), value=other)
         elif (name, is_first) in (("sub", True), ("rsub", False)):
-            go_on(lambda reading: reading.add(other, -alpha), held=other)
+            go_on(lambda reading: reading.add(other, -alpha), value=other)
         elif name in ("sub", "rsub"):
-            go_on(lambda reading: reading.subtract_from(other), held=other)
+            go_on(lambda reading: reading.subtract_from(other), value=other)
         elif name == "neg":
             go_on(lambda reading: reading.multiply(-1.0))
         elif name == "mul":
-            go_on(lambda reading: reading.multiply(other), held=other)
+            go_on(lambda reading: reading.multiply(other), value=other)
         elif name == "div" and is_first and "rounding_mode" not in kwargs:
-            go_on(lambda reading: reading.multiply(other, inverse=True), held=other)
+            go_on(lambda reading: reading.multiply(other, inverse=True), value=other)
         elif name == "masked_fill" and is_first:
-            given = {**dict(zip(("mask", "value"), args[1:], strict=False)), **kwargs}
-            go_on(lambda reading: reading.fill(given["mask"], given["value"]), held=given["mask"])
+            arguments = {**dict(zip(("mask", "value"), args[1:], strict=False)), **kwargs}
+            go_on(
+                lambda reading: reading.fill(arguments["mask"], arguments["value"]), value=arguments["mask"]
+            )
         elif name == "where" and len(args) == 3:
             method = isinstance(first, Tensor) and first.dtype != torch.bool  # scores.where(places, other)
             places, kept, instead = (second, first, args[2]) if method else args
             if kept is tensor:
-                go_on(lambda reading: reading.fill(places.logical_not(), instead), held=places)
+                go_on(lambda reading: reading.fill(places.logical_not(), instead), value=places)
             else:
-                go_on(lambda reading: reading.fill(places, kept), held=places)
+                go_on(lambda reading: reading.fill(places, kept), value=places)
         elif name in _DROPOUT:
             p, on = _dropout(args, kwargs)
             if on and p > 0:
-                go_on(lambda reading: reading.drop(p, tensor), held=tensor)
+                go_on(lambda reading: reading.drop(p, tensor), value=tensor)
             else:
                 go_on(None)
         elif name in _LIMITS and _unchanged(result, tensor):
@@ -754,10 +769,10 @@ class WrittenOut:
                 return
             sizes = (len(parts), parts[0].shape[0])
         else:
-            given = args[0]
-            if not isinstance(given, Tensor) or given.ndim != 4:
+            source = args[0]
+            if not isinstance(source, Tensor) or source.ndim != 4:
                 return
-            sizes = (given.shape[0], given.shape[1])
+            sizes = (source.shape[0], source.shape[1])
         if sizes[0] * sizes[1] != result.shape[0]:
             return
         key, merged = id(result), self.merged
@@ -767,8 +782,8 @@ class WrittenOut:
 
     def _arrive(self, product: Product, of_right: bool, trace: Trace, result: Tensor, values: Tensor) -> bool:
         """Weights are multiplied with values: report the attention. False where it is not their keys they sum over."""
-        place = self.observer.place()
-        if place is None:
+        location = self.observer.module_and_input()
+        if location is None:
             trace.release()
             return True
         try:
@@ -783,7 +798,7 @@ class WrittenOut:
                 self.observer.missed(str(error), of_scores)
         else:
             if self.observer.wants(None):
-                call = arrival(place)
+                call = arrival(location)
                 if self.observer.writes and address(call.head_out) != address(result):
                     raise IncompleteCapture(
                         "attention that is written out puts its heads together in a way that cannot be changed"
@@ -810,16 +825,16 @@ class WrittenOut:
                 failure = failure or error
             else:
                 if wanted:
-                    return lambda place: arrival.call(*place, self.merged)
-                return lambda place: _Arrival(product, of_right, packed, steps, result).call(
-                    *place, self.merged
+                    return lambda location: arrival.call(*location, self.merged)
+                return lambda location: _Arrival(product, of_right, packed, steps, result).call(
+                    *location, self.merged
                 )
         assert failure is not None
         raise failure
 
 
 class _Arrival:
-    """Weights that are multiplied with values, and what is known of them; with ``compute`` off only their axes.
+    """Weights that are multiplied with values, and their reading; with ``compute`` off only their axes.
 
     Raises _Unreadable where they are no weights of the keys of one product, saying why, and _NotOverKeys.
     """
@@ -837,7 +852,7 @@ class _Arrival:
         self.scores, shape = steps[0].product, steps[0].shape
         if self.scores is None:
             nothing = torch.zeros((), dtype=torch.long).expand(shape)
-            reading = Reading(shape, nothing, nothing, nothing, torch.float32, compute=False, known=False)
+            reading = Reading(shape, nothing, nothing, nothing, torch.float32, compute=False, located=False)
         else:
             self.of_scores = self.scores.roles(False, packed)
             places = (_spread(self.scores.labels, shape, group) for group in self.of_scores[:3])
@@ -904,13 +919,13 @@ class _Arrival:
             return x
         return x.index_select(-2, tokens_at.to(x.device))
 
-    def call(self, module: nn.Module, given: Any, merged: Mapping[int, Any]) -> Call:
+    def call(self, module: nn.Module, module_input: Any, merged: Mapping[int, Any]) -> Call:
         """The attention, its axes (batch, head, token, head_dim)."""
         reading, product = self.reading, self.product
         output = _arrange(self.result, product.labels, self.lead, self.rows, self._value_axes())
         values = _arrange(self.values, self.of_values, self.lead, self.keys, self._value_axes())
         lead = tuple(output.shape[:-2])
-        split = self._heads_in_batch(lead, module, given, merged)
+        split = self._heads_in_batch(lead, module, module_input, merged)
 
         def four(x: Tensor) -> Tensor:
             if split is not None:
@@ -925,13 +940,13 @@ class _Arrival:
         exact = reading.exact
         if exact and reading.filled:
             # A value that stands for "never" is no such thing in a row that has no other.
-            own = attention_weights(q, k, scale, mask)
-            exact = torch.allclose(own.to(weights.dtype), weights, rtol=1e-3, atol=1e-5)
+            recomputed = attention_weights(q, k, scale, mask)
+            exact = torch.allclose(recomputed.to(weights.dtype), weights, rtol=1e-3, atol=1e-5)
         call = Call(q, k, v, scale, mask, output, attn=None if exact else weights, dropout=reading.dropout)
         if not exact:
             sums = weights.detach().float().sum(dim=-1)
             call.rows_sum_to_one = bool(((sums - 1).abs() < 1e-2).logical_or(sums == 0).all())
-        return _over_channels(call) if _attends_to_channels(call, given) else call
+        return _over_channels(call) if _attends_to_channels(call, module_input) else call
 
     def _value_axes(self) -> list[Any]:
         return [
@@ -954,14 +969,14 @@ class _Arrival:
         return full[0, :, :1, :1]
 
     def _heads_in_batch(
-        self, lead: tuple[int, ...], module: nn.Module, given: Any, merged: Mapping[int, Any]
+        self, lead: tuple[int, ...], module: nn.Module, module_input: Any, merged: Mapping[int, Any]
     ) -> tuple[tuple[int, int], bool] | None:
         """Return how the only leading axis is made of inputs and heads; None where it is not."""
         if len(lead) != 1 or self.scores is None:
             return None
         shapes = [tuple(step.shape[:2]) for step in self.steps if len(step.shape) == 4]
         return heads_in_batch(
-            lead[0], (self.scores.left, self.scores.right, self.values), shapes, module, given, merged
+            lead[0], (self.scores.left, self.scores.right, self.values), shapes, module, module_input, merged
         )
 
 
@@ -970,7 +985,7 @@ def heads_in_batch(
     operands: Sequence[Tensor],
     shapes: Sequence[tuple[int, ...]],
     module: nn.Module,
-    given: Any,
+    module_input: Any,
     merged: Mapping[int, Any],
 ) -> tuple[tuple[int, int], bool] | None:
     """Return how an axis of ``count`` is made of inputs and heads, and whether heads come first; None where it is not.
@@ -978,9 +993,9 @@ def heads_in_batch(
     The scores may have been seen with both axes (``shapes``), or the operands when they were put together (``merged``).
     Otherwise the module declares how many heads it has, and the inputs come first.
     """
-    if not isinstance(given, Tensor):
+    if not isinstance(module_input, Tensor):
         return None
-    inputs = given.shape[0] if given.ndim else 1
+    inputs = module_input.shape[0] if module_input.ndim else 1
     notes = [merged[id(x)] for x in operands if id(x) in merged]
     for sizes in [*shapes, *(note[1] for note in notes)]:
         if math.prod(sizes) == count and 1 not in (sizes[0], count // sizes[0]):
@@ -993,12 +1008,12 @@ def heads_in_batch(
     return (count // heads, heads), False
 
 
-def _attends_to_channels(call: Call, given: Any) -> bool:
+def _attends_to_channels(call: Call, module_input: Any) -> bool:
     """Whether the axis summed over is that of the tokens which the module was given, and its queries the channels."""
-    if not isinstance(given, Tensor) or given.ndim < 3:
+    if not isinstance(module_input, Tensor) or module_input.ndim < 3:
         return False
     _, heads, queries, summed = call.q.shape
-    sizes = given.shape[1:]
+    sizes = module_input.shape[1:]
     layouts = [(math.prod(sizes[:-1]), sizes[-1])] + [(math.prod(sizes[1:]), sizes[0])] * (len(sizes) > 2)
     return any(
         summed == tokens != queries == call.k.shape[2] and queries * heads == channels

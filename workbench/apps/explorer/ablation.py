@@ -207,10 +207,10 @@ def ablate(
     Raises `InputError` for a batch that is not of one row, and where no layer's heads can be replaced.
     """
     from workbench.captures import intervene
-    from workbench.captures.capturing import place_batch
+    from workbench.captures.capturing import batch_on_device
 
     assert seen.tokens is not None
-    arguments = place_batch(sample.batch, model.module)
+    arguments = batch_on_device(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
         raise InputError(
             f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"

@@ -50,11 +50,11 @@ def remove_each(model: LoadedModel, sample: Inputs, seen: Capture, prediction: P
     Raises `InputError` for inputs whose tokens are not patches of one image or words of one text, and for a tokenizer
     that has no token to stand for none.
     """
-    from workbench.captures.capturing import place_batch
+    from workbench.captures.capturing import batch_on_device
 
     tokens = seen.tokens
     assert tokens is not None
-    arguments = place_batch(sample.batch, model.module)
+    arguments = batch_on_device(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
         raise InputError(
             f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"

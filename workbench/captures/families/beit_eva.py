@@ -9,7 +9,7 @@ from torch import nn
 from workbench.captures.registry import Family, Rows, part_of
 
 
-def _bias_beside(module: Any, name: str, path: str) -> Rows | None:
+def _separate_bias(module: Any, name: str, path: str) -> Rows | None:
     bias = getattr(module, f"{name}_bias", None)
     if bias is None:
         return None
@@ -20,6 +20,6 @@ def _bias_beside(module: Any, name: str, path: str) -> Rows | None:
 
 
 BEIT_EVA = Family(
-    projections={"timm.models.beit.": _bias_beside, "timm.models.eva.": _bias_beside},
+    projections={"timm.models.beit.": _separate_bias, "timm.models.eva.": _separate_bias},
     other_positions={"rel_pos_bias": "a relative position bias", "rope": "rotary positions"},
 )

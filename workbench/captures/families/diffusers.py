@@ -40,7 +40,7 @@ def _flux(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
     if not isinstance(latents, Tensor) or not isinstance(places, Tensor) or places.shape[-1] != 3:
         return None
     places = (places if places.ndim == 2 else places[0])[:, 1:].long().tolist()
-    rows, columns = (max(place[axis] for place in places) + 1 for axis in (0, 1))
+    rows, columns = (max(index[axis] for index in places) + 1 for axis in (0, 1))
     if places != [[row, column] for row in range(rows) for column in range(columns)]:
         return None
     return video_tokens(len(latents), 1, (rows, columns))

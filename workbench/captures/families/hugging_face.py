@@ -1,4 +1,4 @@
-"""What models of transformers have in common: which norms their blocks have, and what gives them positions."""
+"""Names that models of transformers have in common: which norms their blocks have, and what gives them positions."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class SlidingWindow(Adapter):
     """A band of keys around each query, global tokens seen by all, and their own projections.
 
     Stored densely: the band and the padding are ``mask``. Rows of global tokens in ``attn`` come from the
-    extra sites q_global, k_global, v_global (without a scale of their own, so ``scale`` holds for them as
+    extra sites q_global, k_global, v_global (they have no other scale, so ``scale`` holds for them as
     well); ``global_tokens`` (batch, token) marks them.
     """
 
@@ -31,8 +31,8 @@ class SlidingWindow(Adapter):
         is_global: Tensor = visit.argument(3, "is_index_global_attn")
         heads = module.num_heads
         q, k, v = (split_heads(layer(x), heads) for layer in (module.query, module.key, module.value))
-        place = torch.arange(x.shape[1], device=x.device)
-        near = (place[:, None] - place).abs() <= module.one_sided_attn_window_size
+        index = torch.arange(x.shape[1], device=x.device)
+        near = (index[:, None] - index).abs() <= module.one_sided_attn_window_size
         allowed = (near & ~padded[:, None, :]) | is_global[:, None, :]
         allowed &= ~padded[:, :, None]  # queries that are padding attend to nothing
         extra = {}

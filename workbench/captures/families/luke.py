@@ -1,4 +1,4 @@
-"""LUKE: words, and entities with queries of their own (transformers)."""
+"""LUKE: words, and entities with separate queries (transformers)."""
 
 from __future__ import annotations
 

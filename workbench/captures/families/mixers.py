@@ -1,4 +1,4 @@
-"""What mixes tokens without a softmax over them: layers of kind "none", named and not read.
+"""Modules that mix tokens without a softmax over them: layers of kind "none", named and not read.
 
 Recurrences, state-space models and linear attention are functions of the past that have no map of weights over tokens
 (Katharopoulos et al. 2020, Gu and Dao 2023, Yang et al. 2024); deformable attention weighs values sampled between

@@ -52,14 +52,14 @@ def _padded(parts: list[Tensor]) -> Tensor:
 def _among_real(counts: list[int], masks: list[Tensor | None], like: Tensor) -> Tensor | None:
     """Which tokens of a part attend to which, padding to nothing; None where everything may be seen."""
     if any(mask is not None for mask in masks):
-        whole = [_bool(mask, count) for mask, count in zip(masks, counts, strict=True)]
+        padded = [_bool(mask, count) for mask, count in zip(masks, counts, strict=True)]
     elif len(set(counts)) == 1:
         return None
     else:
-        whole = [torch.ones(1, 1, count, count, dtype=torch.bool) for count in counts]
+        padded = [torch.ones(1, 1, count, count, dtype=torch.bool) for count in counts]
     most = max(counts)
     return torch.cat(
-        [F.pad(part, (0, most - part.shape[-1], 0, most - part.shape[-2])) for part in whole]
+        [F.pad(part, (0, most - part.shape[-1], 0, most - part.shape[-2])) for part in padded]
     ).to(like.device)
 
 
@@ -99,9 +99,11 @@ def _in_squares(vision: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
         start += len(places)
         spots += list(places.reshape(frames, -1, 2).tolist())
     most = max(map(len, spots))
-    labels = [[f"{row},{column}" for row, column in own] + [""] * (most - len(own)) for own in spots]
-    kinds = [["patch"] * len(own) + ["padding"] * (most - len(own)) for own in spots]
-    mask = torch.tensor([[kind == "patch" for kind in own] for own in kinds])
+    labels = [
+        [f"{row},{column}" for row, column in squares] + [""] * (most - len(squares)) for squares in spots
+    ]
+    kinds = [["patch"] * len(squares) + ["padding"] * (most - len(squares)) for squares in spots]
+    mask = torch.tensor([[kind == "patch" for kind in squares] for squares in kinds])
     grids = [[(rows, columns)] for frames, rows, columns in sizes.tolist() for _ in range(frames)]
     return TokenInfo(labels, kinds, None, mask, grids)
 

@@ -43,7 +43,7 @@ class Variants(Adapter):
         ]
 
 
-def _own_projection(module: AttentionModule, name: str, path: str) -> Rows:
+def _single_projection(module: AttentionModule, name: str, path: str) -> Rows:
     names = module.projections
     if len(names) > 1 and name not in names:
         if name != "q" or "k" not in names:
@@ -51,10 +51,10 @@ def _own_projection(module: AttentionModule, name: str, path: str) -> Rows:
                 f"{path}: {type(module).__name__} has no projection to {name}; it has {', '.join(names)}"
             )
         name = "k"
-    place = names.index(name) if name in names else 0
+    index = names.index(name) if name in names else 0
     joint = module.qkv
-    bias = None if joint.bias is None else joint.bias.chunk(len(names))[place]
-    return joint.weight.chunk(len(names))[place], bias
+    bias = None if joint.bias is None else joint.bias.chunk(len(names))[index]
+    return joint.weight.chunk(len(names))[index], bias
 
 
 def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
@@ -74,7 +74,7 @@ def _segmenter_tokens(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
 _ATTENTION, _MODELS = "workbench.attention.base.AttentionModule", "workbench.models.architectures"
 WORKBENCH = Family(
     adapters={_ATTENTION: Variants()},
-    projections={_ATTENTION: _own_projection},
+    projections={_ATTENTION: _single_projection},
     blocks={
         f"{_MODELS}.ista.IstaBlock": Block("norm2.input"),
         # Its residual is not the sum of stream and attention output; on the skip path (1 − t) p + t p = p.
