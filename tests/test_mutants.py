@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.mutants.__main__ import LISTED, ROOT, chosen, listed
+from tests.mutants.drawn import mutations
 
 
 def test_every_line_that_is_changed_stands_once_in_its_file():
@@ -40,3 +41,18 @@ def test_a_sample_is_of_the_list():
     with pytest.raises(ValueError, match="arger"):
         chosen(["--sample", "1000"])
     assert {one.file for one in chosen(["tssa"])} == {"workbench/attention/tssa.py"}
+
+
+def test_a_drawn_mutant_changes_one_line_and_has_tests():
+    mutants = chosen(["--random", "6", "--seed", "2", "core/", "frames/"])
+    assert mutants == chosen(["--random", "6", "--seed", "2", "core/", "frames/"])
+    assert mutants != chosen(["--random", "6", "--seed", "3", "core/", "frames/"])
+    for mutant in mutants:
+        assert mutant.file.startswith(("workbench/core/", "workbench/frames/"))
+        assert mutant.places() == 1
+        assert mutant.old != mutant.new
+        assert all((ROOT / test).is_file() for test in mutant.tests)
+        compile(mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8")), mutant.file, "exec")
+    assert {change for _, change in mutations("a = b < 1  # c\nd = (\n    2,\n)\ne: Annotated[int, Ge(1)] = 0")} == {
+        "a = (b <= 1)  # c", "a = b < 2  # c", "3,",
+    }  # fmt: skip

@@ -20,6 +20,7 @@ from workbench.core.options import (
     options_of,
     parse_numbers,
     parsed,
+    ranges,
     read_options,
     read_typed,
 )
@@ -201,3 +202,11 @@ def test_numbers_of_thousands_of_digits_are_no_numbers(asked):
     for total in (None, 4):
         with pytest.raises(InputError, match="neither a number nor a range"):
             parse_numbers("head", asked, total)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [([], "none"), ([4], "4"), ([2, 0, 1, 5], "0-2, 5"), ([0, 2, 3, 4, 5, 7, 8, 10], "0, 2-5, 7-8, 10")],
+)
+def test_numbers_are_written_as_ranges(numbers, words):
+    assert ranges(numbers) == words

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from workbench.core.errors import InputError, MissingResource
-from workbench.core.store import RunStore, set_aside
+from workbench.core.store import RunStore, differences, locked, set_aside
 
 SETTINGS = {"model": "a", "seed": 0, "recipe": {"rate": 1e-3, "steps": (1, 2)}}
 
@@ -99,6 +99,19 @@ def test_a_file_that_fails_the_check_is_refused(store):
 
     with pytest.raises(InputError, match=r"does not describe a trial \(model: Input should be a number\)"):
         store_at(store.path, check=check).open(SETTINGS)
+
+
+def test_long_settings_are_written_from_where_they_differ():
+    before = [{"name": f"größe-{number}"} for number in range(20)]
+    (text,) = differences({"models": before}, {"models": [*before[:-1], {"name": "other"}]}, ["models"])
+    assert text == 'models: …öße-18"}, {"name": "größe-19"}] there, …öße-18"}, {"name": "other"}] asked for'
+    assert differences({"a": 1, "b": 2}, {"a": 1, "b": 3}, ["a", "b"]) == ["b: 2 there, 3 asked for"]
+
+
+def test_a_file_is_not_locked_as_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file is a file; give a folder"), locked(tmp_path / "file", "sweep"):
+        pass
 
 
 def test_a_place_that_is_no_folder_is_named(tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.intervals import Finding
-from workbench.frames.estimate import first_to_last, null_range, with_means
+from workbench.frames.estimate import compare_with_null, first_to_last, null_range, with_means
 
 
 def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
@@ -71,3 +71,13 @@ def test_the_range_of_some_analyses_is_of_their_null_samples():
         {"analysis": name, "options": {"null_samples": count}} for name, count in (("one", 20), ("two", 50))
     ]
     assert null_range(frame, analyses={"two"}) == "95 % range of 50 null samples"
+
+
+def test_layers_below_their_null_range_are_counted():
+    rows = pd.DataFrame({
+        "layer": [0, 1, 2, 3], "head": pd.NA, "input": pd.NA, "value": [0.0, 0.1, 0.5, 0.9],
+        "null_mean": 0.5, "null_low": 0.4, "null_high": 0.6, "null": "permuted keys",
+    })  # fmt: skip
+    rows.attrs["provenance"] = []
+    assert compare_with_null(rows).startswith("; in 1 of 4 layers above and in 2 of 4 layers below the ")
+    assert compare_with_null(rows[rows["layer"] == 2]).startswith("; inside the ")

@@ -34,9 +34,8 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         yield new.operand
     elif isinstance(new, ast.Constant) and isinstance(new.value, bool | int | float):
         value = new.value
-        yield ast.Constant(
-            not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2 * value
-        )
+        bigger = value + 1 if isinstance(value, int) else 2 * value or 1.0
+        yield ast.Constant(not value if isinstance(value, bool) else bigger)
     elif isinstance(new, ast.Call) and isinstance(new.func, ast.Name | ast.Attribute):
         key = "id" if isinstance(new.func, ast.Name) else "attr"
         if getattr(new.func, key) in CALLS:
@@ -77,10 +76,6 @@ def mutations(text: str) -> Iterator[tuple[str, str]]:
             written = ast.unparse(changed)
             written = f"({written})" if isinstance(changed, ast.BinOp | ast.BoolOp | ast.Compare) else written
             mutated = (line[: node.col_offset] + written.encode() + line[node.end_col_offset :]).decode()
-            try:
-                ast.parse("\n".join([*lines[: first - 1], mutated, *lines[first:]]))
-            except SyntaxError:
-                continue
             yield stripped[first - 1], mutated.strip()
 
 
@@ -102,7 +97,8 @@ def drawn(count: int, seed: int, words: list[str]) -> list[tuple[str, tuple[str,
     files = [(name, (ROOT / name).read_text(encoding="utf-8")) for name in names if tests_of(name)]
     while len(chosen) < count:
         ((name, text),) = draw.choices(files, [text.count("\n") for _, text in files])
-        if possible := [*mutations(text)]:
-            mutant = (name, tests_of(name), *draw.choice(possible))
-            chosen += [mutant] if mutant not in chosen else []
+        possible = [*mutations(text)]
+        mutant = (name, tests_of(name), *draw.choice(possible)) if possible else None
+        if mutant is not None and mutant not in chosen and mutant[2] != mutant[3]:
+            chosen.append(mutant)
     return chosen
