@@ -51,3 +51,17 @@ def test_a_value_of_the_wrong_kind_is_refused(part, value):
 def test_something_else_than_a_dict_is_refused(saved):
     with pytest.raises(InputError, match="dict"):
         Address.from_dict(saved)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("hf:/home/someone/models/mine", "mine"),
+        ("file:runs/epoch-003.safetensors", "runs/epoch-003.safetensors"),
+        ("file:~/runs/last.safetensors", "last.safetensors"),
+        ("hf:org/name", "org/name"),
+        ("bundled:digits-vit", "digits-vit"),
+    ],
+)
+def test_a_title_has_no_path_of_this_machine(model, name):
+    assert Address(model, layer=3, head=1).describe() == f"{name} · input 0 · layer 3 · head 1"

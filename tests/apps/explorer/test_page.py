@@ -214,7 +214,9 @@ def _patches_are_taken_out_and_belong_to_heads(page, bundle):
     page.evaluate("() => { location.hash = '#layer=2&head=1&token=20&tab=effect&ablation=token'; }")
     effect = bundle.arrays["inputs.0.removal.divergence"][:, 0]
     rank = int((effect[1:] > effect[20]).sum()) + 1
-    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", f"rank {rank} of 64; a random patch gives"])
+    page.wait_for_function(
+        SHOWS, arg=[".aw-evidence .aw-reads", f"rank {rank} of 64; the median patch gives"]
+    )
     assert page.evaluate(COLOURS, ".aw-effects") > 20
     page.locator(".aw-evidence .aw-most .aw-leader").first.click()
     page.wait_for_function("token => location.hash.includes(`token=${token}`)", arg=int(np.nanargmax(effect)))
@@ -307,6 +309,10 @@ def _a_pinned_view_stands_beside_another(page, bundle):
     strong = np.abs(change) > 0.1 * np.abs(change).max()
     assert strong.sum() >= 3
     assert (np.sign(signs[strong]) == np.sign(change[strong])).all()
+    page.evaluate("() => { location.hash += '&direction=to'; }")
+    page.wait_for_function(SAYS, arg="beside layer 2, head 1, to ")
+    page.evaluate("() => { location.hash = location.hash.replace('&direction=to', ''); }")
+    page.wait_for_function(SAYS, arg="beside layer 2, head 1, from ")
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('.aw-compare')")
     assert page.evaluate("() => document.querySelector('.aw-stage canvas').className") == "aw-image"
@@ -369,7 +375,7 @@ def test_two_texts_of_as_many_tokens_are_compared_token_by_token(tmp_path):
         page.evaluate(
             f"() => {{ location.hash = '#layer=1&head=1&input={short}&token=33&against={one}.1.1.33'; }}"
         )
-        page.wait_for_function(SAYS, arg="their inputs do not have as many tokens")
+        page.wait_for_function(SAYS, arg="their inputs differ in the number of tokens")
 
 
 @pytest.mark.e2e

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,13 @@ _VIEWS_OF = {
 }
 """The view that shows one head of what an analysis measures."""
 _NUMBERS = ("n", "seed", "index", "layer", "head")
+
+
+def portable_spec(spec: str) -> str:
+    """Return a model's spec with the name of a local folder or file in place of its path, for pages that are shared."""
+    scheme, colon, path = spec.rpartition(":")
+    local = path.startswith(("/", "~", ".")) or (os.sep != "/" and os.sep in path)
+    return f"{scheme}{colon}{Path(path).name}" if local else spec
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,8 @@ class Address:
         return cls(**parts)
 
     def describe(self) -> str:
-        """Return a short name: ``digits-vit · digits/test/17 · layer 3 · head 0``, without the input's id."""
-        name = self.model.partition(":")[2] or self.model
+        """Return a short name: ``digits-vit · input 17 · layer 3 · head 0``; a local model has that of its folder."""
+        name = portable_spec(self.model).partition(":")[2] or self.model
         return f"{name} · input {self.index} · layer {self.layer} · head {self.head}"
 
     def apart(self) -> tuple[str, str]:

@@ -22,7 +22,7 @@ SENTENCES: dict[Name, str] = {
     "compare": "{first} beside {second}, {tokens}: {share} of attention elsewhere",
     "usual": "{heads}: {share} (median)",
     "effect": "without {what}: {outcome} {before} → {after} ({change} points), divergence {divergence} nats, rank "
-    "{rank} of {count}; a random {kind} gives {median} (median)",
+    "{rank} of {count}; the median {kind} gives {median}",
     "products": "{side} {asked}: feature {feature} adds most to the logit of {token}, {lead} nats above the mean "
     "{other}; all features together {sum}",
     "plane": "the plane holds {share} of their variance: {across} across, {up} up",

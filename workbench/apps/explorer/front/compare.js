@@ -71,7 +71,7 @@ export class Compare {
     const second = first === other ? "the same head" : other;
     if (!a || !b || !alike) return `${capital(first)} beside ${second}: ${a && b ? "their inputs differ in the number of tokens, so no difference is drawn" : "no attention matrix in one of them"}.`;
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
-    const tokens = `${linked ? `from ${whom}` : "each from its own tokens"}${inOrder}`;
+    const tokens = `${linked ? `${state.look.direction} ${whom}` : `each ${state.look.direction} its own tokens`}${inOrder}`;
     const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
     const said = state.filled("compare", { first, second, tokens, share: percent(apart(a, b, pairs)) });
     return `${capital(said)}; ${state.filled("usual", { heads, share: percent(this.usual(found)) })}.`;
@@ -179,9 +179,10 @@ export class Compare {
   }
 }
 
-/** The model of a view, without where it is from. */
-function modelName({ bundle }) {
-  return bundle.model.spec.replace(/^(bundled|timm|hf):(?=.)/, "");
+/** The model of a view, without where it is from; of a local one the name of its folder. */
+export function modelName({ bundle }) {
+  const name = bundle.model.spec.replace(/^(bundled|timm|hf|file):(?=.)/, "");
+  return /^[/~.]/.test(name) ? name.split("/").filter(Boolean).at(-1) ?? name : name;
 }
 
 /** The pinned views as small maps in a row: a click, or a drop on the head view, sets one beside what is looked at. */

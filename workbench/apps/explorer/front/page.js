@@ -1,6 +1,7 @@
 // The page: a bundle in, everything on the screen. `mount` is all that a host needs.
 
 import { BundleError, readBundle } from "./bundle.js";
+import { modelName } from "./compare.js";
 import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
 import { Export, addressOf } from "./export.js";
@@ -186,7 +187,7 @@ function topBar(state, help, taken, other, options) {
     clearTimeout(say.later);
     say.later = setTimeout(() => (status.textContent = ""), 4000);
   };
-  const name = make("h1", "", model.spec.replace(/^(bundled|timm|hf):(?=.)/, ""));
+  const name = make("h1", "", modelName({ bundle: { model } }));
   name.title = `${model.spec}${model.checkpoint ? ` · ${model.checkpoint}` : ""}`;
   const heads = Math.max(...layers.map((layer) => layer.heads));
   const facts = make("span", "aw-facts");
