@@ -26,12 +26,12 @@ from workbench.apps.cli.shared_options import (
     Settings,
     batch_size_option,
     checkpoint_option,
+    count_option,
     device_option,
     dtype_option,
     inputs_option,
     json_option,
     model_option,
-    number_option,
     out_file,
     read_settings,
     run_settings,
@@ -290,7 +290,7 @@ why_option = click.option(
 @paper_option
 @model_option("The model to measure on. [default: bundled:digits-vit]")
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
-@number_option("-n", "How many inputs. [default: 25]", least=2)
+@count_option
 @seed_option
 @checkpoint_option
 @batch_size_option
