@@ -79,7 +79,7 @@ def _is_mapping(value: Any) -> bool:
 
 def _are(value: Any, *kinds: Any) -> bool:
     return (
-        isinstance(value, Iterable) and not _is_text(value) and all(isinstance(one, kinds) for one in value)
+        isinstance(value, Iterable) and not _is_text(value) and all(isinstance(item, kinds) for item in value)
     )
 
 
@@ -100,7 +100,7 @@ def _by_panel(accepts: Callable[[Any], Any], words: str) -> Check:
 
     def check(value: Any) -> bool:
         values = value.values() if isinstance(value, Mapping) else [value]
-        return all(one is None or accepts(one) for one in values)
+        return all(item is None or accepts(item) for item in values)
 
     return check, f"{words}, or a mapping by metric or panel"
 

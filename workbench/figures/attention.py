@@ -69,19 +69,27 @@ def attention_heatmap_figure(
     query = check_token(query, tokens, input)
     chosen = list(records) if layers is None else _choose("layer", layers, sorted(records), MAX_LAYERS)
     read = {layer: _layer_maps(records[layer], tokens, input) for layer in chosen}
-    drawn = {layer: found for layer, found in read.items() if isinstance(found, LayerMaps)}
-    reasons = {layer: found for layer, found in read.items() if isinstance(found, str)}
-    if tokens.grid is None and any(len(found.maps[0]) > 1 for found in drawn.values()):
-        single = [layer for layer, found in drawn.items() if len(found.maps[0]) == 1 < len(found.view.index)]
+    drawn = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, LayerMaps)}
+    reasons = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, str)}
+    if tokens.grid is None and any(len(layer_maps.maps[0]) > 1 for layer_maps in drawn.values()):
+        single = [
+            layer
+            for layer, layer_maps in drawn.items()
+            if len(layer_maps.maps[0]) == 1 < len(layer_maps.view.index)
+        ]
         reasons |= dict.fromkeys(single, "attention of one query")
-        drawn = {layer: found for layer, found in drawn.items() if layer not in single}
+        drawn = {layer: layer_maps for layer, layer_maps in drawn.items() if layer not in single}
     if not drawn:
         raise InputError(f"no layer can be drawn: {' '.join(_notes(reasons))}")
-    most = max(len(found.maps) for found in drawn.values())
+    most = max(len(layer_maps.maps) for layer_maps in drawn.values())
     chosen_heads = _choose("head", heads, range(most), MAX_HEADS)
-    few = {layer: len(found.maps) for layer, found in drawn.items() if len(found.maps) <= chosen_heads[0]}
+    few = {
+        layer: len(layer_maps.maps)
+        for layer, layer_maps in drawn.items()
+        if len(layer_maps.maps) <= chosen_heads[0]
+    }
     reasons |= {layer: f"{heads} heads" for layer, heads in few.items()}
-    drawn = {layer: found for layer, found in drawn.items() if layer not in few}
+    drawn = {layer: layer_maps for layer, layer_maps in drawn.items() if layer not in few}
     if layers is None:
         drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), MAX_LAYERS)}
     if tokens.grid is not None:
@@ -121,20 +129,20 @@ def _notes(reasons: Mapping[int, str]) -> list[str]:
     for layer, reason in reasons.items():
         layers.setdefault(reason, []).append(layer)
     return [
-        f"{'Layers' if len(held) > 1 else 'Layer'} {ranges(held)} not shown: {reason}."
-        for reason, held in layers.items()
+        f"{'Layers' if len(layer_numbers) > 1 else 'Layer'} {ranges(layer_numbers)} not shown: {reason}."
+        for reason, layer_numbers in layers.items()
     ]
 
 
-def _choose(kind: str, asked: Numbers, known: Sequence[int], most: int) -> list[int]:
-    known = list(known)
-    numbers = parse_numbers(kind, asked)
+def _choose(kind: str, request: Numbers, available: Sequence[int], most: int) -> list[int]:
+    available = list(available)
+    numbers = parse_numbers(kind, request)
     if numbers is None:
-        return [known[index] for index in even_choice(len(known), most)]
-    places = [known[number] if -len(known) <= number < 0 else number for number in numbers]
-    missing = [place for place in places if place not in known]
+        return [available[index] for index in even_choice(len(available), most)]
+    places = [available[number] if -len(available) <= number < 0 else number for number in numbers]
+    missing = [chosen for chosen in places if chosen not in available]
     if missing:
-        raise InputError(f"no {kind} {missing[0]}; there are {ranges(known)}")
+        raise InputError(f"no {kind} {missing[0]}; there are {ranges(available)}")
     return sorted(set(places))
 
 
@@ -145,10 +153,16 @@ def _over_image(
     grids, origins = {}, {}
     for layer, (maps, view) in drawn.items():
         asking = view.asking if "class" in view.kinds else None
-        place = asking if query is None or maps.shape[1] == 1 else view.place(query)
-        rows = maps[:, 0] if maps.shape[1] == 1 else maps.mean(axis=1) if place is None else maps[:, place]
+        query_place = asking if query is None or maps.shape[1] == 1 else view.place(query)
+        rows = (
+            maps[:, 0]
+            if maps.shape[1] == 1
+            else maps.mean(axis=1)
+            if query_place is None
+            else maps[:, query_place]
+        )
         alone = "from its one query" if maps.shape[1] == 1 else "mean over queries"
-        origins[layer] = alone if place is None else f"from {view.labels[place]}"
+        origins[layer] = alone if query_place is None else f"from {view.labels[query_place]}"
         origins[layer] += "" if view.index else ", to pooled patches"
         grids[layer] = rows[:, view.patches].reshape(len(maps), *(view.grid or ()))
     alike = len({*origins.values()}) == 1
@@ -170,17 +184,19 @@ def _over_text(
 ) -> go.Figure:
     view = next(iter(drawn.values())).view
     maps = {
-        (layer, head): held.maps[head]
-        for layer, held in drawn.items()
+        (layer, head): layer_maps.maps[head]
+        for layer, layer_maps in drawn.items()
         for head in heads
-        if head < len(held.maps)
+        if head < len(layer_maps.maps)
     }
     queries, keys = asked_and_seen(head_weights(next(iter(maps.values()))), view)
-    shown = keys[: max(max_tokens, 1)]
-    asking = [place for place in queries if place in shown]
-    grids = {name: weights[asking if len(weights) > 1 else [0]][:, shown] for name, weights in maps.items()}
+    keys_drawn = keys[: max(max_tokens, 1)]
+    asking = [key for key in queries if key in keys_drawn]
+    grids = {
+        name: weights[asking if len(weights) > 1 else [0]][:, keys_drawn] for name, weights in maps.items()
+    }
     panels = [
-        matrix_panel(grid, view, asking, shown, f"layer {layer}, head {head}", whole=len(keys))
+        matrix_panel(grid, view, asking, keys_drawn, f"layer {layer}, head {head}", whole=len(keys))
         for (layer, head), grid in grids.items()
     ]
     scale = Scale.of([*grids.values()], "Attention weight")
@@ -204,7 +220,7 @@ def attention_summary_figure(
     several = rows["model"].nunique() > 1
     plot = Plot(frame, panel=SERIES if several else None).metric(*present)
     units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
-    apart = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
-    plot = plot.scale(y_zero=True, x_free=several, y_free=apart)
+    separate = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
+    plot = plot.scale(y_zero=True, x_free=several, y_free=separate)
     plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
     return plot.figure("page", height=118 * len(present) + 90 if several else None)

@@ -55,7 +55,7 @@ def compose_matrices(
 
 
 def matrix_panel(
-    shown: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], title: str = "",
+    weights: np.ndarray, view: TokenView, queries: Sequence[int], keys: Sequence[int], title: str = "",
     scale: str = "coloraxis", columns: TokenView | None = None, whole: int = 0,
 ) -> Panel:  # fmt: skip
     """A matrix whose axes name the tokens at these places; ``customdata`` of a cell is [query, key].
@@ -65,10 +65,10 @@ def matrix_panel(
     """
     columns = columns or view
     x, y = _token_axis("key", columns, keys, whole), _token_axis("query", view, queries, whole)
-    hidden = causal(shown)
-    rows, across = (np.asarray(one.index, dtype=np.int32) for one in (view, columns))
+    hidden = causal(weights)
+    rows, across = (np.asarray(tokens.index, dtype=np.int32) for tokens in (view, columns))
     cells = go.Heatmap(
-        z=np.where(hidden, np.nan, shown).astype(np.float32),  # half the bytes to the browser for every move
+        z=np.where(hidden, np.nan, weights).astype(np.float32),  # half the bytes to the browser for every move
         x=x.more["categoryarray"], y=y.more["categoryarray"], coloraxis=scale, hoverongaps=False, name=title,
         customdata=np.stack(np.meshgrid(rows[list(queries)], across[list(keys)], indexing="ij"), -1),
         hovertemplate="from %{y}<br>to %{x}<br>%{z:.4f}<extra></extra>",
@@ -76,37 +76,37 @@ def matrix_panel(
     y = replace(y, low=y.high, high=y.low)
     shapes = [masked_shape()] if hidden.any() else []
     if view.grid is not None and len(keys) > MOST_LABELS:  # where a row of patches ends
-        ends = [n + 0.5 for n, place in enumerate(keys[:-1]) if _ends_a_row(columns, place)]
+        ends = [n + 0.5 for n, key in enumerate(keys[:-1]) if _ends_a_row(columns, key)]
         rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": WIDTH.rule}}
         shapes += [rule | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
-        both = ends if len(shown) == len(keys) else []
+        both = ends if len(weights) == len(keys) else []
         shapes += [rule | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]
     return Panel([cells], replace(x, steep=True), y, title, shapes=shapes)
 
 
-def _ends_a_row(view: TokenView, place: int) -> bool:
+def _ends_a_row(view: TokenView, token: int) -> bool:
     """Whether a token is a special one, or the last patch of a row."""
-    row = view.patches.index(place) + 1 if view.kinds[place] not in SPECIAL else 0
+    row = view.patches.index(token) + 1 if view.kinds[token] not in SPECIAL else 0
     return view.grid is not None and row % view.grid[1] == 0
 
 
 def _token_axis(word: str, view: TokenView, places: Sequence[int], whole: int) -> Axis:
     """The tokens at these places: each by its label, or of many patches the rows that they begin."""
-    labels = [view.labels[place] for place in places]
+    labels = [view.labels[token] for token in places]
     names, title = distinct(labels), word
-    shown, said = names, labels
+    ticks, tick_labels = names, labels
     if whole > len(places):
         title = f"{word} (first {len(places)} of {whole} tokens)"
     elif len(places) > MOST_LABELS and view.grid is not None:
         rows = {f"{row},{view.grid[1] // 2}": f"row {row}" for row in range(view.grid[0])}
         kept = [n for n, label in enumerate(labels) if label in rows or view.kinds[places[n]] in SPECIAL]
-        shown, said = [names[n] for n in kept], [rows.get(labels[n], labels[n]) for n in kept]
+        ticks, tick_labels = [names[n] for n in kept], [rows.get(labels[n], labels[n]) for n in kept]
         title = f"{word} (patches, row by row)"
     elif len(places) > MOST_LABELS:
         title = f"{word} (number of the token)"
     font = {"size": SMALL * theme_of("page").font}
     look = {"type": "category", "categoryarray": names, "ticklen": 2, "tickfont": font}
-    return Axis(title, -0.5, len(places) - 0.5, names=tuple(shown), labels=tuple(said), more=look)
+    return Axis(title, -0.5, len(places) - 0.5, names=tuple(ticks), labels=tuple(tick_labels), more=look)
 
 
 def asked_and_seen(weights: np.ndarray, view: TokenView) -> tuple[list[int], list[int]]:

@@ -227,7 +227,7 @@ class _Scale:
         low, high = min(numbers), max(numbers)
         sizes = [max(map(abs, part)) for part in judged if any(part)]
         if low < 0 < high and max(sizes) > 100 * min(sizes):
-            start, end = (math.asinh(one / min(sizes)) for one in (low, high))
+            start, end = (math.asinh(end_value / min(sizes)) for end_value in (low, high))
             return cls(with_room(Axis("", start, end), 0.08), min(sizes))
         log = low > 0 and high > 40 * low
         inward = {at for lane in lanes for at, end in enumerate(lane.allowed or ()) if math.isfinite(end)}
@@ -259,10 +259,12 @@ class _Scale:
         if self.unit:
             powers = [10.0**power for power in range(20, math.floor(math.log10(self.unit)) - 1, -1)]
             taken: list[float] = []
-            for one in (0.0, *(sign * power for power in powers for sign in (1, -1))):
-                if not self.beyond(one) and all(abs(self.at(one) - at) * wide > 1.6 * _FONT for at in taken):
-                    taken.append(self.at(one))
-                    yield taken[-1], _short(one)
+            for number in (0.0, *(sign * power for power in powers for sign in (1, -1))):
+                if not self.beyond(number) and all(
+                    abs(self.at(number) - at) * wide > 1.6 * _FONT for at in taken
+                ):
+                    taken.append(self.at(number))
+                    yield taken[-1], _short(number)
             return
         places, labels = tick_values(self.axis, wide, _FONT, upright=False)
         yield from zip(map(self.at, places), labels, strict=True)
@@ -305,21 +307,21 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no rows, a missing column, or no claim that was tested.
         UnknownName: a verdict that there is not.
     """
-    shown, rows = _shown(frame)
+    drawn, rows = _shown(frame)
     tested = frame[frame["verdict"] != NOT_TESTED]
     left = [f"{count} {words.format('s' * (count > 1))}" for count, words in (
         (len(tested[tested["verdict"] != PREMISE].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
         (len(tested[tested["verdict"] == PREMISE].drop_duplicates(_KEYS)), "row{} whose premise is not met"),
         (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
     ) if count > 0]  # fmt: skip
-    below = [_method(shown, rows), *_doubts(rows), *_margins(shown)]
-    below += _untrained(shown)
+    below = [_method(drawn, rows), *_doubts(rows), *_margins(drawn)]
+    below += _untrained(drawn)
     below += [f"Only in the figure's table: {_listed(left)}."] if left else []
     plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", " ".join(row.label for row in rows).replace("<br>", " "))
     papers = {*frame["paper"]}
     below += [f"{words}." for of, symbol, words in _SYMBOLS if symbol in plain and (not of or of in papers)]
-    null = (_null_words(shown) if shown["null"].nunique() == 1 else "") or "null"
-    null += f": {null_range(frame, analyses={*shown.loc[shown['null'].notna(), 'analysis']})}"
+    null = (_null_words(drawn) if drawn["null"].nunique() == 1 else "") or "null"
+    null += f": {null_range(frame, analyses={*drawn.loc[drawn['null'].notna(), 'analysis']})}"
     return _Chart(rows, null).figure(" ".join(below))
 
 
@@ -330,8 +332,8 @@ def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None)
         frame: what `claims_figure` takes.
         titles: embedded data → what they are, in words.
     """
-    shown, rows = _shown(frame)
-    lanes, verdicts = _lanes(rows), {*shown["verdict"]}
+    drawn, rows = _shown(frame)
+    lanes, verdicts = _lanes(rows), {*drawn["verdict"]}
     parts = [
         "A claim holds where its whole 95 % CI lies in the shaded range, fails where it lies outside, and is undecided "
         "otherwise"
@@ -344,14 +346,14 @@ def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None)
         parts.append("not diagnostic: the null lies in the range too")
     if RANDOM_TOO in verdicts:
         parts.append("also random: it holds of untrained weights too")
-    model = "about one model " if counted(shown)["model"].nunique() > 1 else ""
+    model = "about one model " if counted(drawn)["model"].nunique() > 1 else ""
     parts.append(f"primary claims of one date {model}are decided together (Holm, 5 %)")
     sentences = ["; ".join(parts) + "."]
-    if aside := _listed(_aside(shown)).replace(" and ", " or "):
+    if aside := _listed(_aside(drawn)).replace(" and ", " or "):
         sentences.append(f"Rows marked {aside} do not count.")
     sentences.append("Margins, and thresholds that a paper does not print, are ours.")
-    data = [f"{DATA[name]}." for name in _data(shown) if name in DATA]
-    return " ".join([*sentences, *data, *_embedded(shown, titles or {})])
+    data = [f"{DATA[name]}." for name in _data(drawn) if name in DATA]
+    return " ".join([*sentences, *data, *_embedded(drawn, titles or {})])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -385,8 +387,8 @@ def _shown(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[_Row]]:
     tested = _tested(frame)
     rows = _rows(tested)
     if _height(rows) > PAGE_HEIGHT - _AROUND:
-        own = tested.sort_values("primary", ascending=False, kind="stable")
-        first = own.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
+        sorted_rows = tested.sort_values("primary", ascending=False, kind="stable")
+        first = sorted_rows.groupby(["paper", "claim", "model"], dropna=False)["order"].transform("first")
         tested = tested[tested["primary"].astype(bool) | tested["order"].isin(first)]
         rows = _rows(tested)
     if _height(rows) > PAGE_HEIGHT - _AROUND and len(counted(tested)):
@@ -397,18 +399,18 @@ def _shown(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[_Row]]:
 
 def _height(rows: Sequence[_Row]) -> float:
     """Pixels of all rows."""
-    return sum(row.height(row is own[-1]) for own in _groups(rows) for row in own)
+    return sum(row.height(row is group[-1]) for group in _groups(rows) for row in group)
 
 
 def _groups(rows: Sequence[_Row]) -> list[list[_Row]]:
     """The rows of each axis."""
-    own = itertools.groupby(enumerate(rows), lambda one: one[1].key or one[0])
-    return [[row for _, row in group] for _, group in own]
+    groups = itertools.groupby(enumerate(rows), lambda numbered: numbered[1].key or numbered[0])
+    return [[row for _, row in group] for _, group in groups]
 
 
 def _cut(rows: Sequence[_Row]) -> bool:
     """Whether an end of an interval lies beyond its axis."""
-    scales = [(_Scale.of(own), row) for own in _groups(rows) for row in own]
+    scales = [(_Scale.of(group), row) for group in _groups(rows) for row in group]
     ends = ((scale, end) for scale, row in scales for lane in row.lanes for end in (*lane.ends, *lane.thin))
     return any(scale.beyond(end) for scale, end in ends)
 
@@ -422,44 +424,47 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         model=[OF_NO_MODEL.get(*pair) for pair in zip(frame["over"], frame["model"], strict=True)]
     )
     frame = frame.assign(row=frame.to_dict("records"))  # once, since it takes time
-    for _, own in frame.groupby(_KEYS, sort=False, dropna=False):
-        first, terms = own.iloc[0], parse_measure(own["measure"].iloc[0])
+    for _, claim_rows in frame.groupby(_KEYS, sort=False, dropna=False):
+        first, terms = claim_rows.iloc[0], parse_measure(claim_rows["measure"].iloc[0])
         points = first["over"] == "model - baseline" and terms[0].metric in _SHARES
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        lanes = [_lane(row, factor, unit, ways) for row in own["row"]]
-        held = {factor * end for lane in lanes for end in lane.allowed or ()}
-        published = [factor * float(value) for value in own["published"].dropna().unique()]
-        published = [value for value in published if not any(math.isclose(value, end) for end in held)]
+        lanes = [_lane(row, factor, unit, ways) for row in claim_rows["row"]]
+        thresholds = {factor * end for lane in lanes for end in lane.allowed or ()}
+        published = [factor * float(value) for value in claim_rows["published"].dropna().unique()]
+        published = [value for value in published if not any(math.isclose(value, end) for end in thresholds)]
         theory = "exponent" in first["measure"]
         printed = f"{'theory' if theory else 'published'} {', '.join(map(_short, published))}{unit}"
         kind = _kind(first["over"], terms[0].metric, unit) if _of_pairs(frame) else ""
         key = kind or f"{first['over']} {terms[0].metric}" * (len(terms) == 1)
-        beside = f"{word} {variant_words(baseline)}" if baseline else ""
-        label = _label(own, usual, _claimed(own, factor, unit), nulls > 1)
-        rows.append(_Row(label, lanes, beside, published, printed, kind, key))
-    return sorted(rows, key=lambda row: [*dict.fromkeys(one.unit for one in rows)].index(row.unit))
+        comparison = f"{word} {variant_words(baseline)}" if baseline else ""
+        label = _label(claim_rows, usual, _claimed(claim_rows, factor, unit), nulls > 1)
+        rows.append(_Row(label, lanes, comparison, published, printed, kind, key))
+    return sorted(rows, key=lambda row: [*dict.fromkeys(other.unit for other in rows)].index(row.unit))
 
 
-def _label(own: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls: bool) -> str:
+def _label(claim_rows: pd.DataFrame, usual: dict[str, str], claimed: str, several_nulls: bool) -> str:
     """The words of a claim, what must hold, and in grey its place, its sample and why it does not count."""
-    first = own.iloc[0]
-    every = [(row["model"], _sampled(row)) for row in own["row"]]
-    sampled = [one for name, one in every if one not in ("", usual.get(name))]
-    counts, units = [*dict.fromkeys(one.rpartition(" ")[0] for one in sampled)], sampled[-1:]
-    tail = [_place(first["place"]), *(f"{' or '.join(counts)} {one.rpartition(' ')[2]}" for one in units)]
-    tail += ["exploratory"] * (EXPLORED in {*own["scope"]})
+    first = claim_rows.iloc[0]
+    every = [(row["model"], _sampled(row)) for row in claim_rows["row"]]
+    sampled = [sample for name, sample in every if sample not in ("", usual.get(name))]
+    counts, units = [*dict.fromkeys(sample.rpartition(" ")[0] for sample in sampled)], sampled[-1:]
+    tail = [
+        _place(first["place"]),
+        *(f"{' or '.join(counts)} {sample.rpartition(' ')[2]}" for sample in units),
+    ]
+    tail += ["exploratory"] * (EXPLORED in {*claim_rows["scope"]})
     tail += ["after warm-up"] * first["over"].endswith("warm-up")
-    tail += [name for name in _data(own) if name not in first["label"] and name not in tail]
-    tail += _aside(own)
-    shown = "" if first["comparison"].endswith("null") or not several_nulls else _null_words(own)
-    tail += [shown] * bool(shown)
+    tail += [name for name in _data(claim_rows) if name not in first["label"] and name not in tail]
+    tail += _aside(claim_rows)
+    null_drawn = "" if first["comparison"].endswith("null") or not several_nulls else _null_words(claim_rows)
+    tail += [null_drawn] * bool(null_drawn)
     grey = [f"{part};" for part in tail[:-1]] + tail[-1:]
     looks = {claimed: "<b>{}</b>"} | dict.fromkeys(grey, f'<span style="color:{GREY}">{{}}</span>')
     words = first["label"] or f"{first['claim']}: {first['interpretation']}"
-    words = re.sub("|".join(PAPERS), lambda found: PAPERS[found[0]].partition(" (")[0], words)
-    words = re.sub(r"\([^)]*\)", lambda found: _whole(found[0]), words.replace(" = ", _whole(" = ")))
+    words = re.sub("|".join(PAPERS), lambda match: PAPERS[match[0]].partition(" (")[0], words)
+    words = re.sub(r"\([^)]*\)", lambda match: _whole(match[0]), words.replace(" = ", _whole(" = ")))
     label = wrap(" ".join([words, *map(_whole, looks)]), _WHO - 8, _FONT)
     for part, look in looks.items():
         label = label.replace(part, look.format(part), 1)
@@ -476,19 +481,30 @@ def _aside(frame: pd.DataFrame) -> list[str]:
 
 def _data(frame: pd.DataFrame) -> list[str]:
     """On what data the models of the records were trained: its name, or how many there are."""
-    asked = [claim_options(options) for options in frame["options"].fillna("").unique()]
-    found = [name for name in DATA if any(one.get("model", "").startswith(f"{name}-") for one in asked)]
-    embedded = [one["data"].split("+") for one in asked if "data" in one]
-    return [*found, *dict.fromkeys(own[0] if len(own) == 1 else f"{len(own)} data sets" for own in embedded)]
+    asked_options = [claim_options(options) for options in frame["options"].fillna("").unique()]
+    names = [
+        name
+        for name in DATA
+        if any(chosen.get("model", "").startswith(f"{name}-") for chosen in asked_options)
+    ]
+    embedded = [chosen["data"].split("+") for chosen in asked_options if "data" in chosen]
+    return [
+        *names,
+        *dict.fromkeys(
+            data_sets[0] if len(data_sets) == 1 else f"{len(data_sets)} data sets" for data_sets in embedded
+        ),
+    ]
 
 
 def _embedded(frame: pd.DataFrame, titles: Mapping[str, str]) -> Iterator[str]:
     """What the rows' embedded data are, where there are a few, and which, where there are many."""
-    asked = [claim_options(options).get("data") for options in frame["options"].fillna("").unique()]
-    for names in dict.fromkeys(tuple(data.split("+")) for data in asked if data):
-        said = [f"{name} ({titles[name]})" if len(names) < 3 and name in titles else name for name in names]
+    data_options = [claim_options(options).get("data") for options in frame["options"].fillna("").unique()]
+    for names in dict.fromkeys(tuple(data.split("+")) for data in data_options if data):
+        entries = [
+            f"{name} ({titles[name]})" if len(names) < 3 and name in titles else name for name in names
+        ]
         many = f"{len(names)} data sets, of which a row has the mean" if len(names) > 1 else "Data"
-        yield f"{many}: {_listed(said)}."
+        yield f"{many}: {_listed(entries)}."
 
 
 def _whole(words: str) -> str:
@@ -496,9 +512,9 @@ def _whole(words: str) -> str:
     return words.replace(" ", "\u00a0")
 
 
-def _null_words(own: pd.DataFrame) -> str:
+def _null_words(rows: pd.DataFrame) -> str:
     """The null distributions that are drawn in a row."""
-    kinds = [NULLS.get(kind, str(kind)) for kind in own["null"].dropna().unique()]
+    kinds = [NULLS.get(kind, str(kind)) for kind in rows["null"].dropna().unique()]
     return f"null ({' or '.join(kinds)})" if kinds else ""
 
 
@@ -534,9 +550,9 @@ def _place(words: str) -> str:
     return re.sub(r"(?:^|(?<=; ))(?=[A-H](?:\.\d+)?(?:[;,]|$))", "App. ", words)
 
 
-def _claimed(own: pd.DataFrame, factor: float, unit: str) -> str:
+def _claimed(rows: pd.DataFrame, factor: float, unit: str) -> str:
     """What must hold, as an inequality, with the margin that counts."""
-    row = own.iloc[0]
+    row = rows.iloc[0]
     comparison, threshold, margin = row["comparison"], str(row["threshold"]), str(row["margin"] or "")
     margin = margin.replace("%", " %")
     if comparison == "near":
@@ -552,7 +568,7 @@ def _claimed(own: pd.DataFrame, factor: float, unit: str) -> str:
     if comparison.endswith("null"):
         compared = comparison.removesuffix("null").strip()
         beyond = f" {'−' if compared == '<' else '+'} {margin}" if margin else ""
-        return f"{_SIGNS.get(compared, compared)} {_null_words(own) or 'null'}{beyond}"
+        return f"{_SIGNS.get(compared, compared)} {_null_words(rows) or 'null'}{beyond}"
     number = _short(factor * float(threshold))
     same = f" ({number} ± {margin}: equivalent)" if margin else ""
     return f"{_SIGNS.get(comparison, comparison)} {number}{unit}{same}"
@@ -574,7 +590,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     )
     options = claim_options(row["options"] or "")
     model = options.get("model") or options.get("operator")
-    way, verdict = _way(row), row["verdict"]
+    method, verdict = _way(row), row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
     band = None if null is None else (factor * null.low, factor * null.high)
     thin = (factor * float(row["low_adjusted"]), factor * float(row["high_adjusted"]))
@@ -584,7 +600,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
         variant_words(model) if model else short_name(row["model"]),
         AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
-        words, str(row.get("why") or ""), chr(96 + ways.index(way)) if way in ways[1:] else "",
+        words, str(row.get("why") or ""), chr(96 + ways.index(method)) if method in ways[1:] else "",
         doubts, row["p_adjusted"], thin if math.isfinite(thin[0]) and thin != (low, high) else (),
         math.nan if row["over"].startswith("trained ") else factor * row["untrained"],
     )  # fmt: skip
@@ -617,12 +633,17 @@ def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
     words = _WAYS.get(usual, usual)
     over = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
     start, comma, interval = words.partition(",")
-    said = [f"{start[:1].upper()}{start[1:]}{over}{comma}{interval}"]
-    said += [f"<b>{chr(97 + place)}</b>\u00a0{_WAYS.get(way, way)}" for place, way in enumerate(others)]
-    units = {scope: _listed([*own.dropna().unique()]) for scope, own in frame.groupby("scope")["units"]}
-    known = [scope for scope in _SCOPES if scope in units and _of_pairs(frame)]
-    scopes = [_SCOPES[scope].format(units[scope]) for scope in known]
-    return ". ".join(["; ".join(said), *(one[:1].upper() + one[1:] for one in scopes)]) + "."
+    phrases = [f"{start[:1].upper()}{start[1:]}{over}{comma}{interval}"]
+    phrases += [
+        f"<b>{chr(97 + number)}</b>\u00a0{_WAYS.get(method, method)}" for number, method in enumerate(others)
+    ]
+    units = {
+        scope: _listed([*scope_units.dropna().unique()])
+        for scope, scope_units in frame.groupby("scope")["units"]
+    }
+    scopes_drawn = [scope for scope in _SCOPES if scope in units and _of_pairs(frame)]
+    scopes = [_SCOPES[scope].format(units[scope]) for scope in scopes_drawn]
+    return ". ".join(["; ".join(phrases), *(phrase[:1].upper() + phrase[1:] for phrase in scopes)]) + "."
 
 
 def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
@@ -693,10 +714,10 @@ class _Chart:
 
     def __init__(self, rows: Sequence[_Row], null: str) -> None:
         self.rows, self.lanes, self.null = rows, _lanes(rows), null
-        who = widest([*(row.beside for row in rows), *(lane.who for lane in self.lanes)], _FONT)
+        model_width = widest([*(row.beside for row in rows), *(lane.who for lane in self.lanes)], _FONT)
         words = [*(row.printed for row in rows), *(f"{lane.words} {lane.letter}" for lane in self.lanes)]
         self.value = _VERDICT - 10 - widest([*words, "<b>Measured [95 % CI]</b>"], _FONT)
-        self.strip = _WHO + max(who, 60) + 12
+        self.strip = _WHO + max(model_width, 60) + 12
         self.wide = self.value - 14 - self.strip
         self.notes: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
@@ -711,8 +732,8 @@ class _Chart:
         for x, words in zip((0, _WHO, self.value, _VERDICT), heads, strict=True):
             self._write(f"<b>{words}</b>", x, top)
         top += _LINE + 6
-        for own in _groups(self.rows):
-            top = self._group(own, top)
+        for group in _groups(self.rows):
+            top = self._group(group, top)
         self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": WIDTH.edge})
         text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
         self._write(text, 0, top + 5, GREY)
@@ -736,14 +757,14 @@ class _Chart:
         entries += [(self.null, _NULL)] * any(lane.null for lane in lanes)
         entries += [("estimate beyond the axis; small: an end of its CI", _ARROWS[1])] * _cut(rows)
         entries += [("untrained weights, mean", _BARE)] * any(math.isfinite(lane.untrained) for lane in lanes)
-        said = [row.printed.split(" ")[0] for row in rows if row.published]
-        words = "published, other models" if "published" in said else ""
-        words += (", or theory" if words else "theory") if "theory" in said else ""
-        entries += [(words, "")] * bool(said)
+        printed = [row.printed.split(" ")[0] for row in rows if row.published]
+        words = "published, other models" if "published" in printed else ""
+        words += (", or theory" if words else "theory") if "theory" in printed else ""
+        entries += [(words, "")] * bool(printed)
         lines = in_rows([words for words, _ in entries], _END, _FONT)
         for line, places in enumerate(lines):
             x, y = 0.0, (line + 0.5) * (_LINE + 2)
-            for words, look in (entries[place] for place in places):
+            for words, look in (entries[index] for index in places):
                 if look in VERDICTS:
                     self._estimate((x + 10, x + 2, x + 18), y, look, words)
                 elif look == _SAME:
@@ -780,9 +801,9 @@ class _Chart:
             self._write(words, x, foot + 1, GREY, "center")
         self._box(self.strip, self.strip + self.wide, foot, foot, line=look)
         self.shapes += drawn
-        said = ", ".join(filter(None, (rows[0].unit, scale.words)))
+        unit_words = ", ".join(filter(None, (rows[0].unit, scale.words)))
         least = min([self.strip, *(x - text_width(words, _FONT) / 2 for x, words in places)])
-        self._write(said, least - 8, foot + 1, GREY, "right")
+        self._write(unit_words, least - 8, foot + 1, GREY, "right")
         return top
 
     def _draw(self, row: _Row, scale: _Scale, top: float) -> None:

@@ -53,9 +53,9 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
     need_columns(frame, COLUMNS, SOURCE)
     patches = frame[frame["kind"] == "patch"]
     if patches.empty:
-        found = ", ".join(sorted(frame["kind"].unique()))
+        kinds = ", ".join(sorted(frame["kind"].unique()))
         raise InputError(
-            f"there are no patches to map: the tokens are {found}; `class_attention_text_figure` shows texts"
+            f"there are no patches to map: the tokens are {kinds}; `class_attention_text_figure` shows texts"
         )
     title = f"Attention weight, from the {_whose(patches)}"
     return head_maps(patches.assign(head=_which(patches)), images, title)
@@ -73,8 +73,8 @@ def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: s
 def _which(frame: pd.DataFrame) -> pd.Categorical:
     """What each row's map is of, in order: the number of a head, mean, rollout."""
     heads = sorted(frame["head"].dropna().unique())
-    own = frame["head"].astype(object).where(frame["head"].notna(), frame["candidate"])
-    return pd.Categorical(own, [*heads, *_TOGETHER]).remove_unused_categories()
+    names = frame["head"].astype(object).where(frame["head"].notna(), frame["candidate"])
+    return pd.Categorical(names, [*heads, *_TOGETHER]).remove_unused_categories()
 
 
 def _whose(frame: pd.DataFrame) -> str:
@@ -95,11 +95,11 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     Raises:
         InputError: the frame lacks a column, or holds several texts or models.
     """
-    need_columns(frame, COLUMNS, SOURCE, one=("model", "input"))
-    whole = frame["key"].nunique()
-    shown = frame[frame["key"].isin(sorted(frame["key"].unique())[: max(max_tokens, 1)])]
-    tokens = shown.drop_duplicates("key").sort_values("key")
-    cut = f" (first {len(tokens)} of {whole} tokens)" if len(tokens) < whole else ""
+    need_columns(frame, COLUMNS, SOURCE, alternatives=("model", "input"))
+    key_count = frame["key"].nunique()
+    first_keys = frame[frame["key"].isin(sorted(frame["key"].unique())[: max(max_tokens, 1)])]
+    tokens = first_keys.drop_duplicates("key").sort_values("key")
+    cut = f" (first {len(tokens)} of {key_count} tokens)" if len(tokens) < key_count else ""
     labels = [readable_label(label) for label in tokens["label"]]
     places = distinct(labels)
     small = {"type": "category", "tickfont": {"size": SMALL * theme_of("page").font}}
@@ -107,11 +107,11 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         f"key{cut}", -0.5, len(labels) - 0.5, names=tuple(places), labels=tuple(labels), more=small,
         steep=max(map(len, labels)) > 1,
     )  # fmt: skip
-    even = 1 / whole if set(frame["query"]) <= {"class", "last"} else None  # these see every token
+    even = 1 / key_count if set(frame["query"]) <= {"class", "last"} else None  # these see every token
     font = theme_of("page").font
     panels, heights, drawn = [], [], []
-    for layer in dict.fromkeys(shown["layer"]):
-        lines = _lines(shown[shown["layer"] == layer])
+    for layer in dict.fromkeys(first_keys["layer"]):
+        lines = _lines(first_keys[first_keys["layer"] == layer])
         mean = lines.pop("mean")
         bars = go.Bar(
             x=places, y=mean, marker={"color": COLOURS[0], "line": {"width": 0}}, name=f"layer {layer}, mean",
@@ -131,7 +131,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         drawn += [*lines.values()]
     rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
     scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
-    key = [key_entry(f"even attention: 1 / {whole}", mode="lines", line=EVEN)] if even is not None else []
+    key = [key_entry(f"even attention: 1 / {key_count}", mode="lines", line=EVEN)] if even is not None else []
     room = bar_room(scale, sum(heights), font, 2)
     fig = compose(panels, 1, key, width="page", shared="x", right=room, inner=heights)
     return add_scale(fig, scale, font)
@@ -141,7 +141,7 @@ def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     """The values of a layer by title, each token by token."""
     titles = {"mean": "mean", "rollout": _ROLLOUT}
     lines = rows.sort_values("key").assign(line=_which).groupby("line", observed=True)["value"]
-    return {titles.get(one, f"head {one}"): own.tolist() for one, own in lines}
+    return {titles.get(name, f"head {name}"): weights.tolist() for name, weights in lines}
 
 
 def class_attention_summary_figure(
@@ -164,8 +164,8 @@ def class_attention_summary_figure(
     rows = null_of_means(rows_of(rows, metrics))
     present = [name for name in metrics if (rows["metric"] == name).any()]
     rows = rows.assign(even=rows["metric"].isin(MEASURES[:2]).map({True: 1.0, False: np.nan}))
-    apart = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
-    plot = Plot(rows, panel=SERIES if apart else None).metric(*present).scale(y_zero=True, x_free=apart)
+    separate = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
+    plot = Plot(rows, panel=SERIES if separate else None).metric(*present).scale(y_zero=True, x_free=separate)
     line, even = Line(words="mean over heads and inputs"), Rule(name="even attention", column="even")
-    width = "page" if apart or len(present) > 1 else "column"
+    width = "page" if separate or len(present) > 1 else "column"
     return plot.add(Null(), Band(over="input", bars=True), line, even).figure(width)

@@ -70,19 +70,21 @@ def comparison_figure(
     titles = _titles(rows)
     rows = rows.assign(named=rows["model"], model=series_labels(rows), place=_HERE)
     rows = rows.assign(panel=titles) if quantities is None else titled(rows, quantities, "panel")
-    rows = pd.concat([own for _, own in rows.groupby("panel", sort=False)])
-    found = _beside(rows, published) if published is not None else pd.DataFrame()
-    apart = found[found["place"] != _HERE] if len(found) else found
-    drawn = pd.concat([rows, apart.assign(value=float("nan"))]) if len(apart) else rows
+    rows = pd.concat([panel_rows for _, panel_rows in rows.groupby("panel", sort=False)])
+    printed = _beside(rows, published) if published is not None else pd.DataFrame()
+    elsewhere = printed[printed["place"] != _HERE] if len(printed) else printed
+    drawn = pd.concat([rows, elsewhere.assign(value=float("nan"))]) if len(elsewhere) else rows
     panels = {title: title for title in rows["panel"]}
     drawn.attrs = frame.attrs  # `pd.concat` drops what differs
-    forest = Plot(drawn, y="model", x=panels, panel="panel", group="place" if len(apart) else None)
+    forest = Plot(drawn, y="model", x=panels, panel="panel", group="place" if len(elsewhere) else None)
     forest = forest.scale(x_range=ends).add(Null(null, random), Interval())
-    if len(found):
-        several = found.duplicated(["panel", "model"]).any()
-        papers = ", ".join(dict.fromkeys(found["paper"].dropna())) if "paper" in found else ""
-        said = [word for word in (papers, "median and range over models" if several else "") if word]
-        forest = forest.add(Published(found, ranges=True, words=f" ({'; '.join(said)})" if said else ""))
+    if len(printed):
+        several = printed.duplicated(["panel", "model"]).any()
+        papers = ", ".join(dict.fromkeys(printed["paper"].dropna())) if "paper" in printed else ""
+        phrases = [word for word in (papers, "median and range over models" if several else "") if word]
+        forest = forest.add(
+            Published(printed, ranges=True, words=f" ({'; '.join(phrases)})" if phrases else "")
+        )
     return forest.figure("page", columns=columns)
 
 
@@ -110,15 +112,15 @@ def _with_ends(rows: pd.DataFrame, inputs: int | None) -> pd.DataFrame:
     if "statistic" not in rows or not rows["statistic"].str.startswith("std").fillna(False).any():
         return rows
     statistic = rows["statistic"].astype("string").fillna("mean")
-    what, own = (statistic.str.extract(r"^(?:(\w+) of )?(.+)$")[part] for part in (0, 1))
-    plain = rows.groupby("metric")["statistic"].transform(lambda found: (found == "std").any())
+    what, end = (statistic.str.extract(r"^(?:(\w+) of )?(.+)$")[part] for part in (0, 1))
+    plain = rows.groupby("metric")["statistic"].transform(lambda statistics: (statistics == "std").any())
     of_mean = plain & (statistic != "mean")
-    what, own = what.mask(of_mean, statistic), own.mask(of_mean, "mean")
+    what, end = what.mask(of_mean, statistic), end.mask(of_mean, "mean")
     keys = [name for name in ("model", "metric", *KEYS[1:], "standardize", "checkpoint") if name in rows]
     together = rows[rows[[name for name in ("input", "layer", "head") if name in rows]].isna().all(axis=1)]
-    ends = together.assign(statistic=own, what=what).dropna(subset=["what"])
+    ends = together.assign(statistic=end, what=what).dropna(subset=["what"])
     ends = ends.groupby([*keys, "what"], dropna=False)["value"].first().unstack("what")
-    values = rows[what.isna()].assign(statistic=own[what.isna()]).join(ends[["low", "high"]], on=keys)
+    values = rows[what.isna()].assign(statistic=end[what.isna()]).join(ends[["low", "high"]], on=keys)
     values["statistic"] = rows["statistic"].loc[values.index].where(~plain)  # "mean" says nothing there
     return values.assign(n=inputs)
 
@@ -136,9 +138,9 @@ def _titles(rows: pd.DataFrame) -> list[str]:
 
 
 def _title(key: dict) -> str:
-    metric, known = key["metric"], METRICS.get(key["metric"])
-    name = _SHORT.get(metric, metric if metric.isupper() or known is None else known.label)
-    unit = f" ({known.unit})" if known is not None and known.unit else ""
+    metric, entry = key["metric"], METRICS.get(key["metric"])
+    name = _SHORT.get(metric, metric if metric.isupper() or entry is None else entry.label)
+    unit = f" ({entry.unit})" if entry is not None and entry.unit else ""
     parts = [str(key[name]).replace("_", " ") for name in KEYS[1:] if name in key and not pd.isna(key[name])]
     return ", ".join([name, *parts]) + unit
 
@@ -146,15 +148,15 @@ def _title(key: dict) -> str:
 def _beside(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     """The published numbers of each row of each panel, called as the forest calls them; or in a row of their own."""
     published = published.assign(place=published["place"].fillna(_HERE) if "place" in published else _HERE)
-    found = []
-    for _, own in rows.groupby(["panel", "model"], sort=False):
-        first = own.iloc[0]
-        found.append(_matching(first, published).assign(panel=first["panel"], model=first["model"]))
-    for _, own in rows.groupby("panel", sort=False):
-        first, others = own.iloc[0], published[published["place"] != _HERE]
+    printed = []
+    for _, group in rows.groupby(["panel", "model"], sort=False):
+        first = group.iloc[0]
+        printed.append(_matching(first, published).assign(panel=first["panel"], model=first["model"]))
+    for _, group in rows.groupby("panel", sort=False):
+        first, others = group.iloc[0], published[published["place"] != _HERE]
         for name, part in others.groupby("model", sort=False):
-            found.append(_matching({**first, "named": name}, part).assign(panel=first["panel"]))
-    return pd.concat(found)
+            printed.append(_matching({**first, "named": name}, part).assign(panel=first["panel"]))
+    return pd.concat(printed)
 
 
 def _matching(row: Mapping[Any, Any] | pd.Series, published: pd.DataFrame) -> pd.DataFrame:

@@ -129,18 +129,18 @@ def compose(
     arrows = {words: letter for panel in panels for letter, words, _ in panel.arrows}
     if BELOW in arrows:  # one sign has one meaning in a figure, and 0 is below as well
         arrows = {BELOW: arrows[BELOW]}
-    own = {colour for panel in panels for *_, colour in panel.arrows}
-    colour = own.pop() if len(own) == 1 else GREY
+    colours = {colour for panel in panels for *_, colour in panel.arrows}
+    colour = colours.pop() if len(colours) == 1 else GREY
     key = [*key, *(arrow_entry(letter, words, colour) for words, letter in arrows.items())]
     page = _Page(panels, columns, key, width, shared, letters)
     page.right += right
     page.above += heading
     page.gap = page.gap if gap is None else gap
     page.before = before or {}
-    note = "<br>".join(wrap(one, page.width - 1.2 * font, font) for one in notes)
+    note = "<br>".join(wrap(item, page.width - 1.2 * font, font) for item in notes)
     page.below = below + (1.3 * font * line_count(note) + 0.4 * font if notes else 0)
     if isinstance(inner, Sequence):
-        page.shares, inner = [one / inner[0] for one in inner], inner[0]
+        page.shares, inner = [item / inner[0] for item in inner], inner[0]
     fig = page.figure(height, inner)
     if notes:
         fig.add_annotation(
@@ -161,16 +161,16 @@ def _on_its_axes(panel: Panel) -> Panel:
         if axis.log:
             traces = [on_log_axis(trace, letter, axis.low, axis.cut) for trace in panel.traces]
             shapes = [shape_on_log_axis(shape, letter, axis.low) for shape in panel.shapes]
+            arrows = [(letter, parts[1].meta, parts[1].marker.color) for parts in traces if len(parts) > 1]
             panel = replace(
-                panel, traces=[trace for own in traces for trace in own],
-                shapes=[shape for shape in shapes if shape is not None],
-                arrows=(*panel.arrows, *((letter, own[1].meta, own[1].marker.color) for own in traces if len(own) > 1)),
+                panel, traces=[trace for parts in traces for trace in parts],
+                shapes=[shape for shape in shapes if shape is not None], arrows=(*panel.arrows, *arrows),
             )  # fmt: skip
     for letter, axis in (("x", panel.x), ("y", panel.y)):
         if axis.cut:
             cut = [within_ends(trace, letter, axis.low, axis.high) for trace in panel.traces]
-            _apart_from_one_another([arrow for own in cut for arrow in own[1:]])
-            panel = replace(panel, traces=[trace for own in cut for trace in own])
+            _apart_from_one_another([arrow for parts in cut for arrow in parts[1:]])
+            panel = replace(panel, traces=[trace for parts in cut for trace in parts])
     if panel.y.log:
         ends = [(words, value if value > 0 else panel.y.low, colour) for words, value, colour in panel.ends]
         panel = replace(panel, ends=ends)
@@ -183,13 +183,13 @@ def _apart_from_one_another(arrows: Sequence[Any]) -> None:
     for arrow in arrows:
         places, sides = zip(arrow.x, arrow.y, strict=True), [*arrow.textposition]
         words, sizes = [*(arrow.text or [""] * len(sides))], []
-        for number, place in enumerate(places):
-            if place in seen and sides[number].startswith("bottom"):
+        for number, position in enumerate(places):
+            if position in seen and sides[number].startswith("bottom"):
                 words[number] = f"<br>{words[number]}"
-            elif place in seen:
+            elif position in seen:
                 sides[number] = sides[number].replace("right", "left")
-            sizes.append(3 if place in seen else arrow.marker.size)
-            seen.add(place)
+            sizes.append(3 if position in seen else arrow.marker.size)
+            seen.add(position)
         size = sizes if len({*sizes}) > 1 else sizes[0]
         arrow.update(textposition=sides, text=words if arrow.text else None, marker_size=size)
 
@@ -217,7 +217,7 @@ class _Page:
         for trace in key:
             trace.name = wrap(trace.name, self.width - font - legend_entry("", font), font)
         self.key_rows = in_rows([trace.name for trace in key], self.width - font, font)
-        self.key_lines = [max(line_count(key[place].name) for place in places) for places in self.key_rows]
+        self.key_lines = [max(line_count(key[index].name) for index in places) for places in self.key_rows]
         self.above = sum(self.key_lines) * legend_row(font) + (6 if key else 0)
         self.ends_room = widest((words for panel in panels for words, _, _ in panel.ends), font)
 
@@ -262,17 +262,17 @@ class _Page:
         """For each row of panels the room above it (titles, letters) and beneath it (ticks, axis titles)."""
         tops, bottoms = [], []
         for line in range(self.lines):
-            own = self.panels[line * self.columns : (line + 1) * self.columns]
-            titles = [wrap_evenly(panel.title, across + self.ends_room, self.font) for panel in own]
+            row_panels = self.panels[line * self.columns : (line + 1) * self.columns]
+            titles = [wrap_evenly(panel.title, across + self.ends_room, self.font) for panel in row_panels]
             top = 0 if line and self.shared_x else self.font * 0.7
             titled = any(titles) or self.letters
             tops.append(max(map(line_count, titles)) * 1.3 * self.font + 3 if titled else top)
             lowest = len(self.panels) < (line + 2) * self.columns or not self.shared_x
             room = self.gap if self.shared_x else self.font * 0.8
             room = max(room, self.font * 0.7) if lowest else room  # for the last label of a colour bar
-            if lowest and any(not panel.x.bare or panel.x.title for panel in own):
-                room = max(self._tall_labels(panel.x, across) for panel in own) + self.font * 0.4
-                room += max(self._tall_title(panel.x.title, across + self.slack) for panel in own)
+            if lowest and any(not panel.x.bare or panel.x.title for panel in row_panels):
+                room = max(self._tall_labels(panel.x, across) for panel in row_panels) + self.font * 0.4
+                room += max(self._tall_title(panel.x.title, across + self.slack) for panel in row_panels)
             bottoms.append(room)
         return tops, bottoms
 
@@ -292,22 +292,27 @@ class _Page:
         """For each column the room at the left of its panels: tick labels and the axis title."""
         rooms = []
         for column in range(self.columns):
-            own = self.panels[column :: self.columns]
+            column_panels = self.panels[column :: self.columns]
             if column and self.shared_y:
-                beside = [*own, *self.panels[column - 1 :: self.columns]]
-                flat = [panel.x for panel in beside if not panel.x.steep]
+                neighbours = [*column_panels, *self.panels[column - 1 :: self.columns]]
+                flat = [panel.x for panel in neighbours if not panel.x.steep]
                 labels = [label for axis in flat for label in ticks(axis, across, self.font, False)[1]]
                 ends = widest(labels, self.font) + 0.3 * self.font
                 room = self.gap if all(axis.bare for axis in flat) else max(self.gap, ends)
             else:
-                held = [
-                    *zip((panel.y for panel in own), (tall * share for share in self.shares), strict=False)
+                lengths = [
+                    *zip(
+                        (panel.y for panel in column_panels),
+                        (tall * share for share in self.shares),
+                        strict=False,
+                    )
                 ]
-                room = max(widest(ticks(y, length, self.font, True)[1], self.font) for y, length in held)
+                room = max(widest(ticks(y, length, self.font, True)[1], self.font) for y, length in lengths)
                 room += max(
-                    self._tall_title(y.title, length) + self.font * 0.5 * bool(y.title) for y, length in held
+                    self._tall_title(y.title, length) + self.font * 0.5 * bool(y.title)
+                    for y, length in lengths
                 )
-                room += 0 if all(y.bare for y, _ in held) else self.tick
+                room += 0 if all(y.bare for y, _ in lengths) else self.tick
                 room += self.font * (0.9 if column else 0.3)
             rooms.append(room + self.before.get(column, 0))
         return rooms
@@ -325,17 +330,17 @@ class _Page:
         empty = [go.Scatter(x=[None], y=[None], showlegend=False)] if bare else []
         for trace in [*panel.traces, *empty]:
             fig.add_trace(self._sized(trace).update(xaxis=f"x{suffix}", yaxis=f"y{suffix}"))
-        for letter, axis, edge, shared, ends, whole, length, room in (
+        for letter, axis, edge, shared, ends, extent, length, room in (
             ("x", panel.x, lowest, self.shared_x, (left, right), self.width, right - left, self.slack),
             ("y", panel.y, first, self.shared_y, (total - lower, total - upper), total, lower - upper, 0),
         ):
             settings, _ = ticks(axis, length, self.font, letter == "y")
             title = wrap_evenly(axis.title, length + room, self.title_font)
             named = {"title": {"text": title, "standoff": self.font * 0.4}}
-            shown = named if edge or not shared else {"showticklabels": False}
+            visible = named if edge or not shared else {"showticklabels": False}
             layout[f"{letter}axis{suffix}"] = {
-                "domain": [end / whole for end in ends], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
-                "automargin": False, "tickangle": 0, **axis.layout(), **settings, **shown,
+                "domain": [end / extent for end in ends], "anchor": f"{'y' if letter == 'x' else 'x'}{suffix}",
+                "automargin": False, "tickangle": 0, **axis.layout(), **settings, **visible,
                 **({"matches": self._partner(letter, number)} if shared and number else {}),
             }  # fmt: skip
         axes = {"xref": f"x{suffix}", "yref": f"y{suffix}"}
@@ -351,9 +356,9 @@ class _Page:
                 "xanchor": "center", "yanchor": "bottom", "borderpad": 0, "yshift": self.font / 6, "showarrow": False,
             })  # fmt: skip
         if self.letters:
-            place = start + self.font * (0.2 if first else 0.9)
+            x_letter = start + self.font * (0.2 if first else 0.9)
             y = 1 - (upper - top) / total
-            layout["annotations"].append(panel_letter(chr(ord("a") + number), place / self.width, y))
+            layout["annotations"].append(panel_letter(chr(ord("a") + number), x_letter / self.width, y))
         words, leaders = self._end_words(panel, domains, right - left, lower - upper)
         layout["annotations"] += words
         layout["shapes"] += leaders
@@ -388,19 +393,26 @@ class _Page:
             "borderpad": 0, "showarrow": False,
         }  # fmt: skip
         words, leaders = [], []
-        for (said, _, colour), end, place in zip(panel.ends, ends, places, strict=True):
-            coloured = f'<span style="color:{readable(colour)}">{said}</span>'
-            words.append(look | {"text": coloured, "y": place / tall})
-            way = {"x0": 0.98, "y0": end, "x1": 1 + (0.2 + _LEADER) * self.font / across, "y1": place / tall}
-            leaders.append({"type": "line", **domains, **way, "line": {"color": colour, "width": WIDTH.rule}})
+        for (text, _, colour), end, label_y in zip(panel.ends, ends, places, strict=True):
+            coloured = f'<span style="color:{readable(colour)}">{text}</span>'
+            words.append(look | {"text": coloured, "y": label_y / tall})
+            leader = {
+                "x0": 0.98,
+                "y0": end,
+                "x1": 1 + (0.2 + _LEADER) * self.font / across,
+                "y1": label_y / tall,
+            }
+            leaders.append(
+                {"type": "line", **domains, **leader, "line": {"color": colour, "width": WIDTH.rule}}
+            )
         return words, leaders
 
     def _add_key(self, fig: go.Figure, layout: dict[str, Any], total: float) -> None:
         """A legend for each row of the key: so plotly cannot break it differently."""
         for number, places in enumerate(self.key_rows):
             name = f"legend{number + 1 if number else ''}"
-            for place in places:
-                fig.add_trace(self._sized(self.key[place]).update(legend=name, showlegend=True))
+            for index in places:
+                fig.add_trace(self._sized(self.key[index]).update(legend=name, showlegend=True))
             layout[name] = {
                 **_PLAIN_LEGEND, "font": {"size": self.font}, "orientation": "h",
                 "traceorder": "normal", "xref": "container", "yref": "container",
@@ -430,9 +442,9 @@ def spread_out(places: Sequence[float], least: float, room: float) -> list[float
             moved[here + 1] += push
     if len(moved):  # inside the axis at its lower end, where its ticks are
         moved += max(0, least / 2 - moved[0]) - max(0, moved[-1] - room - least / 2)
-    found = np.empty_like(moved)
-    found[order] = moved
-    return found.tolist()
+    spread = np.empty_like(moved)
+    spread[order] = moved
+    return spread.tolist()
 
 
 def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str, Any], list[str]]:
@@ -485,7 +497,9 @@ def _apart(
         return len(labels) * 2.1 * font <= room
     places = [axis.place(value) * room for value in _values(axis, settings, labels)]
     ends = [*zip(places, (text_width(label, font) / 2 for label in labels), strict=True)]
-    return all(at - before >= half + own + 0.7 * font for (before, half), (at, own) in pairwise(ends))
+    return all(
+        at - before >= half + half_width + 0.7 * font for (before, half), (at, half_width) in pairwise(ends)
+    )
 
 
 def _linear_ticks(axis: Axis, most: float) -> Any:
@@ -496,7 +510,7 @@ def _linear_ticks(axis: Axis, most: float) -> Any:
     steps = (digit * power * scale for scale in (1, 10, 100) for digit in _STEPS)
     for step in (step for step in steps if not axis.whole or (step >= 1 and step == round(step))):
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        labels = [f"{place * step:.6g}".replace("-", "−") for place in range(first, last + 1)]
+        labels = [f"{multiple * step:.6g}".replace("-", "−") for multiple in range(first, last + 1)]
         yield {"tickmode": "linear", "tick0": 0, "dtick": step}, labels
 
 
@@ -505,8 +519,8 @@ def _log_ticks(axis: Axis) -> Any:
     low, high = math.log10(axis.low), math.log10(axis.high)
     first, last = math.ceil(math.log2(axis.low) - 1e-9), math.floor(math.log2(axis.high) + 1e-9)
     for step in (1, 2, 3, 4) if axis.log == 2 and last > first else ():
-        held = [2.0**power for power in range(first, last + 1, step)]
-        yield _array(held, [f"{value:g}" for value in held])
+        tick_powers = [2.0**power for power in range(first, last + 1, step)]
+        yield _array(tick_powers, [f"{value:g}" for value in tick_powers])
     powers = range(math.floor(low), math.ceil(high) + 1)
     fine = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7)) if high - low < 0.8 else ()
     few = math.floor(high + 1e-9) - math.ceil(low - 1e-9) < 2  # powers are two ticks, or one
@@ -517,9 +531,11 @@ def _log_ticks(axis: Axis) -> Any:
         far = any(not -3 < power < 4 for _, power in pairs)
         yield _array([d * 10.0**p for d, p in pairs], [_decimal(d, p, far) for d, p in pairs])
     for step in (1, 2, 3, 5, 10):
-        held = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
-        far = any(not -3 < power < 4 for power in held)  # then all are powers: labels of one kind
-        yield _array([10.0**power for power in held], [_decimal(1, power, far) for power in held])
+        tick_powers = [power for power in powers if power % step == 0 and low - 1e-9 <= power <= high + 1e-9]
+        far = any(not -3 < power < 4 for power in tick_powers)  # then all are powers: labels of one kind
+        yield _array(
+            [10.0**power for power in tick_powers], [_decimal(1, power, far) for power in tick_powers]
+        )
 
 
 def _array(places: list[Any], labels: list[str]) -> tuple[dict[str, Any], list[str]]:

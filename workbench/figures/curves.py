@@ -46,13 +46,16 @@ class Curves(Drawing):
         columns = [str(plot.x), plot.color, plot.panel, plot.dash]
         columns += ["model", "checkpoint"] if "model" in frame else []
         columns += ["standardize"] if SERIES in columns else []
-        apart = [name for name in dict.fromkeys(columns) if name and name in frame]
+        kept_columns = [name for name in dict.fromkeys(columns) if name and name in frame]
         self.x = str(plot.x)
-        rows = {metric: quantity(frame, metric, plot.kept, apart) for metric in plot.metrics}
+        rows = {metric: quantity(frame, metric, plot.kept, kept_columns) for metric in plot.metrics}
         if SERIES in (color, plot.panel) and SERIES not in frame:
             labels = series_labels(pd.concat([*rows.values()], ignore_index=True)).to_numpy()
-            for metric, held in rows.items():
-                rows[metric], labels = held.assign(series=labels[: len(held)]), labels[len(held) :]
+            for metric, metric_rows in rows.items():
+                rows[metric], labels = (
+                    metric_rows.assign(series=labels[: len(metric_rows)]),
+                    labels[len(metric_rows) :],
+                )
         super().__init__(plot, rows, color)
         self.panels, self.dashes = self.values(plot.panel), self.values(plot.dash)
 
@@ -61,35 +64,38 @@ class Curves(Drawing):
         rows = self.rows[metric]
         if self.plot.panel is not None:
             rows = rows[rows[self.plot.panel] == panel]
-        found = []
+        series = []
         for value, (number, mark) in itertools.product(self.colours, enumerate(self.dashes)):
-            own = rows if value is None else rows[rows[self.color] == value]
-            own = own if mark is None else own[own[self.plot.dash] == mark]
-            if len(own):
-                words = self.labels[value], self.label(self.plot.dash, mark, own)
+            selected = rows if value is None else rows[rows[self.color] == value]
+            selected = selected if mark is None else selected[selected[self.plot.dash] == mark]
+            if len(selected):
+                words = self.labels[value], self.label(self.plot.dash, mark, selected)
                 label = ", ".join(filter(None, words))
                 style = self.styles[value] if mark is None else dashed(self.styles[value], number)
                 sampled = self.units[metric], self.inputs, self.null_range
-                found.append(Series(own, self.x, label, style, str(value), *sampled))
-        return found
+                series.append(Series(selected, self.x, label, style, str(value), *sampled))
+        return series
 
     def figure(
         self, width: str, height: float | None, columns: int | None, labels: str, empty: str
     ) -> go.Figure:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
-        parts = {cell: own for cell, own in parts.items() if own or len(self.plot.metrics) > 1}
+        parts = {cell: members for cell, members in parts.items() if members or len(self.plot.metrics) > 1}
         for bars in (mark for mark in self.plot.marks if isinstance(mark, Band) and mark.bars):
-            parts = {cell: _side_by_side(own, bars) for cell, own in parts.items()}
-        drawn = [series for own in parts.values() for series in own]
+            parts = {cell: _side_by_side(members, bars) for cell, members in parts.items()}
+        drawn = [series for members in parts.values() for series in members]
         marks = self.layers([*parts.values()])
-        made = {cell: [[*mark.together(own)] if own else [] for mark in marks] for cell, own in parts.items()}
-        if not any(itertools.chain.from_iterable([*made.values()])):
+        drawings = {
+            cell: [[*mark.together(members)] if members else [] for mark in marks]
+            for cell, members in parts.items()
+        }
+        if not any(itertools.chain.from_iterable([*drawings.values()])):
             raise InputError(
                 "the marks draw nothing of this frame; add Line(), which draws every value's mean"
             )
         traces = {
-            cell: [trace.update(showlegend=False) for own in by_mark for trace in own]
-            for cell, by_mark in made.items()
+            cell: [trace.update(showlegend=False) for members in by_mark for trace in members]
+            for cell, by_mark in drawings.items()
         }
         several = len(self.colours) > 1
         bar = several and self.ordered and (labels == "bar" or len(self.colours) > _MOST_COLOURS)
@@ -102,29 +108,34 @@ class Curves(Drawing):
             key += [key_entry(words, mode="lines+markers", **dashed(style, number))] * bool(words)
         across = columns or self._columns(len(parts), width)
         matrix = len(self.panels) > 1 and across == len(self.panels)
-        free, apart = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
+        free, free_y = (self.plot.scales.get(name, False) for name in ("x_free", "y_free"))
         shapes = [shape for mark in marks for shape in mark.shapes()]
         panels = []
-        for cell, own in traces.items():
+        for cell, members in traces.items():
             metric, panel = cell
             across_from = [
-                one for at, one in traces.items() if not free or at == cell or (matrix and at[1] == panel)
+                cell_traces
+                for at, cell_traces in traces.items()
+                if not free or at == cell or (matrix and at[1] == panel)
             ]
-            alike, unit = [one for at, one in traces.items() if one and at[0] == metric], self.units[metric]
-            if own and (apart if isinstance(apart, bool) else metric in apart):
-                alike, unit = [own], unit_of(metric, parts[cell][0].rows)
-            y = self._y_axis(metric, [self._reach(one, metric) for one in alike], unit)
+            alike, unit = (
+                [cell_traces for at, cell_traces in traces.items() if cell_traces and at[0] == metric],
+                self.units[metric],
+            )
+            if members and (free_y if isinstance(free_y, bool) else metric in free_y):
+                alike, unit = [members], unit_of(metric, parts[cell][0].rows)
+            y = self._y_axis(metric, [self._reach(cell_traces, metric) for cell_traces in alike], unit)
             titled = len(self.panels) > 1 and (not matrix or metric == self.plot.metrics[0])
             panels.append(Panel(
-                own, self._x_axis(across_from, cell), y,
+                members, self._x_axis(across_from, cell), y,
                 self.label(self.plot.panel, panel, self.rows[metric]) if titled else "",
-                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if own else (in_the_middle(empty),),
+                shapes=shapes, ends=at_ends.get(cell, ()), notes=() if members else (in_the_middle(empty),),
             ))  # fmt: skip
         axes = [panel.y for panel in panels]
         for number in reversed(range(len(marks))):
-            parts_drawn = [by_mark[number] for by_mark in made.values()]
+            parts_drawn = [by_mark[number] for by_mark in drawings.values()]
             key += entries(marks[number], parts_drawn, axes, drawn, style, _USUAL_ROOM)
-        together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not apart
+        together = (len(self.plot.metrics) == 1 or len(self.panels) > 1) and not free_y
         fig = compose(
             panels, across, key, width=width, height=height, right=theme_of(width).font * 4.2 if bar else 0,
             shared=("c" * matrix if free else "x") + "y" * together,
@@ -153,32 +164,36 @@ class Curves(Drawing):
         if labels == "key" or not lines or (labels == "auto" and len(parts) > 1):
             return {}
         font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
-        last_places = {series.rows[series.x].max() for own in parts.values() for series in own}
+        last_places = {
+            series.rows[series.x].max() for cell_series in parts.values() for series in cell_series
+        }
         crowded = len(self.colours) < 3 or widest(self.labels.values(), font) > room
-        apart = len(last_places) > 1  # a name would stand far from its line's end
-        if labels == "auto" and (crowded or apart):
+        uneven = len(last_places) > 1  # a name would stand far from its line's end
+        if labels == "auto" and (crowded or uneven):
             return {}
         words = {str(value): cut(label, room, font) for value, label in self.labels.items()}
-        found: dict[Any, list[tuple[str, float, str]]] = {}
-        for cell, own in parts.items():
-            first = {series.group: series for series in reversed(own)}  # the key names the dashes
+        ends: dict[Any, list[tuple[str, float, str]]] = {}
+        for cell, cell_series in parts.items():
+            first = {series.group: series for series in reversed(cell_series)}  # the key names the dashes
             for group, series in reversed(first.items()):
                 level = series.sample().estimate(lines[0].estimator)["value"].iloc[-1]
-                found.setdefault(cell, []).append((words[group], level, series.colour))
-        return found
+                ends.setdefault(cell, []).append((words[group], level, series.colour))
+        return ends
 
     def _x_axis(self, traces: Sequence[Sequence[go.Scatter]], cell: Sequence[Any]) -> Axis:
-        places = np.asarray([float(x) for own in traces for trace in own for x in trace.x if x is not None])
+        places = np.asarray(
+            [float(x) for cell_traces in traces for trace in cell_traces for x in trace.x if x is not None]
+        )
         log = self.plot.scales.get("x_log", False) if (places > 0).any() else False
         places = places[places > 0] if log else places
-        held = self.rows[cell[0]][self.x].dropna().astype(float)
+        x_values = self.rows[cell[0]][self.x].dropna().astype(float)
         # of the rows: what is drawn may stand aside of its place
-        whole = bool((held % 1 == 0).all()) and not log
+        integral = bool((x_values % 1 == 0).all()) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
             usual = COLUMNS.get(self.x, self.x.replace("_", " ").capitalize())
-            title = next((title[one] for one in cell if one in title), usual)
-        return with_room(Axis(title, places.min(), places.max(), log=log, whole=whole), 0.03)
+            title = next((title[key] for key in cell if key in title), usual)
+        return with_room(Axis(title, places.min(), places.max(), log=log, whole=integral), 0.03)
 
     def _reach(self, traces: Sequence[go.Scatter], metric: str) -> tuple[float, float]:
         """What an axis holds: all that is drawn or, if it is cut, little more than the lines."""
@@ -186,20 +201,20 @@ class Curves(Drawing):
         least, most = _reach(traces, log)
         if not self.scale("y_cut", metric):
             return least, most
-        low, high = _reach([one for one in traces if one.fill is None], log)
-        place = math.log10 if log else float
-        span = place(high) - place(low)
-        if place(most) - place(least) < 1.6 * span:
+        low, high = _reach([trace for trace in traces if trace.fill is None], log)
+        transform = math.log10 if log else float
+        span = transform(high) - transform(low)
+        if transform(most) - transform(least) < 1.6 * span:
             return least, most
         room = 10 ** (0.25 * span) if log else 0.25 * span
         low, high = (low / room, high * room) if log else (low - room, high + room)
         return max(low, least), min(high, most)
 
     def _y_axis(self, metric: str, reaches: Sequence[tuple[float, float]], unit: str) -> Axis:
-        known = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
-        known = replace(known, unit=unit, label=self.plot.names.get(metric, known.label))
+        entry = METRICS[metric] if metric in METRICS else Metric(metric, metric, "")
+        entry = replace(entry, unit=unit, label=self.plot.names.get(metric, entry.label))
         names = [name for name in self.plot.scales if name[:2] == "y_" and name != "y_free"]
-        return metric_axis(known, reaches, **{name[2:]: self.scale(name, metric) for name in names})
+        return metric_axis(entry, reaches, **{name[2:]: self.scale(name, metric) for name in names})
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
@@ -207,17 +222,19 @@ def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
 
     Where only the last place has bars, these stand after it, and nothing else moves.
     """
-    found = [ends[ends["high"] > ends["low"]] for ends in map(bars.ends, panel)]
-    if sum(map(bool, map(len, found))) < 2:
+    intervals = [ends[ends["high"] > ends["low"]] for ends in map(bars.ends, panel)]
+    if sum(map(bool, map(len, intervals))) < 2:
         return [*panel]
-    places = sorted({float(place) for series in panel for place in series.rows[series.x].dropna()})
-    at = {float(place) for series, ends in zip(panel, found, strict=True) for place in ends[series.x]}
+    places = sorted({float(position) for series in panel for position in series.rows[series.x].dropna()})
+    at = {
+        float(position) for series, ends in zip(panel, intervals, strict=True) for position in ends[series.x]
+    }
     if at == {places[-1]} and len(places) > 1:
         step = 0.015 * (places[-1] - places[0])
         return [replace(series, after=step * (number + 1)) for number, series in enumerate(panel)]
-    apart = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
+    spacing = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
     return [
-        replace(series, aside=apart * ((number + 0.5) / len(panel) - 0.5))
+        replace(series, aside=spacing * ((number + 0.5) / len(panel) - 0.5))
         for number, series in enumerate(panel)
     ]
 

@@ -34,7 +34,7 @@ class Drawing:
     def __init__(self, plot: Plot, rows: Mapping[Any, pd.DataFrame], color: str | None) -> None:
         self.plot, self.rows, self.color = plot, rows, color
         self.inputs, self.null_range = input_count(plot.frame), null_range(plot.frame)
-        self.units = {name: unit_of(name, held) for name, held in rows.items()}
+        self.units = {name: unit_of(name, panel_rows) for name, panel_rows in rows.items()}
         self.everything = pd.concat([*rows.values()])
         self.colours = self.values(color)
         self.labels = {value: self.label(color, value) for value in self.colours}
@@ -46,12 +46,12 @@ class Drawing:
         """Return the values of a column in the order in which figures list them."""
         if column is None:
             return [None]
-        held = [*self.everything[column].dropna().unique()]
-        if column == "attention" and set(held) <= set(LOOKS):
-            return in_order(held)
+        values = [*self.everything[column].dropna().unique()]
+        if column == "attention" and set(values) <= set(LOOKS):
+            return in_order(values)
         if column in ORDERED:
-            return sorted(held)
-        return [*dict.fromkeys(value for value in (*self.plot.names, *held) if value in held)]
+            return sorted(values)
+        return [*dict.fromkeys(value for value in (*self.plot.names, *values) if value in values)]
 
     def label(self, column: str | None, value: Any, rows: pd.DataFrame | None = None) -> str:
         """Return what key, titles and axes say of a value."""
@@ -83,10 +83,10 @@ class Drawing:
                 value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
                 for value, shade in shades
             }
-        known = {value: attention_of(str(value)) for value in self.colours}
-        if all(known.values()) and len({*known.values()}) == len(known) > 1:
+        attentions = {value: attention_of(str(value)) for value in self.colours}
+        if all(attentions.values()) and len({*attentions.values()}) == len(attentions) > 1:
             # models of the records look alike in all figures
-            return {value: look_of(name).style for value, name in known.items()}
+            return {value: look_of(name).style for value, name in attentions.items()}
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
         return {value: dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
 
@@ -105,7 +105,7 @@ def entries(
     style: dict[str, Any], room: float,
 ) -> list[go.Scatter]:  # fmt: skip
     """Return the entries of the key of a mark, from what was drawn of it in each panel."""
-    seen = [(trace, axis) for own, axis in zip(traces, axes, strict=True) for trace in own]
+    seen = [(trace, axis) for panel_traces, axis in zip(traces, axes, strict=True) for trace in panel_traces]
     return [mark.visible(entry, seen, room) for entry in mark.key(drawn, style)]
 
 
@@ -146,7 +146,7 @@ def metric_axis(
         low, high = min(low, 0.0), max(high, 0.0)
     if not log and metric.low == 0 <= low < 0.5 * high:
         low = 0.0
-    whole = metric.high - max(metric.low, min(low, 0))
-    if not log and math.isfinite(metric.low) and high - low > 0.6 * whole:
+    span = metric.high - max(metric.low, min(low, 0))
+    if not log and math.isfinite(metric.low) and high - low > 0.6 * span:
         high = max(high, metric.high)
     return with_room(Axis(title, low, high, log=log, cut=bool(cut)))

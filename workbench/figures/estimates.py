@@ -38,24 +38,28 @@ Level = Literal["layer", "input", "overall"]
 NULL_COLUMNS = ["null", "null_mean", "null_low", "null_high", "z"]
 
 
-def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: Sequence[str]) -> pd.DataFrame:
+def quantity(
+    frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], columns: Sequence[str]
+) -> pd.DataFrame:
     """The rows of one metric measured in one way, beside the columns that the figure tells apart.
 
     Raises:
         InputError: no such rows, or several ways of measuring that neither ``kept`` nor ``apart`` names.
     """
-    needed = [name for name in apart if name not in kept and name not in _OF_SERIES]
+    needed = [name for name in columns if name not in kept and name not in _OF_SERIES]
     rows = rows_of(frame, metric, needs=needed)
     for column, wanted in kept.items():
         if column not in rows:
             raise InputError(f"the frame has no column {column!r}; its columns: {', '.join(frame.columns)}")
         several = isinstance(wanted, (list, tuple, set, range))
-        held = rows[column].isna() if wanted is None else rows[column].isin(wanted if several else [wanted])
-        if not held.any():
-            known = ", ".join(map(str, rows[column].dropna().unique())) or "none"
-            raise InputError(f"no {metric} with {column} {wanted!r}; there is {known}")
-        rows = rows[held.fillna(False)]
-    free = [name for name in _WAYS if name in rows and name not in kept and name not in apart]
+        matches = (
+            rows[column].isna() if wanted is None else rows[column].isin(wanted if several else [wanted])
+        )
+        if not matches.any():
+            values = ", ".join(map(str, rows[column].dropna().unique())) or "none"
+            raise InputError(f"no {metric} with {column} {wanted!r}; there is {values}")
+        rows = rows[matches.fillna(False)]
+    free = [name for name in _WAYS if name in rows and name not in kept and name not in columns]
     for column in free:
         usual = _USUAL.get(column)
         if usual is not None and (rows[column] == usual).any():
@@ -64,12 +68,12 @@ def quantity(frame: pd.DataFrame, metric: str, kept: Mapping[str, Any], apart: S
             rows = rows[rows[column].isna()]
     if _are_statistics(rows):
         free = [name for name in free if name != "statistic"]
-    groups = [rows] if not apart else [own for _, own in rows.groupby([*apart], dropna=False)]
+    groups = [rows] if not columns else [group for _, group in rows.groupby([*columns], dropna=False)]
     for column in free:
-        if any(own[column].nunique(dropna=False) > 1 for own in groups):
-            found = ", ".join(map(str, rows[column].dropna().unique()[:6]))
+        if any(group[column].nunique(dropna=False) > 1 for group in groups):
+            choices = ", ".join(map(str, rows[column].dropna().unique()[:6]))
             raise InputError(
-                f"the frame holds {metric} with several values of {column} ({found}): "
+                f"the frame holds {metric} with several values of {column} ({choices}): "
                 f"keep one with .where({column}=…), or tell them apart with color={column!r} or panel={column!r}"
             )
     return rows
@@ -88,8 +92,8 @@ def titled(
         for name, value in where.items():
             chosen &= rows[name].isna() if value is None else rows[name].eq(value).fillna(False)
         parts.append(rows[chosen].assign(**{column: title}))
-    apart = {name for where in quantities.values() for name in where} - {"metric", column}
-    return pd.concat(parts).assign(**dict.fromkeys(apart, pd.NA))
+    emptied = {name for where in quantities.values() for name in where} - {"metric", column}
+    return pd.concat(parts).assign(**dict.fromkeys(emptied, pd.NA))
 
 
 def _are_statistics(rows: pd.DataFrame) -> bool:
@@ -143,10 +147,10 @@ def within_bounds(ends: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     Rows whose values lie beyond the bounds of their metric hold something else, as a difference, and are not cut.
     """
     names = rows["metric"].unique() if "metric" in rows else ()
-    known = {(METRICS[name].low, METRICS[name].high) for name in names if name in METRICS}
-    if len(known) != 1:
+    limits = {(METRICS[name].low, METRICS[name].high) for name in names if name in METRICS}
+    if len(limits) != 1:
         return ends
-    low, high = known.pop()
+    low, high = limits.pop()
     if not rows["value"].dropna().between(low, high).all():
         return ends
     columns = [name for name in ("low", "high", "null_low", "null_high") if name in ends]
@@ -168,10 +172,10 @@ class Sample:
     def means(cls, rows: pd.DataFrame, by: Sequence[str]) -> Sample:
         """The means that the frame holds at each place, with the null of the mean; else `of`."""
         units = [name for name in UNITS if name in rows and name not in by]
-        whole = rows[rows[units].isna().all(axis=1)]
-        if whole.empty:
+        overall = rows[rows[units].isna().all(axis=1)]
+        if overall.empty:
             return cls.of(rows, by)
-        return cls(values_once(whole), tuple(by), (), _are_statistics(whole))
+        return cls(values_once(overall), tuple(by), (), _are_statistics(overall))
 
     @classmethod
     def of(cls, rows: pd.DataFrame, by: Sequence[str], over: str | None = None) -> Sample:
@@ -187,12 +191,12 @@ class Sample:
             pooled = {name: at[name].nunique() for name in varying}
             return cls(values_once(together), tuple(by), (), statistics=True, pooled=pooled)
         for unit in [over] if over in units else units:
-            held = at[at[unit].notna()]
-            if len(held):
-                found = tuple(name for name in units if held[name].notna().any())
-                return cls(values_once(held), tuple(by), found, statistics=False)
-        whole = at[at[units].isna().all(axis=1)] if units else at
-        return cls(values_once(whole), tuple(by), (), _are_statistics(whole))
+            sampled = at[at[unit].notna()]
+            if len(sampled):
+                used_units = tuple(name for name in units if sampled[name].notna().any())
+                return cls(values_once(sampled), tuple(by), used_units, statistics=False)
+        overall = at[at[units].isna().all(axis=1)] if units else at
+        return cls(values_once(overall), tuple(by), (), _are_statistics(overall))
 
     def estimate(self, how: str) -> pd.DataFrame:
         """Columns ``value`` and ``n`` at each place: the mean or median of all values."""
@@ -210,22 +214,22 @@ class Sample:
             return pd.DataFrame(columns=[*self.by, "low", "high"])
         means = self.rows.groupby([*self.by, over], sort=True)["value"].mean()
         places = means.groupby(level=[*self.by])
-        found = [(*place, *mean_interval(own)[1:3]) for place, own in places]
-        return within_bounds(pd.DataFrame(found, columns=[*self.by, "low", "high"]).dropna(), self.rows)
+        intervals = [(*position, *mean_interval(unit_means)[1:3]) for position, unit_means in places]
+        return within_bounds(pd.DataFrame(intervals, columns=[*self.by, "low", "high"]).dropna(), self.rows)
 
     def quantiles(self, ends: tuple[float, float], over: str | None) -> pd.DataFrame:
         """Columns ``low`` and ``high``: quantiles (in per cent) of all values, or of a unit's means."""
         if self.statistics:
-            found = [self._statistic(_QUANTILES.get(end, str(end))) for end in ends]
-            return pd.concat(found, axis=1, keys=["low", "high"]).dropna().reset_index()
+            columns = [self._statistic(_QUANTILES.get(end, str(end))) for end in ends]
+            return pd.concat(columns, axis=1, keys=["low", "high"]).dropna().reset_index()
         if not self.units or (over is not None and over not in self.units):
             return pd.DataFrame(columns=[*self.by, "low", "high"])
         values = self.rows.set_index([*self.by])["value"]
         if over is not None:
             values = self.rows.groupby([*self.by, over])["value"].mean()
         groups = values.groupby(level=[*self.by])
-        found = {name: groups.quantile(end / 100) for name, end in zip(("low", "high"), ends, strict=True)}
-        return pd.DataFrame(found).reset_index()
+        columns = {name: groups.quantile(end / 100) for name, end in zip(("low", "high"), ends, strict=True)}
+        return pd.DataFrame(columns).reset_index()
 
     def few(self, over: str | None, inputs: int | None) -> bool:
         """Whether a place has fewer than `FEW` values, or means of a unit, which have no quartiles to speak of."""
@@ -241,22 +245,24 @@ class Sample:
             return []
         units = [*self.units] if over is None else [over]
         means = self.rows.groupby([*units, *self.by], sort=True)["value"].mean().reset_index()
-        return [own for _, own in means.groupby(units, sort=True)]
+        return [unit_rows for _, unit_rows in means.groupby(units, sort=True)]
 
     def _statistic(self, name: str) -> pd.Series:
-        own = self.rows[self.rows["statistic"] == name]
-        return own.groupby([*self.by], sort=True)["value"].mean()
+        selected = self.rows[self.rows["statistic"] == name]
+        return selected.groupby([*self.by], sort=True)["value"].mean()
 
     def null(self, kind: str | None, rows: pd.DataFrame, how: str = "mean") -> pd.DataFrame:
         """``null_mean``, ``null_low`` and ``null_high`` under one kind of null at each place, over the units."""
-        held = self.null_sample(kind, rows).rows.reindex(columns=[*self.by, *_ENDS])
-        return within_bounds(held.groupby([*self.by], sort=True).agg(how).reset_index(), self.rows)
+        null_rows = self.null_sample(kind, rows).rows.reindex(columns=[*self.by, *_ENDS])
+        return within_bounds(null_rows.groupby([*self.by], sort=True).agg(how).reset_index(), self.rows)
 
     def null_sample(self, kind: str | None, rows: pd.DataFrame) -> Sample:
         """The rows whose null is drawn: sampled like these where these are, else those of the mean where there are."""
-        own = rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
-        held = own[own.reindex(columns=_ENDS).notna().any(axis=1)]
-        return Sample.of(held, self.by) if self.units else Sample.means(held, self.by)
+        of_kind = (
+            rows[rows["null"].isna() if kind is None else rows["null"] == kind] if "null" in rows else rows
+        )
+        with_null = of_kind[of_kind.reindex(columns=_ENDS).notna().any(axis=1)]
+        return Sample.of(with_null, self.by) if self.units else Sample.means(with_null, self.by)
 
     @property
     def bounded(self) -> bool:
@@ -271,18 +277,22 @@ class Sample:
         numbers = {unit: self.rows[unit].nunique() for unit in self.units} | dict(self.pooled)
         if inputs is not None and "input" not in (*self.units, *self.by):
             numbers = {"input": inputs} | numbers
-        said = {unit: n for unit, n in numbers.items() if n > 1 or unit == "input"}
-        return " × ".join(f"{n} {UNITS[unit] if n != 1 else unit}" for unit, n in said.items()) or "inputs"
+        counts = {unit: n for unit, n in numbers.items() if n > 1 or unit == "input"}
+        return " × ".join(f"{n} {UNITS[unit] if n != 1 else unit}" for unit, n in counts.items()) or "inputs"
 
 
 def input_count(frame: pd.DataFrame) -> int | None:
     """How many inputs a frame's numbers come from, where the record of its runs says so, and of all the same."""
-    found = {(run.get("inputs") or {}).get("n") for run in provenance_of(frame)}
-    return found.pop() if len(found) == 1 else None
+    counts = {(run.get("inputs") or {}).get("n") for run in provenance_of(frame)}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def null_kinds(rows: pd.DataFrame) -> list[str | None]:
     """The kinds of null that the rows hold; None for one without a name."""
-    held = rows[rows.reindex(columns=_ENDS).notna().any(axis=1)]
-    kinds = held["null"].astype(object) if "null" in rows else pd.Series(None, index=held.index, dtype=object)
+    with_null = rows[rows.reindex(columns=_ENDS).notna().any(axis=1)]
+    kinds = (
+        with_null["null"].astype(object)
+        if "null" in rows
+        else pd.Series(None, index=with_null.index, dtype=object)
+    )
     return [None if pd.isna(kind) else str(kind) for kind in dict.fromkeys(kinds)]

@@ -58,14 +58,14 @@ class Forest(Drawing):
         frame, self.column = without_provenance(plot.frame), plot.panel or "metric"
         self.by = (plot.group, str(plot.y))
         if self.column == "metric":
-            apart = [name for name in (plot.y, plot.group, plot.color) if name is not None]
-            rows = {name: quantity(frame, name, plot.kept, apart) for name in self.titles}
+            columns = [name for name in (plot.y, plot.group, plot.color) if name is not None]
+            rows = {name: quantity(frame, name, plot.kept, columns) for name in self.titles}
         else:
             rows = {name: frame[frame[self.column] == name] for name in self.titles}
-        absent = [name for name, held in rows.items() if held.empty]
+        absent = [name for name, panel_rows in rows.items() if panel_rows.empty]
         if absent:
-            known = ", ".join(map(str, frame[self.column].dropna().unique()))
-            raise InputError(f"the frame has no {', '.join(absent)} in {self.column}; it holds {known}")
+            values = ", ".join(map(str, frame[self.column].dropna().unique()))
+            raise InputError(f"the frame has no {', '.join(absent)} in {self.column}; it holds {values}")
         super().__init__(plot, rows, plot.color or ("attention" if plot.y == "attention" else None))
         self.words: list[str] = []
         self.places = self._places()
@@ -78,10 +78,10 @@ class Forest(Drawing):
         """Return the place of each category from the top, headings included; `words` are what stands there."""
         places: dict[Any, int] = {}
         group, rows = self.plot.group, self.everything
-        for head, held in [(None, rows)] if group is None else rows.groupby(group, sort=False):
+        for head, head_rows in [(None, rows)] if group is None else rows.groupby(group, sort=False):
             if head is not None:
                 self.words.append(f"<b>{self.plot.names.get(head, head)}</b>")
-            values = [*held[self.plot.y].dropna().unique()]
+            values = [*head_rows[self.plot.y].dropna().unique()]
             if self.plot.y == "attention":
                 values = [value for value in self.values("attention") if value in values]
             for value in values:
@@ -102,13 +102,21 @@ class Forest(Drawing):
         )
         panel = []
         for value in self.colours:
-            held = rows if value is None else rows[rows[self.color] == value]
-            if len(held):
+            selected = rows if value is None else rows[rows[self.color] == value]
+            if len(selected):
                 slot, label = value if self.plot.color else None, self.labels[value]
                 sampled = self.units[name], self.inputs, self.null_range
                 look = self._look(value)
                 series = Series(
-                    held, PLACE, label, look, label, *sampled, value=value, slot=slot, categories=categories
+                    selected,
+                    PLACE,
+                    label,
+                    look,
+                    label,
+                    *sampled,
+                    value=value,
+                    slot=slot,
+                    categories=categories,
                 )
                 drawn = self.interval.table(series).dropna(subset=["value"])[PLACE]
                 if len(drawn):
@@ -132,22 +140,28 @@ class Forest(Drawing):
         for categories in self.axes.values():
             places = set().union(*categories.shown.values())
             slots: dict[int, dict[Any, None]] = {}
-            for slot, held in categories.shown.items():
-                own = {
-                    place for mark in printed for place, colour in mark.by_slot(categories) if colour == slot
+            for slot, positions in categories.shown.items():
+                slot_names = {
+                    position
+                    for mark in printed
+                    for position, colour in mark.by_slot(categories)
+                    if colour == slot
                 }
-                for place in held | own:
-                    slots.setdefault(place, {})[slot] = None
+                for position in positions | slot_names:
+                    slots.setdefault(position, {})[slot] = None
             for mark in printed:
-                free = [place for place, slot in mark.by_slot(categories) if slot is None]
+                free = [position for position, slot in mark.by_slot(categories) if slot is None]
                 if (several or mark.beside) and (free if several else places & {*free}):
                     categories.kinds += 1
-                    for place in free:
-                        slots.setdefault(place, {})[id(mark)] = None
+                    for position in free:
+                        slots.setdefault(position, {})[id(mark)] = None
             step = 0.8 / max(map(len, slots.values()), default=1)
             categories.shifts = {
-                place: {slot: (number - (len(own) - 1) / 2) * step for number, slot in enumerate(own)}
-                for place, own in slots.items()
+                position: {
+                    slot: (number - (len(slot_names) - 1) / 2) * step
+                    for number, slot in enumerate(slot_names)
+                }
+                for position, slot_names in slots.items()
             }
         most = max(categories.kinds for categories in self.axes.values())
         for categories in self.axes.values():
@@ -155,13 +169,13 @@ class Forest(Drawing):
 
     def figure(self, width: str, columns: int | None) -> go.Figure:
         font, marks = theme_of(width).font, self.layers([*self.panels.values()])
-        made = {
+        drawings = {
             name: [
                 [lying(trace.update(showlegend=False)) for trace in mark.together(panel)] for mark in marks
             ]
             for name, panel in self.panels.items()
         }
-        panels = self._alike([self._panel(name, traces) for name, traces in made.items()])
+        panels = self._alike([self._panel(name, traces) for name, traces in drawings.items()])
         column = next((mark for mark in marks if isinstance(mark, Text)), None)
         words = self._words_beside(column) if column else {}
         title = column.title if column else ""
@@ -172,19 +186,21 @@ class Forest(Drawing):
         across = columns or len(panels)
         each = (theme_of(width).widths[width] - widest(self.words, font) - room) / across - 3 * font
         fig = compose(
-            panels, across, self._key(marks, made, panels, each), width=width, shared="y", right=room,
+            panels, across, self._key(marks, drawings, panels, each), width=width, shared="y", right=room,
             inner=(len(self.words) + 0.3) * row * font, heading=1.3 * font * line_count(title) if title else 0,
         )  # fmt: skip
         right = max(axis.domain[1] for axis in fig.select_xaxes())
-        for place, word in (words | ({-1: title} if title else {})).items():
+        for position, word in (words | ({-1: title} if title else {})).items():
             fig.add_annotation(
                 text=word, x=right, xref="paper", xanchor="left", xshift=font * 0.5, align="left", borderpad=0,
-                y=place + 0.4 * (place < 0), yref="y", yanchor="bottom" if place < 0 else "middle", showarrow=False,
+                y=position + 0.4 * (position < 0), yref="y", showarrow=False,
+                yanchor="bottom" if position < 0 else "middle",
             )  # fmt: skip
         return fig
 
     def _key(
-        self, marks: Sequence[Mark], made: Mapping[str, list[list[go.Scatter]]], panels: Sequence[Panel], room: float
+        self, marks: Sequence[Mark], drawings: Mapping[str, list[list[go.Scatter]]], panels: Sequence[Panel],
+        room: float,
     ) -> list[go.Scatter]:  # fmt: skip
         drawn = [series for panel in self.panels.values() for series in panel]
         style = drawn[0].style if self.color is None else _NEUTRAL
@@ -194,8 +210,10 @@ class Forest(Drawing):
         ]
         axes = [panel.x for panel in panels]
         for number in sorted(range(len(marks)), key=lambda number: _ORDER.get(type(marks[number]), 1)):
-            shown = [traces[number] if marks[number] is self.interval else [] for traces in made.values()]
-            key += entries(marks[number], shown, axes, drawn, style, room)
+            interval_traces = [
+                traces[number] if marks[number] is self.interval else [] for traces in drawings.values()
+            ]
+            key += entries(marks[number], interval_traces, axes, drawn, style, room)
         return key
 
     def _alike(self, panels: list[Panel]) -> list[Panel]:
@@ -215,47 +233,47 @@ class Forest(Drawing):
         """Return the words at the end of each row."""
         tables = [table for name in self.titles for table in self._tables(name) if mark.column in table]
         pairs = itertools.chain(*(zip(table[PLACE], table[mark.column], strict=True) for table in tables))
-        return {place: str(word) for place, word in pairs if not pd.isna(word)}
+        return {position: str(word) for position, word in pairs if not pd.isna(word)}
 
-    def _panel(self, name: str, made: Sequence[Sequence[go.Scatter]]) -> Panel:
-        traces = [trace for own in made for trace in own]
+    def _panel(self, name: str, drawings: Sequence[Sequence[go.Scatter]]) -> Panel:
+        traces = [trace for mark_traces in drawings for trace in mark_traces]
         values = np.asarray([value for trace in traces for value in _reach(trace)])
         values = values[np.isfinite(values)]
         metrics = self.rows[name].get("metric", pd.Series(dtype=str)).dropna().unique()
         metric = metrics[0] if len(metrics) == 1 else name
-        known = METRICS[metric] if metric in METRICS else Metric(name, name, "")
+        entry = METRICS[metric] if metric in METRICS else Metric(name, name, "")
         log, ends = self.plot.scales.get("x_log"), self.scale("x_range", name)
         log = log if log is None or isinstance(log, bool) else name in log
         if log and (values > 0).any():  # what is at or below 0 has an arrow at the axis' lower end
             values = values[values > 0]
         reach = [(values.min(), values.max())]
-        x = metric_axis(known, reach, title=self.titles[name] or None, log=log, range=ends)
+        x = metric_axis(entry, reach, title=self.titles[name] or None, log=log, range=ends)
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
         headed = len(self.places) < len(self.words)  # a grid would go through the headings
         grid = {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": _PALE}
         look = {"ticks": "", "showline": False, **grid}
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=look)
         places = self.places.values() if headed else ()
-        rows = [{**_ROW_LINE, "x0": 0, "x1": 1, "y0": place, "y1": place} for place in places]
+        rows = [{**_ROW_LINE, "x0": 0, "x1": 1, "y0": position, "y1": position} for position in places]
         return Panel(traces, x, y, shapes=rows, notes=[*self._reasons(name, x)])
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
         """Yield why a category has no value, once for all colours."""
         reasons = {
-            (place, word): None
+            (position, word): None
             for table in self._tables(name) if "finding" in table
-            for place, word in zip(table[PLACE], table["finding"], strict=True)
-            if not pd.isna(word) and pd.isna(table.loc[table[PLACE] == place, "value"]).all()
+            for position, word in zip(table[PLACE], table["finding"], strict=True)
+            if not pd.isna(word) and pd.isna(table.loc[table[PLACE] == position, "value"]).all()
         }  # fmt: skip
         levels = [mark.level(self.axes[name]) for mark in self.marks if isinstance(mark, Rule)]
         at = next((x.place(level) for level in levels if np.isfinite(level)), 0.5)  # beside its line
         side = {"xanchor": "left", "xshift": 4} if at <= 0.5 else {"xanchor": "right", "xshift": -4}
-        for place, word in reasons:
+        for position, word in reasons:
             yield {
                 "text": str(word),
                 "x": at,
                 "xref": "domain",
-                "y": place,
+                "y": position,
                 "bgcolor": "white",
                 "borderpad": 0,
                 **side,

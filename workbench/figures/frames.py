@@ -58,7 +58,9 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
         runs = frame.attrs.get("provenance") or []
         models = [run.get("model") for run in ([runs] if isinstance(runs, dict) else runs)]
         checkpoints = {
-            one.get("checkpoint") for one in models if isinstance(one, dict) and name_of_model(one) == model
+            model_record.get("checkpoint")
+            for model_record in models
+            if isinstance(model_record, dict) and name_of_model(model_record) == model
         }
     name = short_name(model)
     return (embedded_model(name) or name) + (
@@ -72,8 +74,8 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     The checkpoint is named where it varies within a model or is random, standardisation where there is any.
     """
     names = ["model", "checkpoint", "standardize"]
-    known = {name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
-    keyed = frame.assign(**known).reset_index(drop=True)
+    columns = {name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
+    keyed = frame.assign(**columns).reset_index(drop=True)
     checkpoints = keyed.groupby("model")["checkpoint"].nunique()
     labels = pd.Series("", index=keyed.index, dtype=object)
     for _, rows in keyed.groupby(names, sort=False):

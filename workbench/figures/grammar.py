@@ -69,8 +69,8 @@ class Plot:
 
     def __post_init__(self) -> None:
         check_arguments(names=self.names, strokes=self.strokes, metrics=self.metrics)
-        made = {"color": self.color, "panel": self.panel}
-        columns = {name: column for name, column in made.items() if column != SERIES}
+        optional = {"color": self.color, "panel": self.panel}
+        columns = {name: column for name, column in optional.items() if column != SERIES}
         check_frame(self.frame, dash=self.dash, y=self.y, group=self.group, **columns)
         for mark in self.marks:
             if not isinstance(mark, Mark):

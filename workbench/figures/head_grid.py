@@ -60,10 +60,10 @@ def head_grid_figure(
             does not tell apart by layer and head: keep one.
     """
     check_arguments(chosen=chosen, layers=layers)
-    held = rows_of(without_provenance(frame), metric, needs=("layer",))
-    by_head = bool(held["head"].notna().any())
+    metric_rows = rows_of(without_provenance(frame), metric, needs=("layer",))
+    by_head = bool(metric_rows["head"].notna().any())
     by = ("layer", "head") if by_head else ("layer",)
-    rows = quantity(held, metric, {}, by)
+    rows = quantity(metric_rows, metric, {}, by)
     # a frame made by hand may lack both
     rows = rows.reindex(columns=rows.columns.union(["input", "unit"], sort=False))
     rows = rows[rows[[*by]].notna().all(axis=1)]
@@ -74,8 +74,8 @@ def head_grid_figure(
     nulls = _nulls(sample, rows, shape)
     low, high, by_log = _ends(metric, values, [float(np.nanmean(null.mean)) for null in nulls], by_data)
     units = rows["unit"].dropna().unique()
-    known = METRICS.get(metric, Metric(metric, metric, ""))
-    label = (replace(known, unit=str(units[0])) if len(units) == 1 else known).axis_title
+    entry = METRICS.get(metric, Metric(metric, metric, ""))
+    label = (replace(entry, unit=str(units[0])) if len(units) == 1 else entry).axis_title
     middle = _one_level(nulls) if by_data and not by_log else None
     words = label if middle is None else f"{label}; white: {nulls[0].name.removeprefix('null: ')} (null)"
     ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
@@ -120,12 +120,12 @@ def _printed(values: np.ndarray, scale: Scale) -> list[dict]:
     if values.size > _PRINTED:
         return []
     digits = max(0, 2 - math.floor(math.log10(np.nanmax(np.abs(values)) or 1)))
-    found = []
+    numbers = []
     for (layer, head), value in np.ndenumerate(values):
         if not np.isnan(value):
             colour = "white" if luminance(scale.colour([value])[0]) < 0.18 else "black"
-            found.append({"x": head, "y": layer, "text": f"{value:.{digits}f}", "font": {"color": colour}})
-    return found
+            numbers.append({"x": head, "y": layer, "text": f"{value:.{digits}f}", "font": {"color": colour}})
+    return numbers
 
 
 def _frame_of(chosen: tuple[int, int | None] | None, shape: tuple[int, int], by_head: bool) -> list[dict]:
@@ -139,21 +139,21 @@ def _frame_of(chosen: tuple[int, int | None] | None, shape: tuple[int, int], by_
 
 def _grid(level: pd.DataFrame, column: str, shape: tuple[int, int]) -> np.ndarray:
     """A column by layer and head; NaN where there is none."""
-    found = np.full(shape, np.nan)
+    cells = np.full(shape, np.nan)
     heads = level["head"].astype(int) if "head" in level else 0
-    found[level["layer"].astype(int), heads] = level[column].astype(float)
-    return found
+    cells[level["layer"].astype(int), heads] = level[column].astype(float)
+    return cells
 
 
 def _ends(
     metric: str, values: np.ndarray, null_means: Sequence[float], by_data: bool
 ) -> tuple[float, float, bool]:
     """Where the colours begin and end, and whether they go by the logarithm."""
-    found = [*values[~np.isnan(values)], *null_means]
-    lowest, highest = float(min(found)), float(max(found))
-    known = METRICS.get(metric)
-    if known is not None and np.isfinite([known.low, known.high]).all() and not by_data:
-        return (0.0 if known.low < 0 <= lowest else known.low), known.high, False
+    numbers = [*values[~np.isnan(values)], *null_means]
+    lowest, highest = float(min(numbers)), float(max(numbers))
+    entry = METRICS.get(metric)
+    if entry is not None and np.isfinite([entry.low, entry.high]).all() and not by_data:
+        return (0.0 if entry.low < 0 <= lowest else entry.low), entry.high, False
     if lowest > 0 and highest > 10**_DECADES * lowest:
         return lowest, highest, True
     return lowest, highest if highest > lowest else lowest + 1.0, False
@@ -168,14 +168,16 @@ class _NullLevel(NamedTuple):
 
 
 def _nulls(sample: Sample, rows: pd.DataFrame, shape: tuple[int, int]) -> list[_NullLevel]:
-    found = []
+    nulls = []
     single = rows["input"].nunique() <= 1 and "z" in rows  # z of a mean is not the mean of z
     for kind in null_kinds(rows):
-        own = sample.null_sample(kind, rows).rows
-        means = own.groupby([*sample.by])[["null_mean", *(["z"] if single else [])]].mean().reset_index()
+        null_rows = sample.null_sample(kind, rows).rows
+        means = (
+            null_rows.groupby([*sample.by])[["null_mean", *(["z"] if single else [])]].mean().reset_index()
+        )
         z = _grid(means, "z", shape) if single else None
-        found.append(_NullLevel(null_name(kind), _grid(means, "null_mean", shape), z))
-    return found
+        nulls.append(_NullLevel(null_name(kind), _grid(means, "null_mean", shape), z))
+    return nulls
 
 
 def _words(
@@ -185,15 +187,15 @@ def _words(
     over = f" (mean over {inputs} inputs)" if inputs > 1 else ""
 
     def cell(layer: int, head: int, value: float) -> str:
-        place = f"layer {layer}, " + (f"head {head}" if by_head else ALL_HEADS)
+        cell_name = f"layer {layer}, " + (f"head {head}" if by_head else ALL_HEADS)
         if np.isnan(value):
-            return f"{place}<br>{reasons[layer]}"
-        said = [place, f"{label}: {value:.4g}{over}"]
+            return f"{cell_name}<br>{reasons[layer]}"
+        lines = [cell_name, f"{label}: {value:.4g}{over}"]
         for name, mean, z in nulls:
             if not np.isnan(mean[layer, head]):
                 score = "" if z is None or np.isnan(z[layer, head]) else f" (z = {z[layer, head]:.3g})"
-                said.append(f"{name}: {mean[layer, head]:.4g}{score}")
-        return "<br>".join(said)
+                lines.append(f"{name}: {mean[layer, head]:.4g}{score}")
+        return "<br>".join(lines)
 
     reasons = [_absence(row) for row in values]
     every = enumerate(values.tolist())
@@ -217,11 +219,11 @@ def _bar_ticks(
     marks: dict[float, str] = {}
     for value, name in sorted((float(np.nanmean(null.mean)), null.name) for null in nulls):
         kind, line = name.removeprefix("null: ").removesuffix(" attention"), 1.3 * font / room
-        said = f"null {value:.3g}:<br>{kind}"
-        for other in [one for one in marks if axis.place(value) - axis.place(one) < 2.2 * line]:
-            value, said = (value + other) / 2, f"{marks.pop(other)}<br>{kind}"
+        text = f"null {value:.3g}:<br>{kind}"
+        for other in [level for level in marks if axis.place(value) - axis.place(level) < 2.2 * line]:
+            value, text = (value + other) / 2, f"{marks.pop(other)}<br>{kind}"
         if low <= value <= high:
-            marks[value] = said
+            marks[value] = text
     kept = {
         value: label for value, label in zip(values, labels, strict=True)
         if all(abs(axis.place(value) - axis.place(mark)) > 2.2 * font / room for mark in marks)

@@ -74,14 +74,14 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     drawn = rows["metric"].eq(_OF_V).map({True: "permutation", False: "gaussian"})
     rows = rows[rows["null"].isna() | (rows["null"] == drawn)].assign(null=_RANDOM)
     rows = titled(rows.assign(series=series_labels(rows)), _BY_LAYER)
-    shown = [*dict.fromkeys(rows["metric"])]
+    metrics = [*dict.fromkeys(rows["metric"])]
     measured = rows[["series", "layer"]].drop_duplicates()
     places = pd.MultiIndex.from_frame(measured)
     absent = []
-    for metric, own in rows.groupby("metric", sort=False):
-        held = places.isin(pd.MultiIndex.from_frame(own[["series", "layer"]]))
-        absent.append(measured[~held].assign(metric=metric, value=0.5))
+    for metric, metric_rows in rows.groupby("metric", sort=False):
+        kept = places.isin(pd.MultiIndex.from_frame(metric_rows[["series", "layer"]]))
+        absent.append(measured[~kept].assign(metric=metric, value=0.5))
     without = Points(pd.concat(absent), "no V", by=("metric", SERIES), symbol="")
-    shares = {title: (-0.04, 1.04) for title in shown if title != _RANK}
-    plot = Plot(rows, panel=SERIES).metric(*shown).scale(y_log={_RANK: True}, y_range=shares, x_free=True)
-    return plot.add(Null(), Band(), Line(), without).figure("page", height=112 * len(shown) + 64)
+    shares = {title: (-0.04, 1.04) for title in metrics if title != _RANK}
+    plot = Plot(rows, panel=SERIES).metric(*metrics).scale(y_log={_RANK: True}, y_range=shares, x_free=True)
+    return plot.add(Null(), Band(), Line(), without).figure("page", height=112 * len(metrics) + 64)

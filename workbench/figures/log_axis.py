@@ -97,7 +97,7 @@ def _arrow(
     return go.Scatter(
         {
             letter: np.full(chosen.sum(), low),
-            other: [place for place, one in zip(trace[other], chosen, strict=True) if one],
+            other: [position for position, flag in zip(trace[other], chosen, strict=True) if flag],
             f"error_{letter}": {**bar, "color": colour, "thickness": thickness, "width": 0},
         },
         mode="markers", marker=marker_of(_ARROWS[letter], SIZE.tick, colour),
@@ -135,7 +135,7 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
     if letter == "x" and filled:  # a null beside an estimate, which has the arrow
         return [trace.update(x=[None if np.isnan(value) else min(max(value, low), high) for value in values])]
     inside, line = np.clip(values, low, high), bars.array is None and not filled
-    drawn, found = inside.copy(), []
+    drawn, arrows = inside.copy(), []
     for end, reach, symbol in ((low, values - down, _ARROWS), (high, values + up, _OTHER_END)):
         beyond = reach < end - _SLACK * abs(end) if end == low else reach > end + _SLACK * abs(end)
         for run in np.split(np.arange(len(values)), np.flatnonzero(np.diff(beyond)) + 1):
@@ -146,18 +146,18 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
                 at = f" at {trace[other][far]:g}" if edge != far else ""
                 words = "" if values[far] == inside[far] else f"{'band ' * filled}to {_short(reach[far])}{at}"
                 single = run if bars.array is not None else [edge]
-                found += [(trace[other][one], end, symbol[letter], words) for one in single]
-    if not found:
+                arrows += [(trace[other][index], end, symbol[letter], words) for index in single]
+    if not arrows:
         return [trace]
     trace[letter] = [None if np.isnan(value) else value for value in drawn]
     if line:  # the arrow stands in the place of the marker
-        trace.marker.opacity = [float(shown == value) for shown, value in zip(drawn, values, strict=True)]
+        trace.marker.opacity = [float(kept == value) for kept, value in zip(drawn, values, strict=True)]
     if bars.array is not None:
         ends = {"array": np.minimum(up, high - inside), "arrayminus": np.minimum(down, inside - low)}
         bars.update(symmetric=False, **ends)
     colour = _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor) if filled else _colour(trace, letter)
     letters = readable(colour) if colour.startswith(("#", "rgb(")) else colour
-    places, at, symbols, words = zip(*found, strict=True)
+    places, at, symbols, words = zip(*arrows, strict=True)
     upright = {low: "top", high: "bottom"} if letter == "y" else dict.fromkeys((low, high), "middle")
     arrow = go.Scatter(
         {letter: at, other: places}, mode="markers+text", text=words if len(words) <= _MOST_VALUES else None,

@@ -86,11 +86,11 @@ class Maps:
 
     def _headings(self, columns: list[tuple], first: int) -> dict[tuple[int, int], str]:
         """First and last place of the columns that have all but their last values in common, and these in words."""
-        found = {}
-        for head, own in itertools.groupby(range(len(columns)), lambda place: columns[place][:-1]):
-            places = [place + first for place in own]
-            found[places[0], places[-1]] = ", ".join(map(self._say, self.cols[:-1], head))
-        return found
+        spans = {}
+        for head, group in itertools.groupby(range(len(columns)), lambda column: columns[column][:-1]):
+            places = [column + first for column in group]
+            spans[places[0], places[-1]] = ", ".join(map(self._say, self.cols[:-1], head))
+        return spans
 
     def _say(self, column: str, value: Any) -> str:
         if value in self.names:
@@ -105,20 +105,22 @@ class Maps:
 
 def _in_order(frame: pd.DataFrame, cols: Sequence[str]) -> list[tuple]:
     """The combinations of values that the columns hold, the last changing fastest."""
-    held = frame[[*cols]].drop_duplicates(ignore_index=True)
-    places = held.copy()
-    for name, own in held.items():
-        if not isinstance(own.dtype, pd.CategoricalDtype) and not pd.api.types.is_numeric_dtype(own):
-            places[name] = own.map({value: place for place, value in enumerate(dict.fromkeys(own))})
-    ordered = held.loc[places.sort_values([*cols], kind="stable").index]
+    combinations = frame[[*cols]].drop_duplicates(ignore_index=True)
+    places = combinations.copy()
+    for name, values in combinations.items():
+        if not isinstance(values.dtype, pd.CategoricalDtype) and not pd.api.types.is_numeric_dtype(values):
+            places[name] = values.map(
+                {value: position for position, value in enumerate(dict.fromkeys(values))}
+            )
+    ordered = combinations.loc[places.sort_values([*cols], kind="stable").index]
     return [*ordered.itertuples(index=False, name=None)]
 
 
-def _grid_of(place: str, rows: pd.DataFrame | None, grid: tuple[int, int]) -> np.ndarray:
+def _grid_of(cell: str, rows: pd.DataFrame | None, grid: tuple[int, int]) -> np.ndarray:
     count = 0 if rows is None else len(rows)
     if rows is None or count != grid[0] * grid[1] or rows.duplicated(["row", "column"]).any():
         raise InputError(
-            f"{place}: {count} values for a map of {grid[0]} × {grid[1]} cells; different patch grids do not fit one "
+            f"{cell}: {count} values for a map of {grid[0]} × {grid[1]} cells; different patch grids do not fit one "
             "figure, and every row needs the same maps"
         )
     values = np.full(grid, np.nan)
@@ -152,9 +154,9 @@ def image_panel(
 ) -> Panel:
     """An image in the place of a map, whose cells are there, but colourless."""
     bare = {"coloraxis": None, "colorscale": [[0, "rgba(0,0,0,0)"], [1, "rgba(0,0,0,0)"]], "showscale": False}
-    said = f"{label}<br>row %{{y}}, column %{{x}}<extra></extra>"
+    hover = f"{label}<br>row %{{y}}, column %{{x}}<extra></extra>"
     panel = map_panel(np.zeros(grid), label, title, side, shapes=shapes)
-    panel.traces[0].update({**bare, "hovertemplate": said, **more})
+    panel.traces[0].update({**bare, "hovertemplate": hover, **more})
     return replace(panel, images=({"source": data_uri(image), **under_cells(*grid)},))
 
 
@@ -182,11 +184,11 @@ def compose_maps(
         notes: sentences beneath everything.
     """
     theme, headings = theme_of(width), headings or {}
-    font, whole, lines = theme.font, theme.widths[width], -(-len(panels) // across)
+    font, page_width, lines = theme.font, theme.widths[width], -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
-    gap, cell, beneath = 0.45 * font, whole / fewest, False
+    gap, cell, beneath = 0.45 * font, page_width / fewest, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
-    beside = 0.0 if image is None else 1.5 * font
+    image_gap = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
     key = [masked_key()] if any(map(is_masked, panels)) else []
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
@@ -194,40 +196,40 @@ def compose_maps(
         bar = bar_room(scale, tall, font, line_count(wrap_evenly(scale.words, max(tall, 7 * font), font)))
         beneath = image is not None and lines > 2 and bar < cell
         bar = font if beneath else bar
-        spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + beside
-        cell = min((whole - spent) / (across + (image is not None)), whole / fewest)
+        spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
+        cell = min((page_width - spent) / (across + (image is not None)), page_width / fewest)
         if theme.fixed_height:
-            cell = min(cell, (whole * 9 / 16 - 7 * font) / lines * right / down)
-        for (start, end), said in headings.items():
-            lacks = (widest(said.split(), font) - (end + 1 - start) * (cell + gap) + gap) / 2
-            for place in (start, end + 1):
-                if place in before:
-                    before[place] = max(before[place], font + lacks)
+            cell = min(cell, (page_width * 9 / 16 - 7 * font) / lines * right / down)
+        for (start, end), wording in headings.items():
+            lacks = (widest(wording.split(), font) - (end + 1 - start) * (cell + gap) + gap) / 2
+            for position in (start, end + 1):
+                if position in before:
+                    before[position] = max(before[position], font + lacks)
     titles = [panel.title for panel in panels[:across]]
     short = bool(last) and widest([title for title in titles if title.startswith(last)], font) > cell
     if short or widest(titles, font) > cell:  # "head 3" to "3", "mean of 3 heads" to "mean"
-        said = [panel.title.partition(" of ")[0] for panel in panels]
-        said = [one.removeprefix(f"{last} ") for one in said] if short else said
-        panels = [replace(panel, title=title) for panel, title in zip(panels, said, strict=True)]
+        wording = [panel.title.partition(" of ")[0] for panel in panels]
+        wording = [text.removeprefix(f"{last} ") for text in wording] if short else wording
+        panels = [replace(panel, title=title) for panel, title in zip(panels, wording, strict=True)]
     words = {}
-    for (start, end), said in headings.items():
-        room = max((end + 1 - start) * (cell + gap) - gap, widest(said.split(), font))
-        words[start, end] = wrap_evenly(f"{said}, by {last}" if short else said, room, font)
-    rest = max(whole - spent - (across + (image is not None)) * cell, 0) / 2
-    before[0] += rest + beside + (0 if image is None else cell)
+    for (start, end), wording in headings.items():
+        room = max((end + 1 - start) * (cell + gap) - gap, widest(wording.split(), font))
+        words[start, end] = wrap_evenly(f"{wording}, by {last}" if short else wording, room, font)
+    rest = max(page_width - spent - (across + (image is not None)) * cell, 0) / 2
+    before[0] += rest + image_gap + (0 if image is None else cell)
     fig = compose(
         panels, across, key, width=width, shared="xy", right=bar + rest, inner=cell * down / right, gap=gap,
         before=before, heading=max(map(line_count, words.values()), default=0) * 1.3 * font, notes=notes,
     )  # fmt: skip
     axes = [*fig.select_xaxes()]
     plain = {"xref": "paper", "yref": "paper", "xanchor": "center", "borderpad": 0, "showarrow": False}
-    for (start, end), said in words.items():
+    for (start, end), wording in words.items():
         middle = (axes[start].domain[0] + axes[end].domain[1]) / 2
-        fig.add_annotation(text=said, x=middle, y=1, yanchor="top", yshift=-2, **plain)
+        fig.add_annotation(text=wording, x=middle, y=1, yanchor="top", yshift=-2, **plain)
     if image is None:
         return add_scale(squared(fig), scale, font)
-    wide, high = cell / whole, cell * down / right / fig.layout.height
-    left, top = axes[0].domain[0] - wide - (beside + sided) / whole, fig.layout.yaxis.domain[1]
+    wide, high = cell / page_width, cell * down / right / fig.layout.height
+    left, top = axes[0].domain[0] - wide - (image_gap + sided) / page_width, fig.layout.yaxis.domain[1]
     paper = {"xref": "paper", "yref": "paper", "y": top}
     fig.add_layout_image(source=data_uri(image), x=left, sizex=wide, sizey=high, sizing="stretch", **paper)
     fig.add_annotation(text="input", x=left + wide / 2, yanchor="bottom", **plain | paper)
@@ -235,8 +237,8 @@ def compose_maps(
         min(axis.domain[0] for axis in fig.select_yaxes()),
         top - high - 1.5 * font / fig.layout.height,
     )
-    place = {"x": left + wide / 4, "y": (low + high) / 2, "len": high - low}
-    return add_scale(squared(fig), scale, font, place if beneath else None)
+    position = {"x": left + wide / 4, "y": (low + high) / 2, "len": high - low}
+    return add_scale(squared(fig), scale, font, position if beneath else None)
 
 
 def is_masked(panel: Panel) -> bool:
@@ -253,12 +255,15 @@ def squared(fig: go.Figure) -> go.Figure:
 
 
 def add_scale(
-    fig: go.Figure, scale: Scale, font: float, place: Mapping[str, float] | None = None
+    fig: go.Figure, scale: Scale, font: float, position: Mapping[str, float] | None = None
 ) -> go.Figure:
     """The figure with the colour bar of all its panels beside them, as tall as they are; or at a place."""
-    place = place or beside_panels(fig)
-    length = place["len"] * fig.layout.height
-    bar = {"title": {"text": wrap_evenly(scale.words, max(length, 7 * font), font), "side": "right"}, **place}
+    position = position or beside_panels(fig)
+    length = position["len"] * fig.layout.height
+    bar = {
+        "title": {"text": wrap_evenly(scale.words, max(length, 7 * font), font), "side": "right"},
+        **position,
+    }
     return set_scale(fig, "coloraxis", scale, bar, length, font)
 
 
@@ -269,31 +274,37 @@ def over_bars(
 
     A scale's bar is as wide as the columns of its panels.
     """
-    font, whole = theme_of(width).font, theme_of(width).widths[width]
+    font, page_width = theme_of(width).font, theme_of(width).widths[width]
     names = [f"coloraxis{number or ''}" for number in (0, *range(2, len(scales) + 1))]
     columns = min(columns, len(panels))
     coloured = [
-        {(one.marker if one.type != "heatmap" else one).coloraxis for one in panel.traces} for panel in panels
+        {(trace.marker if trace.type != "heatmap" else trace).coloraxis for trace in panel.traces}
+        for panel in panels
     ]
-    places = [[place % columns for place, own in enumerate(coloured) if name in own] for name in names]
+    places = [
+        [index % columns for index, columns_used in enumerate(coloured) if name in columns_used]
+        for name in names
+    ]
     titles = [
-        wrap_evenly(scale.words, (max(own) - min(own) + 0.8) / columns * whole, font)
-        for scale, own in zip(scales, places, strict=True)
+        wrap_evenly(scale.words, (max(columns_used) - min(columns_used) + 0.8) / columns * page_width, font)
+        for scale, columns_used in zip(scales, places, strict=True)
     ]
     tall = font * (2.5 + 1.3 * max(line_count(title) if title else 0 for title in titles))
     fig = compose(panels, columns, width=width, below=tall, **more)
     axes = [*fig.select_xaxes()]
-    beneath = _beneath(panels[-1].x, whole / columns, font) / fig.layout.height
+    beneath = _beneath(panels[-1].x, page_width / columns, font) / fig.layout.height
     bottom = min(axis.domain[0] for axis in fig.select_yaxes()) - beneath
-    for name, scale, own, title in zip(names, scales, places, titles, strict=True):
-        left, right = axes[min(own)].domain[0], axes[max(own)].domain[1]
+    for name, scale, columns_used, title in zip(names, scales, places, titles, strict=True):
+        left, right = axes[min(columns_used)].domain[0], axes[max(columns_used)].domain[1]
         # a bar as long as a page says no more; one of several panels leaves its neighbour's numbers room
-        length = min(right - left - (3 if max(own) > min(own) else 1) * font / whole, 0.5)
+        length = min(
+            right - left - (3 if max(columns_used) > min(columns_used) else 1) * font / page_width, 0.5
+        )
         bar = {
             "title": {"text": title, "side": "bottom"}, "orientation": "h", "x": (left + right) / 2, "xpad": 0,
             "len": length, "y": bottom, "yanchor": "top", "ypad": 0.5 * font,
         }  # fmt: skip
-        set_scale(fig, name, scale, bar, length * whole, font)
+        set_scale(fig, name, scale, bar, length * page_width, font)
     return fig
 
 

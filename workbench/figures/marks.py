@@ -70,14 +70,14 @@ class Categories:
         rows = rows[rows[self.column] == self.name] if self.column in rows else rows
         heading, category = self.by
         heads = [None] * len(rows) if heading is None else rows[heading]
-        places = {(head, short_name(value)): place for (head, value), place in self.places.items()}
+        places = {(head, short_name(value)): position for (head, value), position in self.places.items()}
         keys = zip(heads, rows[category].map(short_name), strict=True)
         rows = rows.assign(**{PLACE: [places.get(key, -1) for key in keys]})
         return rows[rows[PLACE] >= 0]
 
-    def shift(self, place: int, slot: Any) -> float:
+    def shift(self, position: int, slot: Any) -> float:
         """Return how far beside its category a colour or a kind of published numbers stands."""
-        return self.shifts.get(place, {}).get(slot, 0.0)
+        return self.shifts.get(position, {}).get(slot, 0.0)
 
     def sample(self) -> Sample:
         return Sample.means(self.rows, (PLACE,))
@@ -129,8 +129,8 @@ class Series:
     def at(self, places: Iterable[Any]) -> list[float]:
         """Return where along the axis the series is drawn at its places."""
         if self.categories is None:
-            return [place + self.aside for place in places]
-        return [place + self.categories.shift(place, self.slot) for place in places]
+            return [position + self.aside for position in places]
+        return [position + self.categories.shift(position, self.slot) for position in places]
 
     def named(self, trace: go.Scatter) -> go.Scatter:
         """A trace that belongs to this series."""
@@ -221,8 +221,8 @@ class Line(Mark):
             if not self.joined:
                 mode, marker = "markers", {**marker, "size": SIZE.large}
             if self.flag is not None:
-                found = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
-                marker = {**marker, "symbol": [_FLAG if one else marker["symbol"] for one in found]}
+                flags = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
+                marker = {**marker, "symbol": [_FLAG if flagged else marker["symbol"] for flagged in flags]}
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
@@ -236,7 +236,9 @@ class Line(Mark):
         return self.words or ("one input" if over == "1 input" else f"{self.estimator} over {over}")
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        drawn = [series for series in (_kept(one, self.where) for one in drawn) if len(series.rows)]
+        drawn = [
+            series for series in (_kept(series_rows, self.where) for series_rows in drawn) if len(series.rows)
+        ]
         if self.words is None or not drawn:
             return
         words = _common([self._words(series) for series in drawn])
@@ -285,8 +287,8 @@ class Band(Mark):
     def ends(self, series: Series) -> pd.DataFrame:
         """Columns ``low`` and ``high`` at each place."""
         if self.columns is not None:
-            held = series.rows.rename(columns=dict(zip(self.columns, ("low", "high"), strict=True)))
-            return held.groupby(series.x)[["low", "high"]].mean().dropna().reset_index()
+            renamed = series.rows.rename(columns=dict(zip(self.columns, ("low", "high"), strict=True)))
+            return renamed.groupby(series.x)[["low", "high"]].mean().dropna().reset_index()
         if self.quantiles is not None:
             ends = (0, 100) if self._few(series) else self.quantiles
             return series.sample(self.over).quantiles(ends, self.over)
@@ -303,8 +305,8 @@ class Band(Mark):
     def _single_lines(self, series: Series, singles: Sequence[pd.DataFrame]) -> go.Scatter:
         """All lines of a series in one trace, or ticks where it has bars."""
         shift = series.aside + series.after if self.bars else 0.0
-        x = [place for own in singles for place in (*(own[series.x] + shift), None)]
-        y = [value for own in singles for value in (*own["value"], None)]
+        x = [x_value for unit_rows in singles for x_value in (*(unit_rows[series.x] + shift), None)]
+        y = [value for unit_rows in singles for value in (*unit_rows["value"], None)]
         if self.bars:
             tick = marker_of("line-ew-open", SIZE.tick, series.colour, WIDTH.fine)
             return go.Scatter(x=x, y=y, mode="markers", marker=tick, hoverinfo="skip")
@@ -344,16 +346,18 @@ class Band(Mark):
         sample = series.sample(self.over)
         over = UNITS[self.over] if self.over else sample.counts(series.inputs)
         low, high = (0, 100) if self._few(series) else self.quantiles
-        known = {(25, 75): "IQR", (0, 100): "range"}
-        return f"{known.get((low, high), f'{low:g} to {high:g} %')} over {over}"
+        names = {(25, 75): "IQR", (0, 100): "range"}
+        return f"{names.get((low, high), f'{low:g} to {high:g} %')} over {over}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        found = [one for one in drawn if self._has_one(one) and self.ends(one).eval("high > low").any()]
-        if found:
-            words = _common([self.says(series) for series in found])
+        banded = [
+            member for member in drawn if self._has_one(member) and self.ends(member).eval("high > low").any()
+        ]
+        if banded:
+            words = _common([self.says(series) for series in banded])
             words += f", {self.only[1]}" if self.only is not None else ""
-            if any(map(self._singles, found)):
-                line = _thin(style["line"]["color"] if len(found) > 1 else found[0].colour)
+            if any(map(self._singles, banded)):
+                line = _thin(style["line"]["color"] if len(banded) > 1 else banded[0].colour)
                 tick = marker_of("line-ew-open", SIZE.tick, NEUTRAL, WIDTH.fine)
                 look = {"mode": "markers", "marker": tick} if self.bars else {"mode": "lines", "line": line}
                 yield key_entry(words, **look)
@@ -361,8 +365,8 @@ class Band(Mark):
                 look = marker_of("line-ns-open", SIZE.ring, NEUTRAL, WIDTH.bar)
                 yield key_entry(words, mode="markers", marker=look)
             else:
-                alone = len({series.colour for series in found}) == 1  # no other has one
-                colour = found[0].colour if alone else style["line"]["color"]
+                alone = len({series.colour for series in banded}) == 1  # no other has one
+                colour = banded[0].colour if alone else style["line"]["color"]
                 # around an estimate, as no null is
                 edge = {"width": WIDTH.bold, "color": colour, "dash": "solid"}
                 yield key_swatch(words, translucent(colour, self.alpha + 0.1)).update(line=edge)
@@ -413,25 +417,25 @@ class Interval(Mark):
         """Return columns ``value``, ``low``, ``high`` (NaN without an interval) and ``n`` at each place."""
         return series.once(("table", self), lambda: self._table(series.rows, series.x))
 
-    def _table(self, rows: pd.DataFrame, place: str) -> pd.DataFrame:
+    def _table(self, rows: pd.DataFrame, column: str) -> pd.DataFrame:
         if self.columns is not None:
             ends = rows[[*self.columns]].set_axis(["value", "low", "high"], axis=1)
             return rows.assign(n=rows.get("n", np.nan), **ends)
-        sample = Sample.of(rows, (place,), self.over)
+        sample = Sample.of(rows, (column,), self.over)
         if self.over not in sample.units:
             table = sample.estimate("mean").assign(low=np.nan, high=np.nan, n=np.nan)
             if {"low", "high", "n"} <= set(rows):  # of a frame that holds them in the place of inputs
-                ends = rows.groupby(place)[["low", "high", "n"]].first()
-                table = table.drop(columns=[*ends]).join(ends, on=place)
+                ends = rows.groupby(column)[["low", "high", "n"]].first()
+                table = table.drop(columns=[*ends]).join(ends, on=column)
         else:
-            means = sample.rows.groupby([place, self.over], sort=False)["value"].mean()
+            means = sample.rows.groupby([column, self.over], sort=False)["value"].mean()
             groups = means.groupby(level=0, sort=False)
             ends = [(at, *mean_interval(values)[:3], len(values)) for at, values in groups]
-            table = pd.DataFrame(ends, columns=[place, "value", "low", "high", "n"])
-            overall = Sample.means(rows, (place,))
+            table = pd.DataFrame(ends, columns=[column, "value", "low", "high", "n"])
+            overall = Sample.means(rows, (column,))
             if not overall.units:
-                whole = overall.estimate("mean").set_index(place)["value"]
-                table["value"] = table[place].map(whole).fillna(table["value"])
+                overall_mean = overall.estimate("mean").set_index(column)["value"]
+                table["value"] = table[column].map(overall_mean).fillna(table["value"])
         return within_bounds(table.astype({"low": float, "high": float}), rows)
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
@@ -454,7 +458,7 @@ class Interval(Mark):
                 "array": (ends["high"] - value).fillna(0).clip(lower=0),
                 "arrayminus": (value - ends["low"]).fillna(0).clip(lower=0),
             },
-            text=[words[place] if words else f"{series.x} {place}" for place in table[series.x]],
+            text=[words[position] if words else f"{series.x} {position}" for position in table[series.x]],
             customdata=np.stack([ends["low"], ends["high"], table["n"].astype(float)], axis=-1),
             hovertemplate="%{text}<br>%{y:.4g} [%{customdata[0]:.4g}, %{customdata[1]:.4g}]<br>"
             "n = %{customdata[2]}<extra></extra>", cliponaxis=False,
@@ -501,7 +505,7 @@ class Stroke(Mark):
         if len(rows):
             slot = next(iter(categories.shown)) if len(categories.shown) == 1 else PLACE  # else in the middle
             yield go.Scatter(
-                x=[place + categories.shift(place, slot) for place in rows[PLACE]], y=rows[self.column],
+                x=[position + categories.shift(position, slot) for position in rows[PLACE]], y=rows[self.column],
                 mode="markers", marker=_STROKE, hovertemplate=f"{self.name} %{{y:.4g}}<extra></extra>",
             )  # fmt: skip
 
@@ -528,12 +532,12 @@ class Ticks(Mark):
         if series.value is not None:
             rows = rows[rows[series.rowed.split] == series.value]
         for (value, words), look in zip(self.words.items(), _TICKS, strict=False):
-            own = rows[rows[self.column] == value]
-            if len(own) and series.slot in series.rowed.shown:
+            ticked = rows[rows[self.column] == value]
+            if len(ticked) and series.slot in series.rowed.shown:
                 yield go.Scatter(
-                    x=series.at(own[PLACE]), y=own["value"].astype(float), mode="markers",
+                    x=series.at(ticked[PLACE]), y=ticked["value"].astype(float), mode="markers",
                     marker=_tick(look, series.colour), cliponaxis=False,
-                    text=[f"{series.rowed.words[place]}, {words}" for place in own[PLACE]],
+                    text=[f"{series.rowed.words[position]}, {words}" for position in ticked[PLACE]],
                     hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
                 )  # fmt: skip
 
@@ -580,7 +584,7 @@ class Null(Mark):
         box = {"color": NULL_BAND, "width": 7, "dash": "solid"}
         for kind in self.kinds(series.rows for series in panel):
             if self._boxed(panel, kind):
-                for series, level in ((one, self._of(one, kind)) for one in panel):
+                for series, level in ((member, self._of(member, kind)) for member in panel):
                     if level["null_low"].notna().any():
                         places = level[series.x] + series.aside
                         yield _bars(places, level["null_low"], level["null_high"], box)
@@ -597,8 +601,8 @@ class Null(Mark):
                 elif len(ends):
                     yield as_null(band(*bounds, NULL_BAND), number)
             level = self.level(panel, kind)
-            found = level.notna().any()
-            if found["null_mean"] and (len(self._tables(panel, kind)) == 1 or not found["null_low"]):
+            finite = level.notna().any()
+            if finite["null_mean"] and (len(self._tables(panel, kind)) == 1 or not finite["null_low"]):
                 yield go.Scatter(
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",
@@ -608,8 +612,8 @@ class Null(Mark):
         """Yield a box for each category, seen on both sides of the marker on it; without ends a stroke at the mean."""
         for kind in self.kinds([categories.rows]):
             level = categories.sample().null(kind, categories.rows)
-            for place, mean, low, high in level.itertuples(index=False):
-                ends = [place - _NULL_HALF, place + _NULL_HALF]
+            for position, mean, low, high in level.itertuples(index=False):
+                ends = [position - _NULL_HALF, position + _NULL_HALF]
                 if pd.notna(low) and pd.notna(high):
                     yield as_null(band(ends, [low] * 2, [high] * 2, NULL_BAND), [*self.pooled].index(kind))
                 elif pd.notna(mean):
@@ -630,7 +634,11 @@ class Null(Mark):
 
     def _as_far(self, panel: Sequence[Series], kind: str | None) -> list[tuple[float, list[Series]]]:
         """Every last place of a null, and the series whose null comes as far, least first."""
-        lasts = [(float(self._of(one, kind)[one.x].max()), one) for one in panel if len(self._of(one, kind))]
+        lasts = [
+            (float(self._of(member, kind)[member.x].max()), member)
+            for member in panel
+            if len(self._of(member, kind))
+        ]
         ends = sorted({last for last, _ in lasts})
         return [(end, [series for last, series in lasts if last >= end]) for end in ends]
 
@@ -659,14 +667,14 @@ class Null(Mark):
 
     def kinds(self, parts: Iterable[pd.DataFrame]) -> list[str | None]:
         """The kinds that rows hold and that are drawn."""
-        found = dict.fromkeys(kind for rows in parts for kind in null_kinds(rows))
-        return [kind for kind in found if self.kind is None or kind == self.kind]
+        kinds = dict.fromkeys(kind for rows in parts for kind in null_kinds(rows))
+        return [kind for kind in kinds if self.kind is None or kind == self.kind]
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         for number, kind in enumerate(self.kinds(series.rows for series in drawn)):
             categories = categories_of(drawn)
-            apart = categories[0].apart if categories else ()
-            samples = [own.sample().null_sample(kind, own.rows) for own in categories or drawn]
+            columns = categories[0].apart if categories else ()
+            samples = [source.sample().null_sample(kind, source.rows) for source in categories or drawn]
             samples = [sample for sample in samples if len(sample.rows)]
             several = self.pooled.get(kind, 1)
             if not any(sample.bounded for sample in samples):
@@ -678,7 +686,7 @@ class Null(Mark):
             many = "; each curve's own" if boxed else many
             alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
             many += "; a bar at a single place" if alone and not boxed and not categories else ""
-            words = f"{self.name(kind)} ({null_of(samples, apart, drawn[0].null_range, self.ends)}{many})"
+            words = f"{self.name(kind)} ({null_of(samples, columns, drawn[0].null_range, self.ends)}{many})"
             entry = as_null(key_swatch(words, NULL_BAND), number)
             line = {"line": {**NULL_LINE, "width": WIDTH.bold}} if self.single and not number else {}
             yield entry.update(line)
@@ -705,11 +713,17 @@ class Published(Mark):
         if panel[0].categories is not None:
             yield from self._by_category(panel[0].categories)
             return
-        everywhere = sorted({place for series in panel for place in series.rows[series.x].dropna().unique()})
+        everywhere = sorted(
+            {position for series in panel for position in series.rows[series.x].dropna().unique()}
+        )
         for series in panel:
-            for place, own in self.matching(series):
-                x = [place] if place is not None else list(dict.fromkeys((everywhere[0], everywhere[-1])))
-                for row in own.to_dict("records"):
+            for position, rows in self.matching(series):
+                x = (
+                    [position]
+                    if position is not None
+                    else list(dict.fromkeys((everywhere[0], everywhere[-1])))
+                )
+                for row in rows.to_dict("records"):
                     trace = published_trace(x, [row["value"]] * len(x), [row] * len(x))
                     yield trace if len(x) == 1 else trace.update(mode="lines", line=PUBLISHED_LINE)
 
@@ -725,8 +739,8 @@ class Published(Mark):
         return numbers
 
     def _by_category(self, categories: Categories) -> Iterator[go.Scatter]:
-        for (place, slot), rows in self.by_slot(categories).items():
-            x = place + categories.shift(place, id(self) if slot is None else slot)
+        for (position, slot), rows in self.by_slot(categories).items():
+            x = position + categories.shift(position, id(self) if slot is None else slot)
             values = np.asarray([row["value"] for row in rows], dtype=float)
             several = self.ranges and len(rows) > 1
             middle = [float(np.median(values))] if several else values.tolist()
@@ -754,32 +768,40 @@ class Published(Mark):
         """The rows about this series, place by place; None for every place."""
         if self.rows is None or self.rows.empty:
             return
-        own = self.rows[self.rows["metric"].isin(series.rows["metric"].unique()) & self.rows["value"].notna()]
-        if "model" in own and own["model"].notna().any():
-            own = own[own["model"].map(short_name).isin(series.rows["model"].map(short_name).unique())]
+        printed = self.rows[
+            self.rows["metric"].isin(series.rows["metric"].unique()) & self.rows["value"].notna()
+        ]
+        if "model" in printed and printed["model"].notna().any():
+            printed = printed[
+                printed["model"].map(short_name).isin(series.rows["model"].map(short_name).unique())
+            ]
         for column in ("axis", "statistic", "convention", "candidate", "standardize"):
-            if column in own and column in series.rows:
-                own = own[own[column].isna() | own[column].isin(series.rows[column].dropna().unique())]
-        if series.x in own:
-            for place, at in own.groupby(series.x, dropna=False):
-                yield (None if pd.isna(place) else place), at
-        elif len(own):
-            yield None, own
+            if column in printed and column in series.rows:
+                printed = printed[
+                    printed[column].isna() | printed[column].isin(series.rows[column].dropna().unique())
+                ]
+        if series.x in printed:
+            for position, at in printed.groupby(series.x, dropna=False):
+                yield (None if pd.isna(position) else position), at
+        elif len(printed):
+            yield None, printed
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         categories = categories_of(drawn)
         if categories:
-            traces = [trace for own in categories for trace in self._by_category(own)]
-            rows = [row for own in categories for part in self.by_slot(own).values() for row in part]
+            traces = [trace for part_rows in categories for trace in self._by_category(part_rows)]
+            rows = [
+                row for part_rows in categories for part in self.by_slot(part_rows).values() for row in part
+            ]
             if traces:
                 bars = any(trace.error_y.array for trace in traces)
                 words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
                 look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
                 yield key_entry(words, **look, line={**PUBLISHED_LINE, "width": WIDTH.bar})
             return
-        found = [own for series in drawn for _, own in self.matching(series)]
-        if found:
-            papers = [str(name) for own in found for name in own.get("paper", ())]
+        printed = [part_rows for series in drawn for _, part_rows in self.matching(series)]
+        if printed:
+            papers = [str(name) for part_rows in printed for name in part_rows.get("paper", ())]
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
             yield key_entry(self.says(papers), mode="+".join(sorted(drawn_as)), **look)
@@ -800,16 +822,16 @@ class Points(Mark):
     depth: ClassVar[int] = 5
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        own = self.rows
-        for name in self.by if len(own) else ():
-            own = own[own[name] == panel[0].rows[name].iloc[0]]
-        if len(own):
+        rows = self.rows
+        for name in self.by if len(rows) else ():
+            rows = rows[rows[name] == panel[0].rows[name].iloc[0]]
+        if len(rows):
             hover = f"{self.words}<br>%{{x:.4g}}: %{{y:.4g}} %{{text}}<extra></extra>"
-            mark = {"mode": "markers", "marker": self._marker, "text": own.get("words")}
-            said = {"mode": "text", "text": [self.words] * len(own), "textposition": "middle left"}
+            mark = {"mode": "markers", "marker": self._marker, "text": rows.get("words")}
+            label = {"mode": "text", "text": [self.words] * len(rows), "textposition": "middle left"}
             yield go.Scatter(
-                x=own[panel[0].x], y=own["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
-                **(mark if self.symbol else said),
+                x=rows[panel[0].x], y=rows["value"], name=self.words, cliponaxis=False, hovertemplate=hover,
+                **(mark if self.symbol else label),
             )  # fmt: skip
 
     @property
@@ -839,8 +861,12 @@ class Rule(Mark):
             level = self.level(categories)
             ends = [-0.6, len(categories.words) - 0.4]
         elif self._there(panel):
-            level = self.value if self.column is None else max(one.rows[self.column].max() for one in panel)
-            places = [float(place) for series in panel for place in series.rows[series.x].dropna().unique()]
+            level = (
+                self.value if self.column is None else max(member.rows[self.column].max() for member in panel)
+            )
+            places = [
+                float(position) for series in panel for position in series.rows[series.x].dropna().unique()
+            ]
             ends = [min(places), max(places)]
         else:
             return
@@ -872,8 +898,8 @@ class At(Mark):
         return {"color": GREY, "dash": self.dash, "width": WIDTH.fine}
 
     def shapes(self) -> Iterator[dict[str, Any]]:
-        place = {"x0": self.place, "x1": self.place, "y0": 0, "y1": 1, "yref": "domain"}
-        yield {"type": "line", "line": self.line, "layer": "below", **place}
+        line = {"x0": self.place, "x1": self.place, "y0": 0, "y1": 1, "yref": "domain"}
+        yield {"type": "line", "line": self.line, "layer": "below", **line}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)
@@ -896,13 +922,17 @@ RULE_LINE = {"color": GREY, "dash": "solid", "width": WIDTH.rule}
 
 def _common(words: Sequence[str]) -> str:
     """What all say; of sayings that differ in numbers alone all the numbers, else the first with 'or' the others."""
-    said = list(dict.fromkeys(words))
-    columns = [list(dict.fromkeys(column)) for column in zip(*(each.split() for each in said), strict=False)]
+    words_once = list(dict.fromkeys(words))
+    columns = [
+        list(dict.fromkeys(column)) for column in zip(*(each.split() for each in words_once), strict=False)
+    ]
     numbers = all(len(column) == 1 or all(map(str.isdigit, column)) for column in columns)
-    if numbers and len({len(each.split()) for each in said}) == 1:
+    if numbers and len({len(each.split()) for each in words_once}) == 1:
         spans = [sorted(column, key=int) if len(column) > 1 else column for column in columns]
-        return " ".join(" or ".join(own) if len(own) < 3 else f"{own[0]} to {own[-1]}" for own in spans)
-    return f"{said[0]} (or {'; '.join(each.split(' over ')[-1] for each in said[1:])})"
+        return " ".join(
+            " or ".join(group) if len(group) < 3 else f"{group[0]} to {group[-1]}" for group in spans
+        )
+    return f"{words_once[0]} (or {'; '.join(each.split(' over ')[-1] for each in words_once[1:])})"
 
 
 def says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
@@ -920,7 +950,7 @@ def _widest(trace: go.Scatter, axis: Any) -> float:
     """Return the widest place of a band as a share of the axis."""
     ends = [axis.place(max(float(y), axis.low) if axis.log else float(y)) for y in trace.y]
     half = len(ends) // 2
-    return max(abs(ends[place] - ends[2 * half - 1 - place]) for place in range(half))
+    return max(abs(ends[index] - ends[2 * half - 1 - index]) for index in range(half))
 
 
 def _bar_shares(trace: go.Scatter, axis: Any) -> Iterator[float]:
@@ -968,7 +998,7 @@ def key_swatch(name: str, colour: str) -> go.Scatter:
 
 def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, Any]) -> go.Scatter:
     """An upright line at each place."""
-    x = [place for at in places for place in (at, at, None)]
+    x = [x_value for at in places for x_value in (at, at, None)]
     y = [end for pair in zip(low, high, strict=True) for end in (*pair, None)]
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
 
@@ -1002,26 +1032,29 @@ def null_name(kind: str | None) -> str:
 
 
 def null_of(
-    samples: Sequence[Sample], apart: Sequence[str] = (), ends: str = "95 % range", of: str = ""
+    samples: Sequence[Sample], columns: Sequence[str] = (), ends: str = "95 % range", of: str = ""
 ) -> str:
     """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
 
     ``ends`` is what `null_range` says of the frame; ``of`` says what the ends are of in other words.
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.
     """
-    units = [[unit for unit in sample.units if unit not in apart] for sample in samples if sample.bounded]
-    named = [next((unit for unit in ("head", "input", *own[-1:]) if unit in own), "") for own in units]
-    said = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
-    return f"{ends} of {of or ' or '.join(said)}"
+    units = [[unit for unit in sample.units if unit not in columns] for sample in samples if sample.bounded]
+    named = [
+        next((unit for unit in ("head", "input", *sample_units[-1:]) if unit in sample_units), "")
+        for sample_units in units
+    ]
+    phrases = dict.fromkeys(f"one {unit}" if unit else "the mean" for unit in named)
+    return f"{ends} of {of or ' or '.join(phrases)}"
 
 
 def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
     """Published numbers in their one look, with paper, table and row in the hover text."""
-    said = [
+    hover = [
         ", ".join(str(row[name]) for name in ("paper", "table", "row") if not pd.isna(row.get(name)))
         for row in rows
     ]
     return go.Scatter(
-        x=x, y=y, mode="markers", marker=PUBLISHED, text=said, cliponaxis=False, showlegend=False,
+        x=x, y=y, mode="markers", marker=PUBLISHED, text=hover, cliponaxis=False, showlegend=False,
         hovertemplate="published: %{text}<br>%{y:.4g}<extra></extra>",
     )  # fmt: skip

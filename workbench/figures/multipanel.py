@@ -48,28 +48,28 @@ def multipanel(
     figures = [*figures] if np.iterable(figures) else figures
     check_arguments(figures=figures, columns=columns, letters=letters)
     theme, columns = theme_of(width), min(columns, len(figures))
-    whole = theme.widths[width]
-    across = whole / columns
+    page_width = theme.widths[width]
+    across = page_width / columns
     parts = [_part(figure, across, columns) for figure in figures]
     rows = [parts[first : first + columns] for first in range(0, len(parts), columns)]
     lettered = [_LETTER_ROOM if letters and any(not _letters(part) for part in row) else 0 for row in rows]
     tall = [max(part["layout"]["height"] for part in row) for row in rows]
-    heights = [own + room for own, room in zip(tall, lettered, strict=True)]
+    heights = [part_letters + room for part_letters, room in zip(tall, lettered, strict=True)]
     layout: dict[str, Any] = {
-        "template": theme.template, "width": whole, "height": round(sum(heights)), "showlegend": True,
+        "template": theme.template, "width": page_width, "height": round(sum(heights)), "showlegend": True,
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
     }  # fmt: skip
     traces: list[dict[str, Any]] = []
-    given = itertools.count(ord(letters or "a"))
+    codes = itertools.count(ord(letters or "a"))
     count = dict.fromkeys(("x", "y", "coloraxis", "legend"), 0)
     for number, part in enumerate(parts):
         row, column = divmod(number, columns)
         left, above = column * across, sum(heights[:row])
         _rename(part, count)
-        _place(part, left, above + lettered[row], whole, sum(heights))
-        own = _letters(part)
-        for letter in own if letters else ():
-            letter["text"] = f"<b>{chr(next(given))}</b>"
+        _place(part, left, above + lettered[row], page_width, sum(heights))
+        part_letters = _letters(part)
+        for letter in part_letters if letters else ():
+            letter["text"] = f"<b>{chr(next(codes))}</b>"
         traces += part["data"]
         for key, value in part["layout"].items():
             if key in _LISTS:
@@ -78,9 +78,9 @@ def multipanel(
                 layout[key] = value
             elif key in _COMMON:
                 layout.setdefault(key, value)
-        if letters and not own:
-            corner = left / whole, 1 - above / sum(heights)
-            layout["annotations"].append(panel_letter(chr(next(given)), *corner))
+        if letters and not part_letters:
+            corner = left / page_width, 1 - above / sum(heights)
+            layout["annotations"].append(panel_letter(chr(next(codes)), *corner))
     return go.Figure({"data": traces, "layout": layout})
 
 
@@ -111,13 +111,13 @@ def _part(figure: go.Figure, across: float, columns: int) -> dict[str, Any]:
         trace |= {key: trace.get(key) or key.removesuffix("axis") for key in ("xaxis", "yaxis", "legend")}
         if trace["type"] in _COLOURED and not trace.get("coloraxis"):
             # its bar moves like those of several traces
-            own = {
+            colours = {
                 "cmin": trace.get("zmin"),
                 "cmax": trace.get("zmax"),
                 "colorscale": trace.get("colorscale"),
             }
             trace["coloraxis"] = f"coloraxis{10 + len(layout)}"
-            layout[trace["coloraxis"]] = {"colorbar": trace.pop("colorbar", {}), **own}
+            layout[trace["coloraxis"]] = {"colorbar": trace.pop("colorbar", {}), **colours}
     if not composed:
         _make_room(part, across)
     return part
@@ -127,11 +127,11 @@ def _make_room(part: dict[str, Any], across: float) -> None:
     """Give a figure that plotly would lay out the width of its cell, a legend above it, and room for a colour bar."""
     layout, margin = part["layout"], part["layout"]["margin"]
     font = theme_of("column").font
-    shown = [trace for trace in part["data"] if trace.get("name") and trace.get("showlegend") is not False]
-    listed = len(shown) > 1 and layout.get("showlegend") is not False
+    named = [trace for trace in part["data"] if trace.get("name") and trace.get("showlegend") is not False]
+    listed = len(named) > 1 and layout.get("showlegend") is not False
     for trace in part["data"]:
-        trace["showlegend"] = listed and trace in shown
-    rows = in_rows([trace["name"] for trace in shown], across - font, font) if listed else []
+        trace["showlegend"] = listed and trace in named
+    rows = in_rows([trace["name"] for trace in named], across - font, font) if listed else []
     layout["legend"] = {"orientation": "h", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom"}
     layout["width"] = across
     margin["t"] += len(rows) * legend_row(font)
@@ -144,7 +144,7 @@ def _rename(part: dict[str, Any], count: dict[str, int]) -> None:
     """Number the axes, colour axes and legends of a figure anew, also those that it only implies."""
     layout = part["layout"]
     keys = {_NUMBERED.fullmatch(key) for key in layout}
-    used = {found[1] + found[2] for found in keys if found}
+    used = {match[1] + match[2] for match in keys if match}
     used |= {trace[key] for trace in part["data"] for key in _LINKS if trace.get(key)}
     names = {}
     for name in sorted(used, key=lambda name: int(re.sub(r"\D", "", name) or 1)):
@@ -158,15 +158,15 @@ def _rename(part: dict[str, Any], count: dict[str, int]) -> None:
     numbered = {full(names[name]): layout.pop(full(name), {}) for name in used}
     layout |= numbered
     items = [item for key in _LISTS for item in layout.get(key) or ()]
-    for one in [*part["data"], *items, *numbered.values()]:
-        for holder in (one, one.get("marker") or {}):
+    for holder_item in [*part["data"], *items, *numbered.values()]:
+        for holder in (holder_item, holder_item.get("marker") or {}):
             for key in _LINKS:
                 if isinstance(holder, dict) and holder.get(key) in names:
                     holder[key] = names[holder[key]]
         for key in ("xref", "yref", "axref", "ayref"):
-            found = _REFERENCE.fullmatch(str(one.get(key)))
-            if found:
-                one[key] = names.get(found[1], found[1]) + (found[2] or "")
+            match = _REFERENCE.fullmatch(str(holder_item.get(key)))
+            if match:
+                holder_item[key] = names.get(match[1], match[1]) + (match[2] or "")
     for name, key in names.items():
         if name[0] in "xy":  # an axis that names no partner stands on the first of the other kind
             other = "y" if name[0] == "x" else "x"
@@ -177,7 +177,7 @@ def _place(part: dict[str, Any], left: float, above: float, width: float, height
     """Move what lies in coordinates of a figure's paper to where the figure's upper left corner is put, in pixels."""
     layout, margin = part["layout"], part["layout"]["margin"]
     wide, tall = layout["width"], layout["height"]
-    whole = {"x": (left / width, wide / width), "y": (1 - (above + tall) / height, tall / height)}
+    extent = {"x": (left / width, wide / width), "y": (1 - (above + tall) / height, tall / height)}
     size = {"x": (wide - margin["l"] - margin["r"]) / width, "y": (tall - margin["t"] - margin["b"]) / height}
     start = {"x": (left + margin["l"]) / width, "y": 1 - (above + tall - margin["b"]) / height}
 
@@ -196,7 +196,7 @@ def _place(part: dict[str, Any], left: float, above: float, width: float, height
         elif _NUMBERED.fullmatch(key):  # a legend
             for axis in "xy":
                 inside = value.get(f"{axis}ref") != "container"
-                first, share = (start[axis], size[axis]) if inside else whole[axis]
+                first, share = (start[axis], size[axis]) if inside else extent[axis]
                 value[axis] = first + value.get(axis, 1.0) * share
                 # in the lower half of a container plotly would keep titles above it
                 value[f"{axis}ref"] = "paper"

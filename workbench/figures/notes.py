@@ -37,7 +37,7 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
     models: dict[str, list[str]] = {}
     drawn = frame["input"] if "input" in frame else pd.Series()
     single = drawn.nunique() == 1 and drawn.notna().all()  # else it is means over inputs that are drawn
-    held = set(frame["metric"]) if "metric" in frame else set()
+    metrics = set(frame["metric"]) if "metric" in frame else set()
     for run in provenance_of(frame):
         spec = name_of_model(run.get("model") or {})
         if "model" not in frame or spec in set(frame["model"]):
@@ -45,12 +45,14 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
                 if cut := _CUT.fullmatch(note):
                     note = _cut_text(*map(int, cut.groups()), single)
                 elif undefined := _UNDEFINED.fullmatch(note):
-                    names = [name for name in undefined[1].split(", ") if not held or name.split()[0] in held]
+                    names = [
+                        name for name in undefined[1].split(", ") if not metrics or name.split()[0] in metrics
+                    ]
                     note = note.replace(undefined[1], ", ".join(names)) if names else ""
                 if note and (cut or " left out" in note):
                     models.setdefault(note, []).append(short_name(spec))
-    said = {_RANGE.sub("–", note): names for note, names in models.items()}
-    return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in said.items()]
+    sentences = {_RANGE.sub("–", note): names for note, names in models.items()}
+    return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in sentences.items()]
 
 
 def _cut_text(cut: int, texts: int, tokens: int, single: bool) -> str:
@@ -69,8 +71,8 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     if not absent:
         return fig
     noted, width = go.Figure(fig), width_of(fig)
-    font, whole = theme_of(width).font, theme_of(width).widths[width]
-    text = "<br>".join(wrap(note, whole - 2 * font, font) for note in absent_notes(absent))
+    font, page_width = theme_of(width).font, theme_of(width).widths[width]
+    text = "<br>".join(wrap(note, page_width - 2 * font, font) for note in absent_notes(absent))
     room = 1.3 * font * line_count(text) + font / 2
     margin = noted.layout.margin
     bottom, left = (usual if side is None else side for side, usual in ((margin.b, 36), (margin.l, 44)))

@@ -19,8 +19,10 @@ CHOSEN = COLOURS[0]  # what is chosen, framed
 
 def cells(values: np.ndarray | list[list[None]], label: str, **more: Any) -> go.Heatmap:
     """A map of a figure's shared colour scale; of None it shows nothing, but gives a panel its axes."""
-    said = f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>"
-    return go.Heatmap(**{"z": values, "coloraxis": "coloraxis", "name": label, "hovertemplate": said, **more})
+    hover = f"{label}<br>row %{{y}}, column %{{x}}<br>%{{z:.4f}}<extra></extra>"
+    return go.Heatmap(
+        **{"z": values, "coloraxis": "coloraxis", "name": label, "hovertemplate": hover, **more}
+    )
 
 
 def data_uri(image: np.ndarray) -> str:
@@ -39,15 +41,15 @@ def data_uri(image: np.ndarray) -> str:
                 "a float image holds values from 0 to 1; this one does not (give uint8, or rescale)"
             )
         array = np.round(array * 255).astype(np.uint8)
-    shown = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
-    smallest = min(shown.size)
+    picture = Image.fromarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)
+    smallest = min(picture.size)
     if smallest < 128:  # few pixels are shown as squares, not smeared by the viewer's interpolation
         grow = -(-128 // smallest)
-        shown = shown.resize((shown.width * grow, shown.height * grow), Image.Resampling.NEAREST)
+        picture = picture.resize((picture.width * grow, picture.height * grow), Image.Resampling.NEAREST)
     elif smallest > 384:
-        shown.thumbnail((512, 512))
+        picture.thumbnail((512, 512))
     written = io.BytesIO()
-    shown.save(written, "PNG")
+    picture.save(written, "PNG")
     return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
 
 
@@ -67,7 +69,9 @@ def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
     return [frame_shape(x, y, color="white", width=4), frame_shape(x, y, color=CHOSEN, width=2)]
 
 
-def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str, one: Sequence[str] = ()) -> None:
+def need_columns(
+    frame: pd.DataFrame, columns: Sequence[str], source: str, alternatives: Sequence[str] = ()
+) -> None:
     """Raise `InputError` where a frame lacks a column, has no rows, or several values where it may have ``one``.
 
     ``source`` is what gives such a frame.
@@ -76,6 +80,6 @@ def need_columns(frame: pd.DataFrame, columns: Sequence[str], source: str, one: 
     if missing or frame.empty:
         lacks = f"column {', '.join(missing)}" if missing else "rows"
         raise InputError(f"the frame has no {lacks}; give the frame of `{source}`")
-    for column in one:
+    for column in alternatives:
         if frame[column].nunique() > 1:
             raise InputError(f"{frame[column].nunique()} {column}s do not fit one figure; keep one of them")

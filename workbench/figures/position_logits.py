@@ -28,10 +28,12 @@ def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no such rows.
     """
-    held = rows_of(frame, ("logit_share", "logit_correlation"), needs=("candidate",))
-    single = held[held["input"].notna() & held["layer"].notna()]
-    nulls = [name for name in NULL_COLUMNS if name in held]  # of the means alone
-    rows = pd.concat([at_level(held, "layer"), single.assign(**dict.fromkeys(nulls))], ignore_index=True)
+    share_rows = rows_of(frame, ("logit_share", "logit_correlation"), needs=("candidate",))
+    single = share_rows[share_rows["input"].notna() & share_rows["layer"].notna()]
+    nulls = [name for name in NULL_COLUMNS if name in share_rows]  # of the means alone
+    rows = pd.concat(
+        [at_level(share_rows, "layer"), single.assign(**dict.fromkeys(nulls))], ignore_index=True
+    )
     shares = rows[(rows["metric"] == "logit_share") & rows["candidate"].isin(SHARES)]
     shares = shares.assign(quantity=shares["candidate"], zero=0.0).drop(columns=NULL_COLUMNS)
     cross = rows[(rows["metric"] == "logit_correlation") & (rows["statistic"] == "abs")]

@@ -53,8 +53,8 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
         metric=errors["metric"].mask(logarithms, _CODED), convention=pd.NA,
     ).dropna(subset="quantity")  # fmt: skip
     shares = []
-    for name, own in rows.groupby("series", sort=False):
-        share = share_of_zero_predictor(own, "layer")
+    for name, separate in rows.groupby("series", sort=False):
+        share = share_of_zero_predictor(separate, "layer")
         words = share["quantity"].replace("exact", _CONVENTIONS["exact"])
         shares.append(share.assign(series=name, negative=False, quantity=words))
     drawn = pd.concat([errors, *(part for part in shares if len(part))])
@@ -63,8 +63,8 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     present = [name for name in ("projection_error", SHARE, _CODED) if (drawn["metric"] == name).any()]
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(*present)
     wide = is_wide(drawn)
-    own = ["projection_error", SHARE]  # of one model all may lie at 1
-    plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=own)
+    separate = ["projection_error", SHARE]  # of one model all may lie at 1
+    plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=separate)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     line = Line(words=f"mean over {many} and heads", flag=("negative", _SIGN))
     plot = plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line)
@@ -88,8 +88,8 @@ def share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataF
         "exact": exact.groupby(by)[ends].mean(),
         FLOOR: rows[rows["metric"] == "projection_floor"].groupby(by)[["value"]].first(),
     }
-    found = pd.concat([own.div(zero, axis=0).assign(quantity=name) for name, own in shares.items()])
-    return found.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
+    parts = pd.concat([values.div(zero, axis=0).assign(quantity=name) for name, values in shares.items()])
+    return parts.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
 
 
 def norms_figure(frame: pd.DataFrame) -> go.Figure:
@@ -108,8 +108,8 @@ def norms_figure(frame: pd.DataFrame) -> go.Figure:
     rows = rows.assign(series=series_labels(rows))
     keys = ["series", "layer", "metric"]
     table = rows.pivot_table(index=keys, columns="statistic", values="value", sort=False)
-    for label, own in table.groupby(level="series", sort=False):
-        missing = [name for name in _QUANTILES if name not in own or own[name].isna().any()]
+    for label, values in table.groupby(level="series", sort=False):
+        missing = [name for name in _QUANTILES if name not in values or values[name].isna().any()]
         if missing:
             raise InputError(f"{label} has no {', '.join(missing)} of its norms by layer")
     table = table.reset_index()
@@ -158,21 +158,25 @@ def projection_training_figure(
         raise InputError("no batch to draw; give {'train': frame, 'test': frame}")
     parts = []
     for number, (batch, frame) in enumerate(frames.items()):
-        known = epochs if epochs is not None else frame.attrs.get("epochs", {})
+        epoch_numbers = epochs if epochs is not None else frame.attrs.get("epochs", {})
         rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *BOUNDS], needs=("checkpoint",))
-        unknown = sorted(set(rows["checkpoint"].dropna()) - set(known))
+        unknown = sorted(set(rows["checkpoint"].dropna()) - set(epoch_numbers))
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
-        rows = rows.assign(epoch=rows["checkpoint"].map(dict(known)).astype(float), batch=batch)
+        rows = rows.assign(epoch=rows["checkpoint"].map(dict(epoch_numbers)).astype(float), batch=batch)
         single = rows[rows["input"].notna() & rows["layer"].isna() & rows["head"].isna()]
         plain = single.drop(columns=NULL_COLUMNS)
         for panel, quantity, metric, convention, statistic in _DRAWN:
-            own = plain[plain["metric"] == metric]
-            own = own if convention is None else own[own["convention"].fillna(convention) == convention]
-            own = own if statistic is None else own[own["statistic"] == statistic]
+            selected = plain[plain["metric"] == metric]
+            selected = (
+                selected
+                if convention is None
+                else selected[selected["convention"].fillna(convention) == convention]
+            )
+            selected = selected if statistic is None else selected[selected["statistic"] == statistic]
             if number:
-                own = own.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
-            parts.append(own.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
+                selected = selected.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
+            parts.append(selected.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
         shares = share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
         exact = shares["quantity"] == "exact"
         others = (
@@ -188,11 +192,11 @@ def projection_training_figure(
     drawn.attrs = next(iter(frames.values())).attrs  # whose null distribution is drawn
     many = drawn.groupby("batch")["input"].nunique().max()
     names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"}
-    names |= {one: f"{one} batch, median over {many} inputs" for one in frames}
+    names |= {batch_name: f"{batch_name} batch, median over {many} inputs" for batch_name in frames}
     plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
-    shown = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
+    metrics = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
     logs = {_SQUARED: True, _RELATIVE: True, SHARE: is_wide(drawn)}
-    plot = plot.metric(*shown).scale(x_title=unit, y_log=logs, y_cut=True)
+    plot = plot.metric(*metrics).scale(x_title=unit, y_log=logs, y_cut=True)
     return plot.add(
         Null(words=f"{NOISE}, {next(iter(frames))} batch", estimator="median"),
         Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),

@@ -100,14 +100,14 @@ class Scale:
             return np.log(np.maximum(value, low) / low) / np.log(high / low)
         return np.maximum((np.asarray(value) - low) / (high - low), 0) ** power
 
-    def value(self, place: Any) -> Any:
+    def value(self, share: Any) -> Any:
         """The number at a place along the bar."""
         low, high = self.ends
         power = 2 if self.course == "root" else 1
         if self.middle is not None:
             side = max(high - self.middle, self.middle - low)
-            return self.middle + np.sign(place) * np.abs(place) ** power * side
-        return low * (high / low) ** place if self.course == "log" else low + place**power * (high - low)
+            return self.middle + np.sign(share) * np.abs(share) ** power * side
+        return low * (high / low) ** share if self.course == "log" else low + share**power * (high - low)
 
     def colour(self, value: Any) -> list[str]:
         """The colours of numbers."""
@@ -122,11 +122,11 @@ class Scale:
         """The colour axis of the cells and, where their course is not linear, that of their bar."""
         low, high = self.ends
         ends = {"cmin": low, "cmax": high}
-        own = {"colorscale": self.colours} if self.colours else {}
+        scale_colours = {"colorscale": self.colours} if self.colours else {}
         outline = {"outlinewidth": font / 16, "outlinecolor": GREY}  # a bar may begin white
         bar = {**bar, **outline, **self.ticks(length, font, bar.get("orientation") == "h")}
         if self.course == "linear" and self.middle in (None, (low + high) / 2):
-            return [{**own, **ends, "colorbar": bar}]
+            return [{**scale_colours, **ends, "colorbar": bar}]
         first, last = self.place(low), self.place(high)
         places = np.linspace(first, last, _STOPS)
         shares = np.clip((self.value(places) - low) / (high - low), 0, 1)
@@ -134,8 +134,8 @@ class Scale:
         colours = self._at(places)
         cells = {"colorscale": [[*pair] for pair in zip(shares.tolist(), colours, strict=True)], **ends}
         even = [[*pair] for pair in zip(np.linspace(0, 1, _STOPS).tolist(), colours, strict=True)]
-        shown = {"colorscale": even, "cmin": first, "cmax": last, "colorbar": bar}
-        return [{**cells, "showscale": False}, shown]
+        visible = {"colorscale": even, "cmin": first, "cmax": last, "colorbar": bar}
+        return [{**cells, "showscale": False}, visible]
 
     def ticks(self, length: float, font: float, flat: bool = False) -> dict[str, Any]:
         """Round numbers along the bar with room between them, and at its ends what lies beyond."""
@@ -145,13 +145,15 @@ class Scale:
         kept = [*marks]
         firsts = (high, low) if self.middle == 0 else (high,) if self.middle is None else (self.middle, high)
         for value in [*firsts, *self._candidates()]:
-            said = _number(value, high - low)
-            beside = [widest([said, marks[one]], font) for one in kept]
-            rooms = [wide + 0.6 * font if flat else 1.5 * font for wide in beside]
-            apart = [abs(self.place(value) - self.place(one)) * max(length, 1) / span for one in kept]
-            if low <= value <= high and all(gap >= room for gap, room in zip(apart, rooms, strict=True)):
+            text = _number(value, high - low)
+            widths = [widest([text, marks[neighbour]], font) for neighbour in kept]
+            rooms = [wide + 0.6 * font if flat else 1.5 * font for wide in widths]
+            distances = [
+                abs(self.place(value) - self.place(neighbour)) * max(length, 1) / span for neighbour in kept
+            ]
+            if low <= value <= high and all(gap >= room for gap, room in zip(distances, rooms, strict=True)):
                 kept.append(value)
-                marks[value] = said
+                marks[value] = text
         plain = self.course == "linear" and self.middle in (None, (low + high) / 2)
         places = [float(value if plain else self.place(value)) for value in marks]
         return {"tickmode": "array", "tickvals": places, "ticktext": [*marks.values()]}
@@ -159,14 +161,14 @@ class Scale:
     def _beyond(self) -> dict[float, str]:
         """What the bar says at the ends beyond which numbers lie."""
         (low, high), (least, most) = self.ends, self.reach or self.ends
-        slack, found = 1e-9 * (high - low), {}
+        slack, arrows = 1e-9 * (high - low), {}
         if least < low - slack:
-            found[low] = (
+            arrows[low] = (
                 f"≤ {_number(low)}" if self.course == "log" else f"▼ {_number(low)}, to {_number(least)}"
             )
         if most > high + slack:
-            found[high] = f"▲ {_number(high)}, to {_number(most)}"
-        return found
+            arrows[high] = f"▲ {_number(high)}, to {_number(most)}"
+        return arrows
 
     def _candidates(self) -> list[float]:
         """Round numbers, the roundest first."""
@@ -190,10 +192,10 @@ def _number(value: float, span: float = math.inf) -> str:
     digits = max(2, round(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
     if abs(value) >= 100:
         return f"{value:.0f}".replace("-", "−")
-    said = f"{value:.{digits}g}"
-    if not math.isclose(float(said), value, rel_tol=1e-9):  # rounded: as many digits as its neighbours
-        said = f"{value:#.{digits}g}".rstrip(".")
-    return said.replace("-", "−")
+    text = f"{value:.{digits}g}"
+    if not math.isclose(float(text), value, rel_tol=1e-9):  # rounded: as many digits as its neighbours
+        text = f"{value:#.{digits}g}".rstrip(".")
+    return text.replace("-", "−")
 
 
 def bar_room(scale: Scale, length: float, font: float, lines: int) -> float:
@@ -229,5 +231,5 @@ def masked_key() -> go.Scatter:
 
 def masked_shape() -> dict[str, Any]:
     """The colour of masked cells, beneath a panel's own."""
-    whole = {"x0": 0, "x1": 1, "xref": "domain", "y0": 0, "y1": 1, "yref": "domain"}
-    return {"type": "rect", **whole, "layer": "below", "fillcolor": MASKED, "line": {"width": 0}}
+    panel = {"x0": 0, "x1": 1, "xref": "domain", "y0": 0, "y1": 1, "yref": "domain"}
+    return {"type": "rect", **panel, "layer": "below", "fillcolor": MASKED, "line": {"width": 0}}

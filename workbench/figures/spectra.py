@@ -42,11 +42,11 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     for name, part in rows.groupby(SERIES, sort=False):
         layers = sorted(part["layer"].unique())
         chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
-        known, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
-        parts.append(known)
-        title, _, way = str(name).partition(" (per-")
+        reliable, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
+        parts.append(reliable)
+        title, _, standard = str(name).partition(" (per-")
         if standardized:
-            title += "<br>standardised keys" if way else "<br>keys as they are"
+            title += "<br>standardised keys" if standard else "<br>keys as they are"
         titles[name] = title + (f"<br>{lost} of {points} points below round-off" if lost else "")
     more = [title.partition("<br>")[2] for title in titles.values()]
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
@@ -67,9 +67,9 @@ def _above_rounding(part: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:
     floor, places = round_off(part), ["layer", "rank"]
     single = part[part["statistic"].isna() | (part["statistic"] == "q25")] if "statistic" in part else part
     low = single.groupby(places)["value"].quantile(0.25)
-    known = low[low > floor]
-    held = part.set_index(places).index.isin(known.index)
-    return part[held].assign(value=part["value"].clip(lower=floor)), len(low) - len(known), len(low)
+    reliable = low[low > floor]
+    kept = part.set_index(places).index.isin(reliable.index)
+    return part[kept].assign(value=part["value"].clip(lower=floor)), len(low) - len(reliable), len(low)
 
 
 def round_off(part: pd.DataFrame) -> float:

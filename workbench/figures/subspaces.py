@@ -38,11 +38,13 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: a column is missing, or there are no rows.
     """
     need_columns(frame, COLUMNS, 'workbench.analyze("subspaces", …, per="pair")')
-    matrices = {model: [*own.groupby("layer")] for model, own in frame.groupby("model", sort=False)}
+    matrices = {model: [*blocks.groupby("layer")] for model, blocks in frame.groupby("model", sort=False)}
     fewest = min(map(len, matrices.values()))
     if len(matrices) > 1:
         spaced = min(fewest, MOST)
-        matrices = {name: [own[at] for at in even_choice(len(own), spaced)] for name, own in matrices.items()}
+        matrices = {
+            name: [blocks[at] for at in even_choice(len(blocks), spaced)] for name, blocks in matrices.items()
+        }
     across = min(max(map(len, matrices.values())), MOST)
     alike = len({part["head"].nunique() for layers in matrices.values() for _, part in layers}) == 1
     panels = []
@@ -67,22 +69,22 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
         index=["head", "direction"], columns=["other_head", "other_direction"], values="value", sort=True
     )
     many = table.groupby(level="head").size()
-    known = [*many.index]
+    directions = [*many.index]
     places = np.concatenate([n - 0.5 + (np.arange(k) + 0.5) / k for n, k in enumerate(many)]).tolist()
     names = [f"head {head}, direction {direction}" for head, direction in table.index]
     values = table.to_numpy(copy=True)
     np.fill_diagonal(values, np.nan)
     trace = go.Heatmap(
         z=values, x=places, y=places, coloraxis="coloraxis", name=label,
-        customdata=[[[one, other] for other in names] for one in names],
+        customdata=[[[row_name, other] for other in names] for row_name in names],
         hovertemplate=f"{label}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<br>%{{z:.3f}}<extra></extra>",
     )  # fmt: skip
-    edge, line = len(known) - 0.5, {"color": "white", "width": WIDTH.bold}
+    edge, line = len(directions) - 0.5, {"color": "white", "width": WIDTH.bold}
     shapes = [
-        {"type": "line", "line": line, f"{a}0": place, f"{a}1": place, f"{b}0": -0.5, f"{b}1": edge}
-        for place in np.arange(1, len(known)) - 0.5 for a, b in ("xy", "yx")
+        {"type": "line", "line": line, f"{a}0": border, f"{a}1": border, f"{b}0": -0.5, f"{b}1": edge}
+        for border in np.arange(1, len(directions)) - 0.5 for a, b in ("xy", "yx")
     ]  # fmt: skip
-    named, bare = tuple(map(str, known)), {"ticks": ""}
+    named, bare = tuple(map(str, directions)), {"ticks": ""}
     x = Axis("head", -0.5, edge, names=named, more=bare)
     y = Axis(side, edge, -0.5, names=named, more=bare)
     return Panel([trace], x, y, label.rpartition(", ")[2], shapes=shapes)
@@ -106,10 +108,10 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     rows = rows.rename(columns={"axis": "other", "head": "one"})  # an angle is of a pair
     rows = rows.assign(place=rows["rank"].where(rows["metric"] == ANGLE, rows["layer"]))
     angles = rows["metric"] == ANGLE
-    held = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
-    rows.loc[angles, held] = np.degrees(rows.loc[angles, held].astype(float))
+    columns = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
+    rows.loc[angles, columns] = np.degrees(rows.loc[angles, columns].astype(float))
     if angles.any() and "null_mean" in rows:
-        rows[held] = rows[held].sub(rows["null_mean"].where(angles).fillna(0.0), axis=0)
+        rows[columns] = rows[columns].sub(rows["null_mean"].where(angles).fillna(0.0), axis=0)
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     cosines = rows.loc[~angles, ["value", "null_high"]].max().max()
     titles = dict.fromkeys(present, "Layer") | {ANGLE: "Rank of the angle, smallest first"}

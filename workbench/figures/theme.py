@@ -356,7 +356,7 @@ def series_style(index: int) -> dict:
 def translucent(colour: str, alpha: float) -> str:
     """`colour` ("#rrggbb" or "rgb(r, g, b)") as an rgba string, for bands behind lines."""
     if colour.startswith("#"):
-        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+        red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     else:
         red, green, blue = (round(float(part)) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
     return f"rgba({red},{green},{blue},{alpha:g})"

@@ -17,8 +17,8 @@ SPECIAL = ("class", "distillation", "register")
 
 def as_array(tensor: Any) -> np.ndarray:
     """A tensor or array as float64."""
-    held = tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor
-    return np.asarray(held, dtype=np.float64)
+    values = tensor.detach().double().cpu() if hasattr(tensor, "detach") else tensor
+    return np.asarray(values, dtype=np.float64)
 
 
 def head_weights(attn: Any, cross: bool = False) -> np.ndarray:
@@ -61,7 +61,7 @@ class TokenView:
     @property
     def real(self) -> list[int]:
         """Places of the tokens that are not padding."""
-        return [place for place, kind in enumerate(self.kinds) if kind != "padding"]
+        return [token for token, kind in enumerate(self.kinds) if kind != "padding"]
 
     @property
     def asking(self) -> int:
@@ -71,12 +71,12 @@ class TokenView:
     @property
     def patches(self) -> list[int]:
         """Places of the patches, in reading order."""
-        return [place for place, kind in enumerate(self.kinds) if kind not in SPECIAL]
+        return [token for token, kind in enumerate(self.kinds) if kind not in SPECIAL]
 
     @property
     def special(self) -> list[int]:
         """Places of the class, distillation and register tokens."""
-        return [place for place, kind in enumerate(self.kinds) if kind in SPECIAL]
+        return [token for token, kind in enumerate(self.kinds) if kind in SPECIAL]
 
     def places(self, count: int) -> list[int]:
         """Places of the tokens that ``count`` rows of the layer belong to: all, the one that asks, or the patches.
@@ -108,7 +108,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         raise InputError(f"input {input} does not exist; there are {inputs}")
     labels, kinds = list(map(str, tokens.labels[input])), list(tokens.kinds[input])
     index = list(range(len(kinds)))
-    patches = [place for place in index if kinds[place] not in SPECIAL]
+    patches = [token for token in index if kinds[token] not in SPECIAL]
     if tokens.grid is not None and len(patches) != tokens.grid[0] * tokens.grid[1]:
         raise InputError(
             f"{len(kinds)} tokens do not fit {tokens.grid[0]} × {tokens.grid[1]} patches and "
@@ -120,26 +120,26 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
         raise InputError(f"the layer holds {count} tokens, but the input has {len(index)}")
     if tokens.grid is None:
         return text_view(index, labels, kinds)
-    shown = [readable_label(labels[place]) for place in index]
+    readable = [readable_label(labels[token]) for token in index]
     _, columns = tokens.grid
-    order = {place: number for number, place in enumerate(patches)}
+    order = {token: number for number, token in enumerate(patches)}
     names = [
-        f"row {order[place] // columns}, column {order[place] % columns}" if place in order else label
-        for place, label in zip(index, distinct(shown), strict=True)
+        f"row {order[token] // columns}, column {order[token] % columns}" if token in order else label
+        for token, label in zip(index, distinct(readable), strict=True)
     ]
-    return TokenView(index, shown, names, [kinds[place] for place in index], tokens.grid)
+    return TokenView(index, readable, names, [kinds[token] for token in index], tokens.grid)
 
 
 def text_view(index: Sequence[int], labels: Sequence[str], kinds: Sequence[str]) -> TokenView:
     """Tokens of a text: the number of each, what the model calls it, and its kind."""
-    shown = list(map(readable_label, labels))
-    names = [f"“{label}” (token {number})" for number, label in zip(index, shown, strict=True)]
-    return TokenView(list(index), shown, names, list(kinds), None)
+    readable = list(map(readable_label, labels))
+    names = [f"“{label}” (token {number})" for number, label in zip(index, readable, strict=True)]
+    return TokenView(list(index), readable, names, list(kinds), None)
 
 
 def plain_view(count: int) -> TokenView:
     """Tokens of which nothing is known but their number."""
-    labels = [str(place) for place in range(count)]
+    labels = [str(token) for token in range(count)]
     names = [f"token {label}" for label in labels]
     return TokenView(list(range(count)), labels, names, ["token"] * count, None)
 
@@ -172,15 +172,15 @@ def readable_label(label: str) -> str:
 
     A label written from right to left is isolated, so that the words around it keep their order.
     """
-    shown = html.escape(label, quote=False) if label.strip() else "·"
-    return f"\u2068{shown}\u2069" if _RIGHT_TO_LEFT.search(label) else shown
+    escaped = html.escape(label, quote=False) if label.strip() else "·"
+    return f"\u2068{escaped}\u2069" if _RIGHT_TO_LEFT.search(label) else escaped
 
 
 def distinct(labels: Sequence[str]) -> list[str]:
     """The second "the" as "the (2)": an axis would draw equal names at one place."""
     seen: dict[str, int] = {}
-    found = []
+    names = []
     for label in labels:
         seen[label] = seen.get(label, 0) + 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return found
+        names.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return names

@@ -89,7 +89,7 @@ def in_words(text: str) -> str:
     Uₖ.
     """
     text = _MINUS.sub("−", _SPEC.sub("", text))
-    text = _INDEX.sub(lambda found: found[1] + found[2].translate(_LOWERED), _NAME.sub(_said, text))
+    text = _INDEX.sub(lambda match: match[1] + match[2].translate(_LOWERED), _NAME.sub(_said, text))
     return _PERCENT.sub(" %", _POWER.sub(_number, text))
 
 
@@ -100,7 +100,7 @@ def sentences(text: str) -> list[str]:
 
 def without_nulls(text: str) -> str:
     """Return a caption without the sentences that begin with "Null", for a figure that draws none."""
-    return " ".join(one for one in sentences(text) if not re.match(r"Nulls?\b", one))
+    return " ".join(sentence for sentence in sentences(text) if not re.match(r"Nulls?\b", sentence))
 
 
 def with_definitions(caption: str, labels: str) -> str:
@@ -118,24 +118,24 @@ def _explained(words: str, caption: str) -> bool:
     return f"{name}:" in caption or re.search(rf"[a-z] \({re.escape(name)}\)", caption) is not None
 
 
-def _said(found: re.Match[str]) -> str:
+def _said(match: re.Match[str]) -> str:
     """The words for a name; a paper inside parentheses has its year behind a comma."""
-    before = found.string[: found.start()]
-    words = _ALL[found[0]]
-    inside = found[0] in PAPERS and before.count("(") > before.count(")")
+    before = match.string[: match.start()]
+    words = _ALL[match[0]]
+    inside = match[0] in PAPERS and before.count("(") > before.count(")")
     return re.sub(r" \((\d+)\)$", r", \1", words) if inside else words
 
 
 def embedded_model(name: str) -> str:
     """A bundled model of an embedded task in words: embedded-digits-tssa as token statistics (digits), else ""."""
     data, _, variant = name.removeprefix("embedded-").partition("-")
-    known = _variant(variant) if name.startswith("embedded-") else ""
-    return f"{known} ({data})" if known else ""
+    attention = _variant(variant) if name.startswith("embedded-") else ""
+    return f"{attention} ({data})" if attention else ""
 
 
 def variant_words(text: str) -> str:
     """A text with the models of the records, or one operator, in words: digits-rpc-sym as symmetric RPC."""
-    return _variant(text) or _MODEL.sub(lambda found: _variant(found[1]) or found[0], text)
+    return _variant(text) or _MODEL.sub(lambda match: _variant(match[1]) or match[0], text)
 
 
 def noise_words(kind: str) -> str:
@@ -154,15 +154,15 @@ def _variant(name: str) -> str:
     task, _, kind = name.partition("-")
     kind = (kind if task in DATA else name).replace("-boost", "+boost")
     kind, _, boost = kind.partition("+")
-    known = MECHANISMS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
+    label = MECHANISMS.get(kind) or (LOOKS[kind].label if kind in LOOKS else "")
     causal = "causal " * (name == kind and kind.endswith("-causal"))
-    return causal + known + " + boost" * bool(boost) if known else ""
+    return causal + label + " + boost" * bool(boost) if label else ""
 
 
-def _number(found: re.Match[str]) -> str:
-    digits, power = found[1] + (found[2] or ""), int(found[3].replace("−", "-"))
+def _number(match: re.Match[str]) -> str:
+    digits, power = match[1] + (match[2] or ""), int(match[3].replace("−", "-"))
     if 0 <= power < 6:
-        whole = digits.ljust(power + 1, "0")
-        return whole[: power + 1] + (f".{whole[power + 1 :]}" if whole[power + 1 :] else "")
-    mantissa = found[1] + (f".{found[2]}" if found[2] else "")
+        integer = digits.ljust(power + 1, "0")
+        return integer[: power + 1] + (f".{integer[power + 1 :]}" if integer[power + 1 :] else "")
+    mantissa = match[1] + (f".{match[2]}" if match[2] else "")
     return f"{mantissa}·10{str(power).translate(_RAISED)}"

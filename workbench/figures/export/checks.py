@@ -79,12 +79,12 @@ def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page 
     if not (mark and measures.endswith(b"-->")):
         return svg, None
     read = json.loads(measures.removesuffix(b"-->"))
-    panels = sorted(read["panels"], key=lambda one: (round(one["box"][1]), one["box"][0]))
+    panels = sorted(read["panels"], key=lambda entry: (round(entry["box"][1]), entry["box"][0]))
     page = Page(
         width, height,
-        words=[Words(**one) for one in read["words"]],
+        words=[Words(**entry) for entry in read["words"]],
         legends=read["legends"],
-        panels=[Drawn(**one) for one in panels],
+        panels=[Drawn(**entry) for entry in panels],
         missing=read.get("missing", ""),
     )  # fmt: skip
     return drawn, page
@@ -100,7 +100,7 @@ def page_flaws(page: Page) -> list[str]:
 def _small(page: Page) -> Iterator[str]:
     small = sorted(
         (words for words in page.words if words.size * 0.75 < SMALLEST_POINTS - 0.05),
-        key=lambda one: one.size,
+        key=lambda line: line.size,
     )
     if small:
         yield (
@@ -118,15 +118,15 @@ def _boxes(page: Page) -> Iterator[str]:
 def _over_each_other(page: Page) -> Iterator[str]:
     pairs = overlapping(page.words)
     if pairs:
-        one, two = pairs[0]
+        first, second = pairs[0]
         more = f" and {_some(len(pairs) - 1, 'other pair')}" if len(pairs) > 1 else ""
-        both = f"{_quoted(one)} and {_quoted(two)}{more}"
+        both = f"{_quoted(first)} and {_quoted(second)}{more}"
         yield f"words lie over each other: {both}; move, shorten or leave out one of them"
 
 
 def _cut(page: Page) -> Iterator[str]:
-    whole = (0.0, 0.0, page.width, page.height)
-    leave = [words for words in page.words if not _inside(_visible(words), whole)]
+    sheet = (0.0, 0.0, page.width, page.height)
+    leave = [words for words in page.words if not _inside(_visible(words), sheet)]
     if leave:
         yield f"the page cuts {_named(leave)}: give the figure more room on that side, or shorten the words"
     hidden = [
@@ -177,13 +177,17 @@ def _panels(page: Page) -> Iterator[str]:
 
 def font_flaw(family: str, embedded: Sequence[str]) -> str | None:
     """What to say where a PDF embeds none of the families that a figure asks for; None where it does."""
-    asked = [name.strip(" '") for name in family.split(",")]
+    families = [name.strip(" '") for name in family.split(",")]
     plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in embedded]
-    if not plain or any(re.sub(r"[^a-z0-9]", "", name.lower()) in own for name in asked for own in plain):
+    if not plain or any(
+        re.sub(r"[^a-z0-9]", "", name.lower()) in embedded_name
+        for name in families
+        for embedded_name in plain
+    ):
         return None
     return (
         f"set in {', '.join(name.split('+')[-1] for name in embedded)}, since this machine has none of the fonts "
-        f"{', '.join(asked[:-1])}: install one of them"
+        f"{', '.join(families[:-1])}: install one of them"
     )
 
 
@@ -191,12 +195,14 @@ def overlapping(words: Sequence[Words], slack: float = _SLACK) -> list[tuple[str
     """Pairs of lines of text whose ink lies over each other, whichever way they are turned."""
     if len(words) < 2:
         return []
-    left, upper, right, lower = np.array([_visible(one) for one in words]).T
+    left, upper, right, lower = np.array([_visible(first) for first in words]).T
     near = (np.minimum.outer(right, right) - np.maximum.outer(left, left) > slack) & (
         np.minimum.outer(lower, lower) - np.maximum.outer(upper, upper) > slack
     )
-    pairs = ((words[one], words[two]) for one, two in np.argwhere(np.triu(near, 1)))
-    return [(one.text, two.text) for one, two in pairs if _depth(one.corners, two.corners) > slack]
+    pairs = ((words[first], words[second]) for first, second in np.argwhere(np.triu(near, 1)))
+    return [
+        (first.text, second.text) for first, second in pairs if _depth(first.corners, second.corners) > slack
+    ]
 
 
 def _visible(words: Words) -> Box:
@@ -206,9 +212,9 @@ def _visible(words: Words) -> Box:
     return (*map(max, box[:2], clip[:2]), *map(min, box[2:], clip[2:]))
 
 
-def _depth(one: Sequence[float], two: Sequence[float]) -> float:
+def _depth(corners_1: Sequence[float], corners_2: Sequence[float]) -> float:
     """By how much two turned boxes overlap, along that one of their sides along which it is the least."""
-    first, second = (np.reshape(corners, (4, 2)) for corners in (one, two))
+    first, second = (np.reshape(corners, (4, 2)) for corners in (corners_1, corners_2))
     depths = []
     for corners in (first, second):
         for side in (corners[1] - corners[0], corners[3] - corners[0]):
@@ -230,8 +236,8 @@ def _overlap(box: Box, room: Sequence[float]) -> bool:
 
 def _named(words: Sequence[Words]) -> str:
     """The first few, and how many more."""
-    said = [_quoted(text) for text in dict.fromkeys(one.text for one in words)]
-    return ", ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
+    quoted = [_quoted(text) for text in dict.fromkeys(line.text for line in words)]
+    return ", ".join(quoted[:3]) + (f" and {len(quoted) - 3} more" if len(quoted) > 3 else "")
 
 
 def _quoted(text: str) -> str:

@@ -38,9 +38,9 @@ def find_chrome() -> Path | None:
     if chosen:
         path = Path(chosen).expanduser()
         return path if _runs(path) else None
-    if found := next(filter(None, map(shutil.which, NAMES)), None):
-        return Path(found)
-    places = [Path(place) for place in (*MAC, *(str(Path.home()) + place for place in MAC))]
+    if program := next(filter(None, map(shutil.which, NAMES)), None):
+        return Path(program)
+    places = [Path(name) for name in (*MAC, *(str(Path.home()) + name for name in MAC))]
     # what `make chrome` (plotly's own fetcher) puts into the user's data folder
     deps = Path(PlatformDirs("choreographer", "plotly").user_data_dir) / "deps"
     for pattern in ("chrome-*/chrome", "chrome-*/*.app/Contents/MacOS/*"):
@@ -59,8 +59,8 @@ def chrome_version(path: Path) -> str | None:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"[A-Za-z].*?\d+(\.\d+)+", answer.stdout)
-    return found.group() if found else answer.stdout.strip() or None
+    match = re.search(r"[A-Za-z].*?\d+(\.\d+)+", answer.stdout)
+    return match.group() if match else answer.stdout.strip() or None
 
 
 def has_sandbox() -> bool:

@@ -54,9 +54,10 @@ def combine(
     if any(os.path.realpath(out.with_suffix(_FIGURE)) == os.path.realpath(path) for path in paths):
         raise InputError(f"{out} would replace one of the figures; give another name")
     drawn = [_read_figure(path) for path in paths]
-    known = [_read_provenance(path) for path in paths]
+    provenances = [_read_provenance(path) for path in paths]
     widths = [
-        about["figure"].get("width") or width_of(figure) for figure, about in zip(drawn, known, strict=True)
+        about["figure"].get("width") or width_of(figure)
+        for figure, about in zip(drawn, provenances, strict=True)
     ]
     page = width or _page(widths)
     if columns is None:
@@ -64,20 +65,20 @@ def combine(
     if columns == 1 and width is None:
         page = max(widths, key=lambda name: WIDTHS.get(name, 0))
     tables, captions, letter = [], [], ord("a")
-    for path, figure, about in zip(paths, drawn, known, strict=True):
+    for path, figure, about in zip(paths, drawn, provenances, strict=True):
         count = sum(note.name == PANEL_LETTER for note in figure.layout.annotations)
         tables.append(_read_table(path).assign(panel=chr(letter)))
         captions.append(_caption(about["figure"]["caption"], letter - ord("a"), count))
         letter += max(1, count)
     data = pd.concat(tables, ignore_index=True)
     data = data[["panel", *data.columns.drop("panel")]]
-    data.attrs["provenance"] = [run for about in known for run in about["runs"]]
+    data.attrs["provenance"] = [run for about in provenances for run in about["runs"]]
     return save_figure(
         multipanel(drawn, columns=columns, width=page),
         out.stem,
         data=data,
         caption=" ".join(captions),
-        alt=" ".join(about["figure"]["alt"] for about in known),
+        alt=" ".join(about["figure"]["alt"] for about in provenances),
         parameters={"figures": [_stem(path) for path in paths], "columns": columns},
         records=paths,
         out=out.parent,
@@ -94,10 +95,12 @@ def _specification(path: Path) -> Path:
     """Return the NAME.figure.json of a figure, of which ``path`` is any file."""
     suffixes = (_FIGURE, ".figure.tex", *READABLE)
     stem = next((path.name.removesuffix(end) for end in suffixes if path.name.endswith(end)), path.name)
-    found = path.with_name(stem + _FIGURE)
-    if not found.is_file():
-        raise InputError(f"no file at {found}; give a figure's NAME.figure.json, which save_figure writes")
-    return found
+    path_beside = path.with_name(stem + _FIGURE)
+    if not path_beside.is_file():
+        raise InputError(
+            f"no file at {path_beside}; give a figure's NAME.figure.json, which save_figure writes"
+        )
+    return path_beside
 
 
 def _read_figure(path: Path) -> go.Figure:
@@ -109,9 +112,9 @@ def _read_figure(path: Path) -> go.Figure:
 
 def _read_provenance(path: Path) -> dict[str, Any]:
     """Read a figure's NAME.json; without one the figure's name is its caption."""
-    beside = path.with_name(f"{_stem(path)}.json")
-    if beside.is_file():
-        return read_provenance(beside)
+    sidecar = path.with_name(f"{_stem(path)}.json")
+    if sidecar.is_file():
+        return read_provenance(sidecar)
     name = _stem(path).replace("_", " ")
     return {"figure": {"caption": f"{name}.", "alt": f"{name}."}, "runs": []}
 
@@ -131,5 +134,5 @@ def _caption(caption: str, before: int, letters: int) -> str:
     """Return a caption with the letter of its panel, or with the letters that it has moved on by those before."""
     if not letters:
         return f"({chr(ord('a') + before)}) {caption}"
-    own = "".join(chr(ord("a") + number) for number in range(letters))
-    return re.sub(rf"\(([{own}])([,–)])", lambda found: f"({chr(ord(found[1]) + before)}{found[2]}", caption)
+    used = "".join(chr(ord("a") + number) for number in range(letters))
+    return re.sub(rf"\(([{used}])([,–)])", lambda match: f"({chr(ord(match[1]) + before)}{match[2]}", caption)

@@ -191,8 +191,8 @@ class SavedFigure(go.Figure):
 
     def show(self, *args: Any, **kwargs: Any) -> Any:
         """Show the figure as plotly does; a notebook also keeps its SVG."""
-        asked = args or kwargs or self._printed is None or not self._printed.is_file()
-        kernel = None if asked else getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        as_plotly = args or kwargs or self._printed is None or not self._printed.is_file()
+        kernel = None if as_plotly else getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         bundle = {} if kernel is None else self._repr_mimebundle_()
         if self._printed is None or kernel is None or not bundle:
             return super().show(*args, **kwargs)
@@ -266,17 +266,17 @@ def export_job(path: Path, provenance: Mapping[str, Any], formats: Sequence[str]
 
 def _allowed() -> Sequence[str]:
     """Formats that the render writes at all: ``WORKBENCH_FORMATS``, "pdf,html"; every format outside a render."""
-    asked = os.environ.get(ALLOWED)
-    return FORMATS if asked is None else asked.split(",")
+    formats = os.environ.get(ALLOWED)
+    return FORMATS if formats is None else formats.split(",")
 
 
 def check_formats(formats: Sequence[str] | None) -> list[str]:
     """The formats asked for (several, or one by its name), in a fixed order; all for None. Raises `UnknownName`."""
-    asked = FORMATS if formats is None else (formats,) if isinstance(formats, str) else tuple(formats)
-    for format in asked:
+    names = FORMATS if formats is None else (formats,) if isinstance(formats, str) else tuple(formats)
+    for format in names:
         if format not in FORMATS:
             raise UnknownName("format", str(format), FORMATS)
-    return [format for format in FORMATS if format in asked]
+    return [format for format in FORMATS if format in names]
 
 
 def _points(fig: go.Figure) -> pd.DataFrame:
@@ -284,8 +284,10 @@ def _points(fig: go.Figure) -> pd.DataFrame:
     frames = []
     for number, trace in enumerate(fig.data):
         drawn = {axis: trace[axis] for axis in _AXES if axis in trace}
-        held = {axis: values for axis, values in drawn.items() if values is not None and np.ndim(values) < 3}
-        z = np.asarray(held.get("z", ()))
+        arrays = {
+            axis: values for axis, values in drawn.items() if values is not None and np.ndim(values) < 3
+        }
+        z = np.asarray(arrays.get("z", ()))
         if trace.type == "table":
             points = pd.DataFrame({
                 _text(str(head)): pd.Series(column)
@@ -293,13 +295,15 @@ def _points(fig: go.Figure) -> pd.DataFrame:
             })  # fmt: skip
         elif z.ndim == 2:
             rows, columns = (
-                held[axis] if len(held.get(axis, ())) == size else range(size)
+                arrays[axis] if len(arrays.get(axis, ())) == size else range(size)
                 for axis, size in zip("yx", z.shape, strict=True)
             )
             x, y = np.tile(np.asarray(columns), len(z)), np.repeat(np.asarray(rows), z.shape[1])
             points = pd.DataFrame({"x": x, "y": y, "z": z.ravel()})
         else:
-            points = pd.DataFrame({axis: pd.Series(np.asarray(own).tolist()) for axis, own in held.items()})
+            points = pd.DataFrame(
+                {axis: pd.Series(np.asarray(axis_values).tolist()) for axis, axis_values in arrays.items()}
+            )
         points.insert(0, "trace", _text(trace.name) or str(number))
         frames.append(points)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -349,7 +353,7 @@ def _keep_others(folder: Path, name: str) -> None:
         if not path.is_file() or (suffix in FORMATS and _is_ours(path)):
             continue
         taken = (path.with_name(f"{name}.kept{number or ''}.{suffix}") for number in itertools.count())
-        kept = next(place for place in taken if not place.exists())
+        kept = next(candidate for candidate in taken if not candidate.exists())
         try:
             path.rename(kept)
         except OSError as error:

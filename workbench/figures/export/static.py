@@ -96,9 +96,9 @@ class WarmChrome:
             raise MissingResource(chrome.missing_chrome())
         self._path = path
         # a Chrome in a snap has a /tmp of its own
-        place = Path.home() if "snap" in path.parts else Path(tempfile.gettempdir())
-        sweep_leftovers(place, "chrome")
-        self._folder = Path(tempfile.mkdtemp(prefix=f".{marker('chrome')}-", dir=place))
+        parent = Path.home() if "snap" in path.parts else Path(tempfile.gettempdir())
+        sweep_leftovers(parent, "chrome")
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{marker('chrome')}-", dir=parent))
         """For its profile and the page that it draws in."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True)
@@ -245,8 +245,8 @@ def export_static(jobs: Iterable[ExportJob], browser: WarmChrome | None = None) 
     """
     jobs = list(jobs)
     if browser is None:
-        with WarmChrome() as own:
-            return [_export(job, own) for job in jobs]
+        with WarmChrome() as started:
+            return [_export(job, started) for job in jobs]
     return [_export(job, browser) for job in jobs]
 
 
@@ -258,7 +258,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
         images = browser.images(job.figure, formats, job.width, job.height)
     except ExportFault as fault:  # no answer at all
         images = [fault] * len(formats)
-    whole: dict[str, bytes] = {}
+    finished_images: dict[str, bytes] = {}
     page: Page | None = None
     fonts: list[str] = []
     for format, content in zip(formats, images, strict=True):
@@ -268,7 +268,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
             if format == "svg":
                 content, page = take_measures(content, job.width, job.height)
             fonts += check_picture(content, format, job.width, job.height)
-            whole[format] = content
+            finished_images[format] = content
         except ExportFault as fault:
             result.failures[format] = str(fault)
             _place(job, format).unlink(missing_ok=True)  # an older image would pass for this one
@@ -276,7 +276,7 @@ def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
     if page is not None or odd:
         result.flaws = [*(page_flaws(page) if page is not None else []), *([odd] if odd else [])]
     provenance = job.provenance if result.flaws is None else with_flaws(job.provenance, result.flaws)
-    for format, content in whole.items():
+    for format, content in finished_images.items():
         finished = embed(content, format, provenance, dpi=96 * png_scale(job.width))
         result.files[format] = atomic_write(_place(job, format), finished)
     result.seconds = time.perf_counter() - started
@@ -366,22 +366,24 @@ def check_pdf(content: bytes, width: int, height: int) -> list[str]:
 
 def _fonts(page: Any) -> dict[str, bool]:
     """Base name of each font on a page, and whether its file is inside; forms within the page included."""
-    found: dict[str, bool] = {}
+    embedded: dict[str, bool] = {}
     waiting, seen = [_held(page, "/Resources")], set()
     while waiting:
         resources = waiting.pop()
         if not resources or id(resources) in seen:
             continue
         seen.add(id(resources))
-        for font in (one.get_object() for one in _held(resources, "/Font").values()):
+        for font in (entry.get_object() for entry in _held(resources, "/Font").values()):
             inner = (
                 font["/DescendantFonts"].get_object()[0].get_object() if "/DescendantFonts" in font else font
             )
             files = {"/FontFile", "/FontFile2", "/FontFile3"} & {*_held(inner, "/FontDescriptor")}
             # A Type 3 font's glyphs are drawings inside the PDF itself.
-            found[str(font.get("/BaseFont", "unnamed"))] = bool(files) or font.get("/Subtype") == "/Type3"
-        waiting += [_held(one.get_object(), "/Resources") for one in _held(resources, "/XObject").values()]
-    return found
+            embedded[str(font.get("/BaseFont", "unnamed"))] = bool(files) or font.get("/Subtype") == "/Type3"
+        waiting += [
+            _held(entry.get_object(), "/Resources") for entry in _held(resources, "/XObject").values()
+        ]
+    return embedded
 
 
 def _held(holder: Any, name: str) -> Any:
