@@ -161,7 +161,7 @@ def cold(_notebook_processes: NotebookProcesses, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def families() -> Iterator[None]:
     """The families are the same after the test as before."""
-    from workbench.captures.registry import FAMILIES, replace_families
+    from workbench.captures.family import FAMILIES, replace_families
 
     before = dict(FAMILIES)
     yield

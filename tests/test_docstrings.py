@@ -15,8 +15,8 @@ PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "analyses/attention_matrix", "analyses/layer", "analyses/linalg", "analyses/links", "analyses/null_values",
     "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/segmentation", "analyses/tiles",
-    "attention/__init__", "attention/base", "attention/positions", "attention/recognition", "attention/replacing",
-    "core/operands",
+    "attention/__init__", "attention/base", "attention/position_embeddings", "attention/recognition",
+    "attention/replacing", "core/operands",
 }  # fmt: skip
 OWN_FUNCTIONS = {
     "attention_map": {"attention_report", "head_output_norm", "permuted_heads"},

@@ -26,7 +26,7 @@ from workbench.analyses.layer import grid_positions
 from workbench.analyses.reductions import Diversity
 from workbench.analyses.segmentation import patch_foreground
 from workbench.analyses.tiles import Maps
-from workbench.captures.tokens import special_kinds
+from workbench.captures.token_labels import special_kinds
 from workbench.core.errors import InputError
 from workbench.runs.analyze import analyze
 

@@ -23,7 +23,7 @@ from workbench.analyses.position_logits import (
     within_rows,
 )
 from workbench.captures import capture
-from workbench.captures.positions import NoAdditivePositions
+from workbench.captures.position_path import NoAdditivePositions
 from workbench.core.errors import InputError
 from workbench.runs.analyze import ANALYSES, analyze
 

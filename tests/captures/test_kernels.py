@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from tests.captures.families import call, first_output, hf_model, words
 from tests.captures.test_mixers import BASE, EXPERTS, LATENT
 from workbench.captures import Capture, LayerRecord, attention_modules, attention_weights, capture
-from workbench.captures.weights import attention_output
+from workbench.captures.recomputation import attention_output
 from workbench.core.errors import IncompleteCapture
 
 BATCH, TOKENS, HEADS, KV_HEADS, HEAD_DIM = 2, 7, 4, 2, 5

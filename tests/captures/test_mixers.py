@@ -23,7 +23,7 @@ from workbench.captures import (
     token_mixers,
 )
 from workbench.captures.families.mixers import MIXERS
-from workbench.captures.registry import FAMILIES, class_path, replace_families
+from workbench.captures.family import FAMILIES, class_path, replace_families
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.runs.analyze import analyze
 

@@ -7,7 +7,7 @@ from tests.attention.modules import randn
 from tests.captures.families import FAMILIES, images, words
 from workbench.attention import replace_attention
 from workbench.captures import capture
-from workbench.captures.positions import NoAdditivePositions, frozen, position_path
+from workbench.captures.position_path import NoAdditivePositions, frozen, position_path
 from workbench.core.errors import InputError
 from workbench.models.architectures import build
 

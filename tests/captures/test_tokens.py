@@ -12,7 +12,7 @@ import workbench
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, fit_tokens, patch_grid, token_info
 from workbench.captures.records import Call
-from workbench.captures.tokens import readable_token, source_of
+from workbench.captures.token_labels import readable_token, source_of
 
 
 def test_words_and_padding():

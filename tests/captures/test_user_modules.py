@@ -21,11 +21,11 @@ from workbench.captures import (
     attention_weights,
     capture,
 )
+from workbench.captures.family import Block as BlockReading
+from workbench.captures.family import Family, Visit, class_path, register_family
 from workbench.captures.layout import looks_like_attention
+from workbench.captures.recomputation import check_call
 from workbench.captures.records import Call
-from workbench.captures.registry import Block as BlockReading
-from workbench.captures.registry import Family, Visit, class_path, register_family
-from workbench.captures.weights import check_call
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.options import parse_numbers
 
@@ -684,5 +684,5 @@ def test_weights_computed_an_input_at_a_time_are_the_same_bit_for_bit(kv_heads: 
     for mask, scale in itertools.product(masks, (0.5, torch.rand(6, 1, 1))):
         at_once = attention_weights(q, k, scale, mask)
         with monkeypatch.context() as patch:
-            patch.setattr("workbench.captures.weights._CACHED_SCORES", 1)
+            patch.setattr("workbench.captures.recomputation._CACHED_SCORES", 1)
             assert torch.equal(attention_weights(q, k, scale, mask), at_once)

@@ -8,9 +8,7 @@ import torch
 
 from workbench.captures.comparison import _relative_difference
 from workbench.captures.families.swin import Windows
-from workbench.captures.records import Call
-from workbench.captures.routes import _combined_mask
-from workbench.captures.weights import (
+from workbench.captures.recomputation import (
     attention_output,
     attention_weights,
     call_weights,
@@ -18,6 +16,8 @@ from workbench.captures.weights import (
     scores_of,
     softmax_of,
 )
+from workbench.captures.records import Call
+from workbench.captures.routes import _combined_mask
 from workbench.core.errors import IncompleteCapture
 
 INPUTS, HEADS, TOKENS, DIM = 3, 2, 10, 4

@@ -25,8 +25,8 @@ from workbench.captures import (
     capture,
     register_family,
 )
-from workbench.captures.registry import Block as BlockReading
-from workbench.captures.registry import class_path
+from workbench.captures.family import Block as BlockReading
+from workbench.captures.family import class_path
 from workbench.core.errors import IncompleteCapture, InputError
 
 BATCH, TOKENS, HEADS, HEAD_DIM = 2, 7, 3, 5

@@ -17,7 +17,7 @@ from tests.runs.watch.loops import images, own_model, sequences, vit
 from tests.together import run_together
 from workbench.analyses import registry
 from workbench.apps import cli
-from workbench.captures.registry import Block, Family, class_path, register_family
+from workbench.captures.family import Block, Family, class_path, register_family
 from workbench.core.errors import InputError
 from workbench.runs import analyze as pipeline
 from workbench.runs import cache as caching

@@ -327,6 +327,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         permuted = _permuted_measures(layer, attention, found.broken, asking, (here, positions), options)
     if heads > 1:
         yield _diversity(layer, found, asking, permuted)
+    if positions is None and record.source == "self":
+        count = attention.shape[0] * heads
+        layer.counts.count(
+            "attention maps have no attention_distance: the places of their queries are unknown", count, count
+        )
     unit = {"unit": "patches" if positions is not None and positions.shape[-1] == 2 else "tokens"}
     of_rows = [
         (ATTENTION_ENTROPY, maps.entropy, maps.entropy_uniform, windows),

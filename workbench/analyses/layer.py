@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
+from workbench.captures.recomputation import check_room_for_maps
 from workbench.captures.records import SITES
-from workbench.captures.weights import check_room_for_maps
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers

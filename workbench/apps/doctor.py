@@ -150,7 +150,7 @@ def _plugins() -> Iterator[Finding]:
     from workbench.analyses.registry import ANALYSES
     from workbench.apps.commands import COMMANDS
     from workbench.attention import VARIANTS
-    from workbench.captures.registry import load_plugin_families
+    from workbench.captures.family import load_plugin_families
     from workbench.core.plugins import plugins
     from workbench.frames.metrics import METRICS
 

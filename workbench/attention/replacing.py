@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from workbench.attention import attention_module, find_variant
 from workbench.attention.base import AttentionModule
-from workbench.attention.positions import Embeddings, move_positions, position_embeddings, put_embeddings
+from workbench.attention.position_embeddings import (
+    Embeddings,
+    move_positions,
+    position_embeddings,
+    put_embeddings,
+)
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 

@@ -4,14 +4,15 @@
 a file of q, k, v. One call of attention passes these files:
 
 - ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
-- ``registry`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
+- ``family`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
   it which modules are attention, and where the residual stream is;
 - ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it, the residual ``stream`` of its
   block, and the tensors that ``keeper`` saves from being overwritten;
-- ``weights`` recompute the attention and compare it with the model's;
-- ``tokens`` labels the tokens and tells self from cross attention, ``positions`` follows the position embedding;
+- ``recomputation`` recomputes the attention and compares it with the model's;
+- ``token_labels`` labels the tokens and tells self from cross attention, ``position_path`` follows the position
+  embedding;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
-- ``steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step;
+- ``loop_steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step;
 - ``interventions`` change what heads compute, through the same routes.
 """
 
@@ -19,6 +20,15 @@ import workbench.captures.families  # noqa: F401  (registers them)
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.capturing import Capture, capture, read_qkv
 from workbench.captures.comparison import compare
+from workbench.captures.family import (
+    Adapter,
+    Block,
+    Family,
+    Fused,
+    Reading,
+    Visit,
+    register_family,
+)
 from workbench.captures.generation import capture_generation
 from workbench.captures.interventions import INTERVENTION_SITES, intervene
 from workbench.captures.layout import (
@@ -28,7 +38,9 @@ from workbench.captures.layout import (
     first_norm,
     token_mixers,
 )
+from workbench.captures.loop_steps import Steps, capture_steps
 from workbench.captures.projections import PROJECTIONS, Projection, head_projection
+from workbench.captures.recomputation import attention_output, attention_weights
 from workbench.captures.records import (
     DEFAULT_SITES,
     SITES,
@@ -38,17 +50,7 @@ from workbench.captures.records import (
     LayerRecord,
     WindowOrigin,
 )
-from workbench.captures.registry import (
-    Adapter,
-    Block,
-    Family,
-    Fused,
-    Reading,
-    Visit,
-    register_family,
-)
-from workbench.captures.steps import Steps, capture_steps
-from workbench.captures.tokens import (
+from workbench.captures.token_labels import (
     TokenInfo,
     fit_tokens,
     image_tokens,
@@ -56,7 +58,6 @@ from workbench.captures.tokens import (
     special_kinds,
     token_info,
 )
-from workbench.captures.weights import attention_output, attention_weights
 
 __all__ = [
     "capture",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.captures.capturing import Capture
 from workbench.captures.records import SITES, STREAM, LayerRecord
-from workbench.captures.tokens import stack_tokens
+from workbench.captures.token_labels import stack_tokens
 
 
 def inputs_in(record: LayerRecord) -> int:

@@ -14,13 +14,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from workbench.captures.attention_kernels import compiled_parts
+from workbench.captures.family import class_path
 from workbench.captures.keeper import Keeper, tensors_in
-from workbench.captures.kernels import compiled_parts
 from workbench.captures.layout import attends_compiled, is_library_model
-from workbench.captures.positions import POSITION, watch_positions
+from workbench.captures.position_path import POSITION, watch_positions
 from workbench.captures.recorder import Overwritten, Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord
-from workbench.captures.registry import class_path
 from workbench.captures.routes import (
     Visitor,
     fused_kernels,
@@ -34,7 +34,7 @@ from workbench.captures.routes import (
 )
 from workbench.captures.storage import read_capture, write_capture
 from workbench.captures.thread_guard import CAPTURING
-from workbench.captures.tokens import TokenInfo, fit_tokens, token_info
+from workbench.captures.token_labels import TokenInfo, fit_tokens, token_info
 from workbench.core import sources
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName, WorkbenchError

@@ -36,10 +36,10 @@ from workbench.captures.capturing import (
 )
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.layout import is_library_model
-from workbench.captures.positions import POSITION
+from workbench.captures.position_path import POSITION
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
-from workbench.captures.tokens import TokenInfo, readable_token, token_info, tokens_by_id
+from workbench.captures.token_labels import TokenInfo, readable_token, token_info, tokens_by_id
 from workbench.core.arguments import checked
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import Numbers, parse_numbers, ranges

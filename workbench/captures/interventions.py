@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.captures.capturing import Capture, module_of, visible_modules, watching
+from workbench.captures.family import Visit, adapter_of
 from workbench.captures.keeper import Keeper
 from workbench.captures.layout import attention_modules, before_attention, block_path, resid_post_reading
+from workbench.captures.recomputation import TOLERANCE, attention_weights
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import Call, LayerRecord
-from workbench.captures.registry import Visit, adapter_of
-from workbench.captures.weights import TOLERANCE, attention_weights
 from workbench.core.errors import InputError, UnknownName
 
 INTERVENTION_SITES = ("q", "k", "v", "attn", "head_out", "resid_pre", "resid_post")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.captures.weights import dense
+from workbench.captures.recomputation import dense
 
 
 class Keeper:

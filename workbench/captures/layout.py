@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.captures.registry import (
+from workbench.captures.family import (
     Block,
     Reading,
     adapter_of,

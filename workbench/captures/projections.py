@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from workbench.captures.family import Rows, class_path, declared
 from workbench.captures.layout import heads_of
-from workbench.captures.registry import Rows, class_path, declared
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")

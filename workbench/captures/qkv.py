@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.captures.records import SITE_AXES, LayerRecord
-from workbench.captures.tokens import TokenInfo, fit_tokens, tokens_by_id
+from workbench.captures.token_labels import TokenInfo, fit_tokens, tokens_by_id
 from workbench.core.errors import InputError
 
 _READ = ("q", "k", "v", "scale", "mask", "attn")

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.family import Visit, adapter_of, merged
 from workbench.captures.keeper import Keeper, address, first_tensor, tensors_in
-from workbench.captures.positions import POSITION, Positions
+from workbench.captures.position_path import POSITION, Positions
+from workbench.captures.recomputation import NonFiniteValues, call_weights, check_call
 from workbench.captures.records import Call, CausalRecord, LayerRecord
-from workbench.captures.registry import Visit, adapter_of, merged
 from workbench.captures.stream import Stream
-from workbench.captures.tokens import attended_keys, source_of
+from workbench.captures.token_labels import attended_keys, source_of
 from workbench.captures.visits import Completeness, Frame, Visits
-from workbench.captures.weights import NonFiniteValues, call_weights, check_call
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers
 

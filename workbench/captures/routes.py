@@ -8,7 +8,7 @@ Modules announce themselves through hooks; attention is seen where it is compute
 - transformers through the one function every model of it asks for its attention,
   ``AttentionInterface.get_interface``: the function it would have called is called with the same arguments, so nothing
   is switched and nothing recomputed; masks that a kernel applies by itself are written out (``implicit_masks``);
-- ``flex_attention`` and the functions of FlashAttention, called directly, through their names (``kernels``);
+- ``flex_attention`` and the functions of FlashAttention, called directly, through their names (``attention_kernels``);
 - attention written out in plain operations through the same mode, by following the data (``written_out``);
 - the variants of ``workbench.attention``, which say themselves what lies inside while they attend.
 """
@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 from torch.utils import checkpoint
 
 from workbench.attention.base import AttentionModule
+from workbench.captures.attention_kernels import PACKAGES, watch_kernels
 from workbench.captures.implicit_masks import (
     allowed,
     block_mask,
@@ -36,11 +37,10 @@ from workbench.captures.implicit_masks import (
     in_padded_rows,
     starts_of,
 )
-from workbench.captures.kernels import PACKAGES, watch_kernels
 from workbench.captures.layout import declared_heads, is_attention
+from workbench.captures.recomputation import additive, four_axes, scores_of, softmax_of
 from workbench.captures.records import Call, CausalCall
 from workbench.captures.thread_guard import in_this_thread
-from workbench.captures.weights import additive, four_axes, scores_of, softmax_of
 from workbench.captures.written_out import Follower, WrittenOut, heads_in_batch, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 

@@ -24,7 +24,7 @@ from workbench._version import __version__
 from workbench.captures.other_tools import other_tools_layers
 from workbench.captures.qkv import check_values, layers_of
 from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
-from workbench.captures.tokens import TokenInfo
+from workbench.captures.token_labels import TokenInfo
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, check_format
 from workbench.core.options import conforming, parsed

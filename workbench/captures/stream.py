@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from workbench.captures.family import Reading, Visit, class_path, merged
 from workbench.captures.keeper import Keeper, first_tensor
 from workbench.captures.layout import (
     after_attention,
@@ -18,7 +19,6 @@ from workbench.captures.layout import (
     resid_post_reading,
 )
 from workbench.captures.records import STREAM, LayerRecord
-from workbench.captures.registry import Reading, Visit, class_path, merged
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.visits import Frame, Visits
 from workbench.core.errors import IncompleteCapture, InputError

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from workbench.captures.keeper import address
 from workbench.captures.layout import declared_heads
+from workbench.captures.recomputation import additive, attention_weights, dense, four_axes
 from workbench.captures.records import Call
-from workbench.captures.weights import additive, attention_weights, dense, four_axes
 from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}

@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
-from workbench.captures.positions import NoAdditivePositions
+from workbench.captures.position_path import NoAdditivePositions
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, WorkbenchError
 from workbench.core.intervals import (

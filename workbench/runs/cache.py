@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from workbench.captures.registry import class_path, declared_elsewhere
+from workbench.captures.family import class_path, declared_elsewhere
 from workbench.core import paths
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes

@@ -14,7 +14,7 @@ from workbench.apps.explorer.material import Material, models_to_choose
 from workbench.apps.explorer.measures import MEASURES, measure
 from workbench.apps.explorer.views import without_attention
 from workbench.captures import Family, capture, capturing, register_family
-from workbench.captures.registry import FAMILIES, class_path, replace_families
+from workbench.captures.family import FAMILIES, class_path, replace_families
 from workbench.core.errors import InputError
 from workbench.core.paths import data_dir
 from workbench.models.loading import load

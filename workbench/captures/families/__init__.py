@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from workbench.captures.registry import Family, register_family
+from workbench.captures.family import Family, register_family
 from workbench.core.plugins import OURS
 
 for _module in pkgutil.iter_modules(__path__):

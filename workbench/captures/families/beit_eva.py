@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.registry import Family, Rows, part_of
+from workbench.captures.family import Family, Rows, part_of
 
 
 def _separate_bias(module: Any, name: str, path: str) -> Rows | None:

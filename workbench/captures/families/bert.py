@@ -1,6 +1,6 @@
 """BERT and its descendants, DistilBERT and ALBERT: a norm after each half of a block (transformers)."""
 
-from workbench.captures.registry import Block, Family
+from workbench.captures.family import Block, Family
 
 _MODELS = "transformers.models"
 _BERT = {

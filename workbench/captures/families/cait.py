@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads, split_heads
+from workbench.captures.family import Adapter, Block, Family, Visit
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Block, Family, Visit
 
 
 class TalkingHeads(Adapter):

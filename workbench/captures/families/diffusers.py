@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.captures.registry import Family
-from workbench.captures.tokens import TokenInfo, video_tokens
+from workbench.captures.family import Family
+from workbench.captures.token_labels import TokenInfo, video_tokens
 
 
 def _wan(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:

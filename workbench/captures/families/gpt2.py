@@ -1,6 +1,6 @@
 """GPT-2: one projection to queries, keys and values, stored as (width, feature) (transformers)."""
 
-from workbench.captures.registry import Block, Family, Fused
+from workbench.captures.family import Block, Family, Fused
 
 GPT2 = Family(
     projections={"transformers.models.gpt2.": Fused("c_attn", transposed=True)},

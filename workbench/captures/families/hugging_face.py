@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from workbench.captures.registry import Block, Family, Reading
+from workbench.captures.family import Block, Family, Reading
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading | None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from workbench.attention.base import split_heads
+from workbench.captures.family import Adapter, Block, Family, Visit
+from workbench.captures.recomputation import attention_weights
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Block, Family, Visit
-from workbench.captures.weights import attention_weights
 
 
 class SlidingWindow(Adapter):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from workbench.attention.base import split_heads
+from workbench.captures.family import Adapter, Block, Family, Reading, Visit
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Block, Family, Reading, Visit
-from workbench.captures.tokens import TokenInfo, tokens_by_id
+from workbench.captures.token_labels import TokenInfo, tokens_by_id
 
 _MODELING = "transformers.models.luke.modeling_luke"
 

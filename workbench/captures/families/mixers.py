@@ -5,7 +5,7 @@ Recurrences, state-space models and linear attention are functions of the past t
 tokens (Zhu et al. 2021). Approximations of softmax attention have weights, and no single map of them.
 """
 
-from workbench.captures.registry import Family
+from workbench.captures.family import Family
 
 _KINDS = {
     "state-space mixer": (

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workbench.captures.family import Adapter, Family, Visit
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Family, Visit
-from workbench.captures.tokens import TokenInfo
+from workbench.captures.token_labels import TokenInfo
 
 
 class PackedImages(Adapter):

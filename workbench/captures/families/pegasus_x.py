@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from workbench.attention.base import merge_heads, split_heads
+from workbench.captures.family import Adapter, Family, Visit
+from workbench.captures.recomputation import attention_output, attention_weights
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Family, Visit
-from workbench.captures.weights import attention_output, attention_weights
 
 
 class BlocksAndGlobalTokens(Adapter):

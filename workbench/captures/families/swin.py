@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from workbench.captures.family import Adapter, Block, Family, Reading, Visit, flat_tokens
 from workbench.captures.records import Call, WindowOrigin
-from workbench.captures.registry import Adapter, Block, Family, Reading, Visit, flat_tokens
 
 
 class Windows(Adapter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from workbench.captures.registry import Block, Family, Fused, Reading
+from workbench.captures.family import Block, Family, Fused, Reading
 
 
 def _norm_first(block: nn.Module) -> bool:

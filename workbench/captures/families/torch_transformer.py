@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from workbench.captures.registry import Block, Family, Reading, Rows, part_of
+from workbench.captures.family import Block, Family, Reading, Rows, part_of
 
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading:

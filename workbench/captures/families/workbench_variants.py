@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from workbench.attention.base import AttentionModule
+from workbench.captures.family import Adapter, Block, Family, Reading, Rows, Visit
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Block, Family, Reading, Rows, Visit
-from workbench.captures.tokens import TokenInfo, image_tokens, special_kinds
+from workbench.captures.token_labels import TokenInfo, image_tokens, special_kinds
 from workbench.core.errors import IncompleteCapture, InputError
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from workbench.captures.family import Adapter, Block, Family, Reading, Visit
 from workbench.captures.records import Call
-from workbench.captures.registry import Adapter, Block, Family, Reading, Visit
 
 
 class CrossCovariance(Adapter):

@@ -108,7 +108,7 @@ def contaminate(
     that covers it completely, MissingResource for ``fgsm`` without the attack library, and the errors of
     `workbench.inputs`.
     """
-    from workbench.captures.tokens import token_info
+    from workbench.captures.token_labels import token_info
 
     if kind not in CONTAMINATIONS:
         raise UnknownName("contamination", kind, CONTAMINATIONS)

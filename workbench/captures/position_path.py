@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from workbench.captures.family import class_path, merged
 from workbench.captures.layout import attention_modules, block_path, first_norm, skip_path
-from workbench.captures.registry import class_path, merged
 from workbench.captures.thread_guard import in_this_thread
 from workbench.core.errors import InputError
 

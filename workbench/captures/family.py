@@ -20,7 +20,7 @@ from workbench.core.errors import InputError
 from workbench.core.plugins import OURS, Plugin, load_plugins
 
 if TYPE_CHECKING:
-    from workbench.captures.tokens import TokenInfo
+    from workbench.captures.token_labels import TokenInfo
 
 
 def class_path(module: nn.Module | type) -> str:

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from workbench.captures.family import Visit, declared, merged
 from workbench.captures.records import Call, LayerRecord
-from workbench.captures.registry import Visit, declared, merged
 
 _EMBEDS = ("proj", "projection", "patch_embedding")  # what a module of patch embeddings projects them by
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}

@@ -27,9 +27,9 @@ from workbench.captures.implicit_masks import (
     linear_bias,
     modified_scores,
 )
+from workbench.captures.recomputation import additive, scores_of, softmax_of
 from workbench.captures.records import Call
 from workbench.captures.thread_guard import in_this_thread
-from workbench.captures.weights import additive, scores_of, softmax_of
 from workbench.core.errors import IncompleteCapture
 
 PACKAGES = (
