@@ -320,6 +320,18 @@ def _a_pinned_view_stands_beside_another(page, bundle):
     page.wait_for_function("() => !document.querySelector('.aw-pin')")
 
 
+def _a_filter_says_where_no_head_matches(page):
+    for words, note in (
+        ("99.1", "No head matches “99.1”"),
+        ("2.1", "Cell:"),
+        ("> 99", "No head matches"),
+        ("even", "Cell:"),
+    ):
+        page.locator(".aw-find").fill(words)
+        page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", note])
+    page.locator(".aw-find").fill("")
+
+
 def percent(value):
     """As the page writes it."""
     return f"{value * 100:.{0 if value >= 0.0995 else 1 if value >= 0.00995 else 2}f}\u00a0%"
@@ -451,6 +463,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         page.evaluate("() => { location.hash = '#layer=2&head=1&token=0'; }")
         page.wait_for_function(SAYS, arg="Layer 2, head 1: from [CLS]")  # the address is read, not only there
         _a_pinned_view_stands_beside_another(page, bundle)
+        _a_filter_says_where_no_head_matches(page)
         page.get_by_role("button", name=bundle.header.inputs[1].id).click()
         page.wait_for_function("() => location.hash.includes('input=1')")
 

@@ -38,8 +38,8 @@ export class ModelView {
       host.measure(value.slice(8));
     });
     this.find = make("input", "aw-find");
-    Object.assign(this.find, { type: "search", placeholder: "3.5 or > 0.4", title: "A head (layer.head), or scores above or below a number" });
-    this.find.setAttribute("aria-label", "find heads: layer.head, or scores above or below a number");
+    Object.assign(this.find, { type: "search", placeholder: "3.5 or > 0.4", title: "A head (layer.head), heads by their strongest pattern (sink), or scores above or below a number" });
+    this.find.setAttribute("aria-label", "find heads: layer.head, a pattern, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
     const { left_out: left } = state.bundle;
     this.others = make("select", "aw-select", null, option("", `${left.length} more layer${left.length === 1 ? "" : "s"}`), ...left.map((layer) => option(String(layer), `capture layer ${layer}`)));
@@ -81,6 +81,12 @@ export class ModelView {
     if (bound) {
       const value = this.score(layer, head);
       return bound[1] === ">" ? value > Number(bound[2]) : value < Number(bound[2]);
+    }
+    const patterns = this.state.bundle.metrics.filter((metric) => metric.short);
+    const named = patterns.filter((metric) => metric.short.includes(asked.toLowerCase()));
+    if (named.length) {
+      const scores = patterns.map((metric) => this.score(layer, head, "value", metric));
+      return named.some((metric) => this.score(layer, head, "value", metric) === Math.max(...scores.filter(Number.isFinite)));
     }
     const [asLayer, asHead] = asked.replace(/^l/i, "").split(/[.\s,h]+/i);
     return String(layer.index) === asLayer && (!asHead || String(head) === asHead);
@@ -278,7 +284,8 @@ export class ModelView {
     const what = one.image ? "attention on the patches" : state.asked.length ? "attention on the words, in reading order" : "attention matrix";
     const level = metric?.null ? ", its null level the tick" : "";
     const without = bundle.layers.filter((layer) => layer.without);
-    this.note.textContent =
+    const matches = bundle.layers.some((layer) => Array.from({ length: layer.heads }).some((_, head) => this.wanted(layer, head)));
+    this.note.textContent = !matches ? `No head matches “${state.find}”: write a head (3.5), a pattern (sink), or a bound on the bar (> 0.4).` :
       `Cell: ${what}, full colour at ${number(limit)} (corner: beyond).` +
       (metric ? ` Bar: ${(metric.short || metric.label).toLowerCase()}, full at ${number(high)}${level}.` : "") +
       (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");
