@@ -25,7 +25,7 @@ def run() -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loaded = workbench.load("bundled:digits-vit", checkpoint="epoch-000")
+    loaded = workbench.load("bundled:digits-vit@epoch-000")
     model = loaded.module.train().requires_grad_(True)
     given = workbench.inputs("bundled:digits-train", loaded, n=32)
     targets = torch.tensor(given.targets)

@@ -58,7 +58,7 @@ SCHEME = {
     "--model": ("-m", "SPEC"), "--inputs": ("-i", "SPEC"), "--set": ("-s", "KEY=VALUE"), "-n": (None, "N|all"),
     "--text": (None, "TEXT"),
     "--out": ("-o", None), "--workers": ("-j", "NUMBER"), "--seed": (None, "NUMBER"), "--analysis": ("-a", "NAME"),
-    "--layers": (None, "LIST"), "--heads": (None, "LIST"), "--checkpoint": (None, "NAME-OR-FILE"),
+    "--layers": (None, "LIST"), "--heads": (None, "LIST"), "--order": (None, "random|file"),
     "--preprocessing": (None, None), "--batch-size": (None, "NUMBER"), "--device": (None, "NAME"),
     "--dtype": (None, "NAME"), "--restart": (None, None), "--json": (None, None), "--max-time": (None, "TIME"),
     "--theme": (None, None), "--protocol": (None, "NAME"), "--epochs": (None, "NUMBER"), "--limit": (None, "NUMBER"),
@@ -412,9 +412,9 @@ def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
     tables = {}
     for checkpoint in ("epoch-000", "epoch-030"):
         out = tmp_path / f"{checkpoint}.csv"
-        status, said, err = run(*few, "--checkpoint", checkpoint, "--why", "-o", out)
+        status, said, err = run(*few, "-m", f"bundled:digits-vit@{checkpoint}", "--why", "-o", out)
         assert status == 0, err
-        assert f"Claims on bundled:digits-vit {checkpoint} with bundled:digits" in said
+        assert f"Claims on bundled:digits-vit@{checkpoint} with bundled:digits" in said
         tables[checkpoint] = pd.read_csv(out).set_index("analysis")
     run(*few, "-o", tmp_path / "last.csv")
     last = pd.read_csv(tmp_path / "last.csv").set_index("analysis")
@@ -423,26 +423,26 @@ def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
         first, trained = (tables[name].loc[[analysis], "measured"].dropna() for name in tables)
         assert len(first)
         assert not first.equals(trained)
-    status, _, err = run(*few, "--checkpoint", "epoch-777")
+    status, _, err = run(*few, "-m", "bundled:digits-vit@epoch-777")
     assert status == 2
     assert "epoch-777" in err
 
 
 def test_claims_about_several_weights_are_not_tested_on_a_checkpoint(run):
-    few = ("claims", "--paper", "chen2023", "-m", "bundled:digits-primal", "-n", 2, "-s", "null_samples=2")
+    few = ("claims", "--paper", "chen2023", "-n", 2, "-s", "null_samples=2")
     verdicts = {}
-    for more in ((), ("--checkpoint", "epoch-030")):
-        status, said, err = run(*few, *more, "--json")
+    for end in ("", "@epoch-030"):
+        status, said, err = run(*few, "-m", f"bundled:digits-primal{end}", "--json")
         assert status == 0, err
         (row,) = [
             row
             for row in json.loads(said)
             if row["interpretation"].startswith("effective rank of its kernel")
         ]
-        verdicts[more] = row["verdict"], row["why"]
-    assert verdicts[()][0] != NOT_TESTED
-    assert verdicts["--checkpoint", "epoch-030"][0] == NOT_TESTED
-    assert "checkpoint='epoch-030' names one" in verdicts["--checkpoint", "epoch-030"][1]
+        verdicts[end] = row["verdict"], row["why"]
+    assert verdicts[""][0] != NOT_TESTED
+    assert verdicts["@epoch-030"][0] == NOT_TESTED
+    assert "bundled:digits-primal@epoch-030 names one" in verdicts["@epoch-030"][1]
 
 
 def test_claims_print_the_rows_that_count_and_their_reasons(run):
@@ -461,7 +461,7 @@ def test_claims_print_the_rows_that_count_and_their_reasons(run):
 
 
 @pytest.mark.parametrize("path", [("analyze",), ("capture",), ("sweep", "run"), ("claims",)], ids=" ".join)
-def test_commands_that_run_a_model_take_its_checkpoint_and_where_it_runs(path):
+def test_commands_that_run_a_model_take_where_it_runs(path):
     """What `workbench.analyze` has for loading a model; the sampling of heads and layers is not for claims."""
     names = {option.opts[-1] for option in options_of(COMMANDS[path])}
     assert {
@@ -469,7 +469,6 @@ def test_commands_that_run_a_model_take_its_checkpoint_and_where_it_runs(path):
         "--inputs",
         "-n",
         "--seed",
-        "--checkpoint",
         "--batch-size",
         "--device",
         "--dtype",
@@ -512,11 +511,12 @@ def test_compare_ends_in_1_where_captures_differ(run, tmp_path):
     for name, checkpoint in (("a", "epoch-030"), ("b", "epoch-000")):
         status, _, err = run(
             "capture",
-            *BUNDLED,
+            "-m",
+            f"bundled:digits-vit@{checkpoint}",
+            "-i",
+            "bundled:digits",
             "-n",
             2,
-            "--checkpoint",
-            checkpoint,
             "-o",
             tmp_path / f"{name}.safetensors",
         )
@@ -569,9 +569,8 @@ WRONG = {
     "comparison in another format": (("compare", "a.safetensors", "b.safetensors", "-o", "c.json"), ".csv"),
     "no checkpoint": (("study", "evaluate", "-m", "runs/x.safetensors"), "no checkpoint at runs/x.safetensors"),
     "no such port": (("explore", "--port", "99999"), "65535"),
-    "checkpoint without a page": (("explore", "--checkpoint", "epoch-000"), "--checkpoint"),
     "device without a page": (("explore", "--device", "cpu"), "add --save FILE.html"),
-    "no such checkpoint": (("explore", "--save", "x.html", "--checkpoint", "epoch-999"), "epoch-030"),
+    "no such checkpoint": (("explore", "--save", "x.html", "-m", "bundled:digits-vit@epoch-999"), "epoch-030"),
     "no such device": (("explore", "--save", "x.html", "--device", "nowhere"), "nowhere"),
     "claims in another format": (("claims", "-o", "claims.parquet"), ".csv"),
     "unknown command": (("analyse",), "analyse"),
@@ -693,10 +692,10 @@ def test_a_saved_page_shows_the_checkpoint_asked_for_on_its_device(run, tmp_path
         loading, "load", lambda *names, **asked: devices.append(asked["device"]) or load(*names, **asked)
     )
     status, _, err = run(
-        "explore", "--save", tmp_path / "x.html", "--checkpoint", "epoch-000", "--device", "cpu"
+        "explore", "--save", tmp_path / "x.html", "-m", "bundled:digits-vit@epoch-000", "--device", "cpu"
     )
     assert status == 0, err
     assert devices == ["cpu"]
     page = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert bundle_of(page).header.model.checkpoint == "epoch-000"
-    assert bundle_of(page).header.inputs[0].address["checkpoint"] == "epoch-000"
+    assert bundle_of(page).header.inputs[0].address["model"] == "bundled:digits-vit@epoch-000"

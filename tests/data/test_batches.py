@@ -238,7 +238,7 @@ def test_the_bundled_model_is_as_good_as_its_record_says():
         (paths.data_dir() / "models" / "digits-vit" / "model.json").read_text(encoding="utf-8")
     )
     for record in about["checkpoints"]:
-        model = load("bundled:digits-vit", checkpoint=record["name"])
+        model = load(f"bundled:digits-vit@{record['name']}")
         made = inputs("bundled:digits", model, n=about["data"]["test"]["n"])
         with torch.no_grad():
             right = (model.module(made.batch).argmax(1) == torch.tensor(made.targets)).double().mean().item()

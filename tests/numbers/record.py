@@ -375,7 +375,10 @@ def ways_of_asking(recording: Recording, model: Any, given: Any) -> None:
     named = {"model": model.spec, "inputs": inputs, "preprocessing": "paper", "seed": 3, "n": 3}
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         "by name": ("gram-spectrum", named | {"max_rank": 3, "draws": 2, "layers": "1"}),
-        "a checkpoint": ("projection-error", named | {"checkpoint": "epoch-000", "draws": 0, "layers": [-1]}),
+        "a checkpoint": (
+            "projection-error",
+            named | {"model": f"{model.spec}@epoch-000", "draws": 0, "layers": [-1]},
+        ),
         "float64": ("value-similarity", named | {"dtype": "float64", "draws": 2, "layers": "1"}),
         "the model's preprocessing": ("attention-map", named | {"preprocessing": "model", "draws": 0}),
         "heads": ("softmax-sensitivity", named | {"heads": "0,2", "draws": 2, "per_head": True}),

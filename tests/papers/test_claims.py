@@ -127,7 +127,7 @@ def test_training_is_followed_over_the_checkpoints_that_there_are(stated, tmp_pa
     )
     assert runs == 1
     first, last = (
-        workbench.analyze("gram-spectrum", model=VIT, inputs="bundled:digits-train", n=3, checkpoint=epoch)
+        workbench.analyze("gram-spectrum", model=f"{VIT}@{epoch}", inputs="bundled:digits-train", n=3)
         .query("metric == 'effective_rank'")
         .groupby("input")["value"]
         .mean()
@@ -331,8 +331,8 @@ def test_a_claim_about_every_input_has_no_p_for_holm():
 LARGEST = "eigenvalue[rank=1]"
 
 
-def _by_input(metric="effective_rank", **run):
-    frame = workbench.analyze("gram-spectrum", model=VIT, inputs=DIGITS, **run)
+def _by_input(metric="effective_rank", model=VIT, **run):
+    frame = workbench.analyze("gram-spectrum", model=model, inputs=DIGITS, **run)
     rows = frame[frame["metric"] == metric]
     rows = rows[rows["rank"] == 1] if metric == "eigenvalue" else rows
     return rows.groupby("input")["value"].mean()
@@ -342,7 +342,7 @@ def _by_untrained(n, metric="effective_rank", seed=0):
     """Values of the inputs of each of three untrained weights of `VIT`."""
     names = ["epoch-000", "random-1", "random-2"]
     return [
-        _by_input(metric, n=n, seed=number, checkpoint=name)
+        _by_input(metric, f"{VIT}@{name}", n=n, seed=number)
         for number, name in enumerate(names, start=seed + 1)
     ]
 
@@ -389,7 +389,7 @@ def test_what_holds_of_random_weights_holds_of_others_too(stated):
         *(_claim("effective_rank", ">", str(level)) for level in (1, 1.5)),
         _claim("rank_90", "between", "1..65"),
         _claim("coherence_between", "<= null", analysis="subspaces", over="layers", margin="10%"),
-        n=12, untrained=6, checkpoint="random-9",
+        n=12, untrained=6, model=f"{VIT}@random-9",
     )  # fmt: skip
     assert set(frame["verdict"]) == {RANDOM_TOO}
 
@@ -399,7 +399,7 @@ def test_nulls_of_untrained_weights_are_their_own(stated):
         _claim("coherence_between", "<= null", analysis="subspaces", over="layers"), untrained=2
     )
     rows = [
-        workbench.analyze("subspaces", model=VIT, seed=seed, checkpoint=checkpoint)
+        workbench.analyze("subspaces", model=f"{VIT}@{checkpoint}", seed=seed)
         for seed, checkpoint in ((1, "epoch-000"), (2, "random-1"))
     ]
     rows = [part[part["metric"] == "coherence_between"] for part in rows]

@@ -638,7 +638,7 @@ def test_rollout_holds_the_layers_it_multiplies():
 
 def test_random_weights_are_said_in_the_notes_and_the_provenance():
     asked = {"inputs": "bundled:digits", "n": 2, "layers": 0}
-    frame = analyze("gram-spectrum", model="bundled:digits-vit", checkpoint="random", **asked)
+    frame = analyze("gram-spectrum", model="bundled:digits-vit@random", **asked)
     assert "bundled:digits-vit has random weights: its numbers" in frame.attrs["notes"][0]
     assert frame.attrs["provenance"]["notes"] == frame.attrs["notes"]
     trained = analyze("gram-spectrum", model="bundled:digits-vit", **asked)
@@ -652,25 +652,19 @@ def test_runs_of_one_model_load_it_once_where_asked_to(monkeypatch):
     loads, load = [], loading.load
 
     def counted(spec, **named):
-        loads.append((spec, named["checkpoint"]))
+        loads.append(spec)
         return load(spec, **named)
 
-    def run(checkpoint=None):
-        return analyze(
-            "token-similarity",
-            model="bundled:digits-vit",
-            inputs="bundled:digits",
-            n=1,
-            checkpoint=checkpoint,
-        )
+    def run(end=""):
+        return analyze("token-similarity", model=f"bundled:digits-vit{end}", inputs="bundled:digits", n=1)
 
     monkeypatch.setattr(loading, "load", counted)
-    alone = [run(), run(0)]
+    alone = [run(), run("@0")]
     assert len(loads) == 2
     with keeping_the_model():
-        kept = [run(), run(), run(0), run()]
-    last = ("bundled:digits-vit", None)
-    assert loads[2:] == [last, ("bundled:digits-vit", 0), last]  # one at a time is kept
+        kept = [run(), run(), run("@0"), run()]
+    last = "bundled:digits-vit"
+    assert loads[2:] == [last, f"{last}@0", last]  # one at a time is kept
     for one, other in zip(kept, [alone[0], *alone, alone[0]], strict=True):
         pd.testing.assert_frame_equal(one, other)
     run()

@@ -25,7 +25,7 @@ NUMBERS = [True, math.nan, math.inf, 1.5, "x", "", [], [True], [0.5], ["0"], obj
 SEVERAL = [True, 5, math.nan, {1: 2}, [5], object()]
 WRONG = {
     "n": COUNT, "seed": [*WHOLE, None, 2**32], "layers": NUMBERS, "heads": NUMBERS, "steps": NUMBERS,
-    "checkpoint": [1.5, [], True], "preprocessing": [*TEXT, "none"], "batch_size": [*COUNT, None],
+    "order": [*TEXT, "rows"], "preprocessing": [*TEXT, "none"], "batch_size": [*COUNT, None],
     "device": TEXT, "dtype": TEXT, "name": TEXT, "per": [*TEXT, "head"], "progress": FLAG, "cache": FLAG,
     "restart": [*FLAG, None], "per_input": [*FLAG, None], "allow_partial": [*FLAG, None], "generate": COUNT,
     "part": [5, True, "x", "0/2"],

@@ -73,7 +73,7 @@ def test_checkpoints_are_measured_one_after_another_with_their_epochs():
     assert frame["checkpoint"].unique().tolist() == ["epoch-003", "epoch-030"]
     assert all(name.startswith("digits/train/") for name in frame["input"].unique())
     alone = workbench.analyze(
-        "gram-spectrum", model=DIGITS[0], inputs="bundled:digits-train", checkpoint="epoch-003", **options
+        "gram-spectrum", model=f"{DIGITS[0]}@epoch-003", inputs="bundled:digits-train", **options
     )
     assert frame.iloc[: len(alone)]["value"].tolist() == alone["value"].tolist()
     assert [run["model"]["checkpoint"] for run in frame.attrs["provenance"]] == ["epoch-003", "epoch-030"]

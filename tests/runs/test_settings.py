@@ -13,7 +13,7 @@ from workbench.runs.loop import capture_inputs
 from workbench.runs.settings import SETTINGS, Preprocessing, RunSettings
 
 CHOSEN = {
-    "n": 3, "seed": 4, "layers": "1", "heads": "2", "checkpoint": "epoch-003", "preprocessing": "saritas2025",
+    "n": 3, "seed": 4, "layers": "1", "heads": "2", "order": "file", "preprocessing": "saritas2025",
     "batch_size": 5, "device": "cpu", "dtype": "float64", "name": "ours",
 }  # fmt: skip
 """A value of every setting that is not its default."""
@@ -22,7 +22,7 @@ WITHOUT = {
     workbench.analyze_many: {"model", "inputs"},
     workbench.analyze_grid: {"model", "inputs"},
     workbench.sweep: {"model", "name"},
-    workbench.claims: {"layers", "heads", "name"},
+    workbench.claims: {"layers", "heads", "order", "name"},
     capture_inputs: {"heads", "name"},
 }
 """Functions that run a model over inputs, and the settings that they have not."""
@@ -84,7 +84,7 @@ def test_every_argument_reaches_the_setting_of_its_name(monkeypatch):
     assert [getattr(runs[2][1], key) for key in keys] == [CHOSEN[key] for key in keys]
     assert runs[2][2] == {"max_rank": 2}
     assert loaded == [{key: CHOSEN[key] for key in part} for part in (
-        ("checkpoint", "device", "dtype"), ("n", "seed", "preprocessing"),
+        ("device", "dtype"), ("n", "seed", "preprocessing", "order"),
     )]  # fmt: skip
 
 

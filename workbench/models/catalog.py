@@ -40,7 +40,7 @@ _AUGREG2 = (
 )
 _FB = "ImageNet-1k; timm's default weights are fb_in1k"
 _DISTILLED = "with a distillation token; ImageNet-1k; timm's default weights are fb_in1k"
-_NO_WEIGHTS = "; random unless checkpoint=FILE gives the authors' weights"
+_NO_WEIGHTS = "; random unless @FILE gives the authors' weights"
 _XCIT = (
     "attends channel to channel; the paper's own training leaves out XCiT's local patch interaction; " + _FB
 )

@@ -64,7 +64,7 @@ def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
 
     if name.partition(":")[0] in _PLACES:
         if checkpoint is not None:
-            raise InputError(f"timm:{name} brings its own weights; leave checkpoint={checkpoint!r} out")
+            raise InputError(f"timm:{name} brings its own weights; leave @{checkpoint} out")
         return
     architecture, tag = split_model_name_tag(name)
     if not timm.is_model(architecture):
@@ -76,8 +76,8 @@ def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
         require_file(Path(checkpoint).expanduser())
     elif pretrained and not getattr(get_pretrained_cfg(name), "has_weights", False):
         raise InputError(
-            f"timm has no trained weights for {architecture}; pass pretrained=False for random ones, or "
-            "checkpoint=FILE for a file of your own"
+            f"timm has no trained weights for {architecture}; take timm:{architecture}@random for random ones, or "
+            "@FILE for a file of your own"
         )
 
 

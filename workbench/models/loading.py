@@ -682,7 +682,7 @@ def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
 
 def _one_file(name: str, checkpoint: str | None) -> Path:
     if checkpoint is not None:
-        raise InputError(f"file:{name} is one checkpoint; leave checkpoint={checkpoint!r} out")
+        raise InputError(f"file:{name} is one checkpoint; leave @{checkpoint} out")
     return Path(name).expanduser()
 
 

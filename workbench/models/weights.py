@@ -30,14 +30,13 @@ class Weights(NamedTuple):
     why: str
 
 
-def find_weights(spec: str, checkpoint: str | None = None) -> Weights:
+def find_weights(spec: str) -> Weights:
     """Where the weights of a model are; on the hub only if it answers. Reads none of them.
 
     Raises `InputError` or `UnknownName` for a spec or a file that is wrong on every machine.
     """
-    plain, _, named = split_spec(spec)
+    plain, _, checkpoint = split_spec(spec)
     scheme, name = resolve(plain)
-    checkpoint = named if checkpoint is None else checkpoint
     if scheme == "py":
         return Weights(spec, "here", None, "a module of your own")
     if is_random(checkpoint):

@@ -79,7 +79,6 @@ def claims(
     *,
     n: Annotated[int, Ge(2)] = DEFAULT_N,
     seed: Seed = 0,
-    checkpoint: str | int | None = None,
     preprocessing: Preprocessing | None = None,
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -101,13 +100,14 @@ def claims(
     A claim that holds by a threshold that noise meets too is "not diagnostic (noise passes)". One that the same rule
     supports on untrained weights of the same model is "also of random weights". The columns of ``untrained`` hold the
     mean over ``untrained`` initialisations, its interval over them, and the verdict of the rule on them: epoch 0 of a
-    bundled model, then fresh draws (``checkpoint="random-1"``, …), each on a separate share of n inputs (at least two).
+    bundled model, then fresh draws (``@random-1``, …), each on a separate share of n inputs (at least two).
     0 leaves this control out. ``why`` gives the reason where untrained weights cannot be built.
     "premise not met" and "not tested at this scale" (the claim is about other models, training on ImageNet, or
     checkpoints that this model does not have) are none of these; ``why`` gives the reason. ``p_adjusted`` is Holm's p
     over a paper's counted claims of one date. Thresholds that the paper does not give are ours, as ``interpretation``
     notes; ``primary`` marks the one that counts. docs/papers/verdicts.md has all the rules. Settings are those of
-    `analyze`. With a ``checkpoint``, claims about training and about two models are not tested.
+    `analyze`. With a checkpoint (``bundled:digits-vit@epoch-003``), claims about training and about two models are not
+    tested.
 
     Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
     ``preprocessing`` is given. Claims about training are measured on a bundled model's checkpoints, on the images it
@@ -116,10 +116,9 @@ def claims(
 
     Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
     """
-    model, options, named = split_spec(model)
+    model, options, checkpoint = split_spec(model)
     if options:
         raise InputError(f"claims are about the models of papers: leave the options of {model} out")
-    checkpoint = named if checkpoint is None else checkpoint
     stated = stated_claims(paper)
     stated = stated[~stated["analysis"].isin(RECORDED)]
     between = stated["over"].str.endswith(("every checkpoint", "warm-up"))
@@ -149,7 +148,7 @@ def claims(
             if _follows_training(claim) and not _checkpoints(model):
                 raise _NotTested("it is about training, and this model has no checkpoints of its training")
             if checkpoint is not None and _of_several_weights(claim):
-                raise _NotTested(f"it is about several weights; checkpoint={checkpoint!r} names one")
+                raise _NotTested(f"it is about several weights, and {model}@{checkpoint} names one")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
                 raise _NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
@@ -230,8 +229,16 @@ def _at_equal_tokens(
 
 def _tokens(model: str, inputs: str, settings: Mapping[str, Any]) -> int:
     """Return the number of tokens of one input, by its number of eigenvalues."""
+    spec, settings = _with_checkpoint(model, settings)
     arguments: dict[str, Any] = {**settings, "n": 1, "progress": False, "max_rank": "all", "null_samples": 0}
-    return int(analyze("gram-spectrum", model=model, inputs=inputs, **arguments)["rank"].max())
+    return int(analyze("gram-spectrum", model=spec, inputs=inputs, **arguments)["rank"].max())
+
+
+def _with_checkpoint(model: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a model's spec at the checkpoint of the settings, and the others."""
+    others = dict(settings)
+    checkpoint = others.pop("checkpoint")
+    return model if checkpoint is None else f"{model}@{checkpoint}", others
 
 
 @functools.cache
@@ -310,16 +317,17 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
         spread = float(dict(run.options)["spread"])
         return sampled_sensitivity(_TOKENS, [spread], null_samples=_SAMPLES, seed=settings["seed"])
     preprocessing = {} if run.preprocessing is None else {"preprocessing": run.preprocessing}
+    model = run.model or model
+    spec, settings = _with_checkpoint(model, settings)
     arguments: dict[str, Any] = {**preprocessing, **settings, **dict(run.options)}
     if run.layers:
         arguments["layers"] = run.layers
-    model = run.model or model
     if not ANALYSES[run.analysis].sites:  # it reads weights
-        loading = {key: settings[key] for key in ("checkpoint", "device", "dtype")}
-        return analyze(run.analysis, model=model, seed=settings["seed"], **loading, **dict(run.options))
+        loading = {key: settings[key] for key in ("device", "dtype")}
+        return analyze(run.analysis, model=spec, seed=settings["seed"], **loading, **dict(run.options))
     if run.checkpoints == "last":
         try:
-            return analyze(run.analysis, model=model, inputs=inputs, **arguments)
+            return analyze(run.analysis, model=spec, inputs=inputs, **arguments)
         except NoAdditivePositions as reason:
             raise _NotTested(str(reason)) from None
     every = _checkpoints(model)

@@ -37,6 +37,7 @@ from workbench.runs.settings import (
     Count,
     Device,
     DType,
+    Order,
     Preprocessing,
     RunSettings,
     Seed,
@@ -55,7 +56,7 @@ def analyze(
     seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    checkpoint: str | int | None = None,
+    order: Order | None = None,
     preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -75,15 +76,16 @@ def analyze(
     analysis of weights (its ``sites`` are empty).
 
     analysis: One of `ANALYSES`.
-    model: The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name that
-        `workbench models` lists. Also a loaded model (`load`), or any torch module.
+    model: The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT,
+        py:MODULE:FUNCTION or a name that `workbench models` lists; with options and weights:
+        NAME?KEY=VALUE@CHECKPOINT. Also a loaded or wrapped model (`load`, `wrap`), or any torch module.
     inputs: The inputs: bundled:NAME, images:FOLDER, imagenet:FOLDER, text:FILE or wikitext-103. Also the result of
         `workbench.inputs`, a list that it takes (texts, images), or a batch of tensors.
     n: How many inputs, or all. [default: 25, or all where there are fewer] Only for inputs given by name.
     seed: Random seed; also chooses the inputs.
     layers: Layers, from 0: 0,3-5 or -1. [default: all] Text such as "0,3-5", a number, or several.
     heads: Heads, from 0: 0,2. [default: all] As layers.
-    checkpoint: A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.
+    order: Draw the inputs at random, or take the first in the file or folder. [default: random; file for a list]
     preprocessing: The model's own preprocessing of images, or that of saritas2025 for every model.
     batch_size: Inputs per forward pass; does not change the numbers.
     device: The device: cpu, cuda, cuda:1, mps … [default: WORKBENCH_DEVICE, or cpu]
@@ -112,7 +114,7 @@ def analyze(
     missing model or inputs, and rows that the analysis does not have; and what `load`, `inputs` and `capture` raise.
     """
     settings = RunSettings(
-        model, inputs, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+        model, inputs, n, seed, layers, heads, order, preprocessing, batch_size, device, dtype, name
     )
     return run_analysis(analysis, settings, options, per=per, qkv=qkv, progress=progress, cache=cache)
 

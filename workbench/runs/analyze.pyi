@@ -11,7 +11,7 @@ from workbench.core.options import Numbers
 from workbench.frames.measurement import Accumulator
 from workbench.runs.loop import Source, capture_inputs
 from workbench.runs.settings import (
-    AnyInputs, AnyModel, BatchSize, Count, Device, DType, Preprocessing, RunSettings, Seed,
+    AnyInputs, AnyModel, BatchSize, Count, Device, DType, Order, Preprocessing, RunSettings, Seed,
 )
 from typing import Literal, Unpack, overload
 from workbench.runs import options
@@ -21,7 +21,7 @@ __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_fra
 def analyze(
     analysis: Literal["gram-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.GramSpectrum],
@@ -30,7 +30,7 @@ def analyze(
 def analyze(
     analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMap],
@@ -39,7 +39,7 @@ def analyze(
 def analyze(
     analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMapPair],
@@ -48,7 +48,7 @@ def analyze(
 def analyze(
     analysis: Literal["attention-patterns"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionPatterns],
@@ -57,7 +57,7 @@ def analyze(
 def analyze(
     analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttention],
@@ -66,7 +66,7 @@ def analyze(
 def analyze(
     analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttentionToken],
@@ -75,7 +75,7 @@ def analyze(
 def analyze(
     analysis: Literal["token-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
@@ -84,7 +84,7 @@ def analyze(
 def analyze(
     analysis: Literal["value-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
@@ -93,7 +93,7 @@ def analyze(
 def analyze(
     analysis: Literal["eigenvector-test"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.EigenvectorTest],
@@ -102,7 +102,7 @@ def analyze(
 def analyze(
     analysis: Literal["projection-error"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ProjectionError],
@@ -111,7 +111,7 @@ def analyze(
 def analyze(
     analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Membership],
@@ -120,7 +120,7 @@ def analyze(
 def analyze(
     analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.MembershipToken],
@@ -129,7 +129,7 @@ def analyze(
 def analyze(
     analysis: Literal["coding-rate"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.CodingRate],
@@ -138,7 +138,7 @@ def analyze(
 def analyze(
     analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Subspaces],
@@ -147,7 +147,7 @@ def analyze(
 def analyze(
     analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.SubspacesPair],
@@ -156,7 +156,7 @@ def analyze(
 def analyze(
     analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogits],
@@ -165,7 +165,7 @@ def analyze(
 def analyze(
     analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogitsPair],
@@ -174,7 +174,7 @@ def analyze(
 def analyze(
     analysis: Literal["attention-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
@@ -183,7 +183,7 @@ def analyze(
 def analyze(
     analysis: Literal["softmax-sensitivity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
@@ -192,7 +192,7 @@ def analyze(
 def analyze(
     analysis: Literal["robust-components"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.RobustComponents],
@@ -201,7 +201,7 @@ def analyze(
 def analyze(
     analysis: Literal["filter-kernels"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.FilterKernels],
@@ -210,7 +210,7 @@ def analyze(
 def analyze(
     analysis: Literal["snr"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
     n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    checkpoint: str | int | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
     device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.Snr],
@@ -218,7 +218,7 @@ def analyze(
 @overload
 def analyze(
     analysis: str, model: AnyModel | None = None, inputs: AnyInputs | None = None, *, n: Count | None = None,
-    seed: Seed = 0, layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    seed: Seed = 0, layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Per | None = None,
     qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,

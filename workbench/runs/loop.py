@@ -47,6 +47,7 @@ from workbench.runs.settings import (
     Count,
     Device,
     DType,
+    Order,
     Preprocessing,
     RunSettings,
     Seed,
@@ -341,6 +342,7 @@ def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any,
             seed=settings.seed,
             preprocessing=settings.preprocessing,
             max_length=longest,
+            order=settings.order,
         )
     return loaded, identity, _Plain(batch) if is_plain(batch) or not hasattr(batch, "batches") else batch
 
@@ -421,14 +423,12 @@ def _model_of(settings: RunSettings) -> tuple[Any, str, dict[str, Any]]:
     if isinstance(model, str):
         from workbench.models.loading import load
 
-        key = (model, str(settings.checkpoint), str(settings.device), str(settings.dtype))
+        key = (model, str(settings.device), str(settings.dtype))
         last = _LAST.get()
         last = {} if last is None else last
         if key not in last:
             last.clear()  # before another takes memory
-            last[key] = load(
-                model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype
-            )
+            last[key] = load(model, device=settings.device, dtype=settings.dtype)
         model = last[key]
     if isinstance(model, nn.Module):
         from workbench.models.loading import fingerprint
@@ -600,7 +600,7 @@ def capture_inputs(
     n: Count | None = None,
     seed: Seed = 0,
     layers: Numbers = None,
-    checkpoint: str | int | None = None,
+    order: Order | None = None,
     preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -614,7 +614,7 @@ def capture_inputs(
     continues all inputs, in one batch, by that number of tokens, and each token is captured.
     """
     chosen = RunSettings(
-        model, inputs, n, seed, layers, None, checkpoint, preprocessing, batch_size, device, dtype
+        model, inputs, n, seed, layers, None, order, preprocessing, batch_size, device, dtype
     )
     loaded, _, named = _loaded_inputs(chosen, room=generate)
     if generate is not None:

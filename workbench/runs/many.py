@@ -18,7 +18,7 @@ from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load
 from workbench.runs.analyze import run_analysis
-from workbench.runs.settings import BatchSize, Count, Device, DType, Preprocessing, RunSettings, Seed
+from workbench.runs.settings import BatchSize, Count, Device, DType, Order, Preprocessing, RunSettings, Seed
 from workbench.runs.sweep.reading import SWEEP, sweep_frame, sweep_inputs
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def analyze_many(
     seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    checkpoint: str | int | None = None,
+    order: Order | None = None,
     preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -74,7 +74,7 @@ def analyze_many(
             f"analyze_many runs over pairs (model, inputs), got {wrong!r}; write [(model, inputs), …]"
         )
     settings = RunSettings(
-        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+        None, None, n, seed, layers, heads, order, preprocessing, batch_size, device, dtype, name
     )
     _check_name(settings, [model for model, _ in listed if model is not None])
     wanted = checkpoints if checkpoints is None or isinstance(checkpoints, str) else [*checkpoints]
@@ -83,22 +83,20 @@ def analyze_many(
         if model is None:
             continue
         pair = replace(settings, model=model, inputs=inputs)
-        for checkpoint in [settings.checkpoint] if wanted is None else _chosen(model, wanted, frames.epochs):
+        for checkpoint in [None] if wanted is None else _chosen(model, wanted, frames.epochs):
             with frames.unless_absent(model):
                 if isinstance(inputs, str) and inputs.startswith(SWEEP):
                     if per is not None:
                         raise InputError(f"a sweep holds metrics, and no rows per {per}: leave per out")
                     frame = sweep_frame(inputs.removeprefix(SWEEP), analysis, pair, options)
                 else:
-                    run = replace(pair, checkpoint=checkpoint)
+                    run = pair if checkpoint is None else replace(pair, model=f"{model}@{checkpoint}")
                     frame = run_analysis(analysis, run, options, per=per, progress=progress, cache=cache)
                 frames.add(frame, model, () if wanted is None else (checkpoint,))
     return frames.joined()
 
 
-def example(
-    pairs: Pairs, seed: int = 0, checkpoint: str | int | None = None, preprocessing: str = "model"
-) -> tuple[LoadedModel, Inputs]:
+def example(pairs: Pairs, seed: int = 0, preprocessing: str = "model") -> tuple[LoadedModel, Inputs]:
     """Return the first model of (model, inputs) pairs that this machine can have, on the CPU, and one of its inputs.
 
         loaded, inputs = workbench.runs.example([("bundled:digits-vit", "bundled:digits")])
@@ -110,7 +108,7 @@ def example(
         if model is None or inputs is None:
             continue
         try:
-            loaded = load(model, checkpoint=checkpoint, device="cpu")  # where one computes by hand
+            loaded = load(model, device="cpu")  # where one computes by hand
             swept = inputs.startswith(SWEEP)
             spec = sweep_inputs(inputs.removeprefix(SWEEP), model) if swept else inputs
             return loaded, choose_inputs(spec, loaded, n=1, seed=seed, preprocessing=preprocessing)
@@ -129,7 +127,7 @@ def analyze_grid(
     seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    checkpoint: str | int | None = None,
+    order: Order | None = None,
     preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -153,7 +151,7 @@ def analyze_grid(
     if empty:
         raise InputError(f"give at least one value of {empty[0]}")
     settings = RunSettings(
-        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype, name
+        None, None, n, seed, layers, heads, order, preprocessing, batch_size, device, dtype, name
     )
     listed = [*runs]
     _check_name(settings, [model for model, _ in listed if model is not None])
@@ -164,16 +162,19 @@ def analyze_grid(
         with frames.unless_absent(model):
             loaded = model
             if isinstance(model, str):
-                loaded = load(
-                    model, checkpoint=settings.checkpoint, device=settings.device, dtype=settings.dtype
-                )
+                loaded = load(model, device=settings.device, dtype=settings.dtype)
             chosen_inputs = inputs
             if isinstance(inputs, str):
                 chosen_inputs = choose_inputs(
-                    inputs, loaded, n=settings.n, seed=settings.seed, preprocessing=settings.preprocessing
+                    inputs,
+                    loaded,
+                    n=settings.n,
+                    seed=settings.seed,
+                    preprocessing=settings.preprocessing,
+                    order=settings.order,
                 )
             run = replace(
-                settings, model=loaded, inputs=chosen_inputs, n=None, checkpoint=None, device=None, dtype=None
+                settings, model=loaded, inputs=chosen_inputs, n=None, order=None, device=None, dtype=None
             )
             for values in itertools.product(*grid.values()):
                 varied = dict(zip(grid, values, strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from workbench.analyses.registry import Per
 from workbench.core.options import Numbers
-from workbench.runs.settings import BatchSize, Count, Device, DType, Preprocessing, Seed
+from workbench.runs.settings import BatchSize, Count, Device, DType, Order, Preprocessing, Seed
 from workbench.data.batches import Inputs
 from workbench.models.loading import LoadedModel
 from typing import Literal, Unpack, overload
@@ -16,7 +16,7 @@ Pairs = Iterable[tuple[Any, Any]]
 @overload
 def analyze_many(
     analysis: Literal["gram-spectrum"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -25,7 +25,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["attention-map"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -34,7 +34,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["attention-map"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -43,7 +43,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["attention-patterns"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -52,7 +52,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["class-attention"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -61,7 +61,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["class-attention"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Literal["token"],
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -70,7 +70,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["token-similarity"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -79,7 +79,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["value-similarity"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -88,7 +88,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["eigenvector-test"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -97,7 +97,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["projection-error"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -106,7 +106,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["membership"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
@@ -115,7 +115,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["membership"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: Literal["token"], checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
@@ -124,7 +124,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["coding-rate"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
@@ -133,7 +133,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["subspaces"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
@@ -142,7 +142,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["subspaces"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: Literal["pair"], checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
@@ -151,7 +151,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["position-logits"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -160,7 +160,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["position-logits"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -169,7 +169,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["attention-spectrum"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -178,7 +178,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["softmax-sensitivity"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -187,7 +187,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["robust-components"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -196,7 +196,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["filter-kernels"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: None = None,
     checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
@@ -205,7 +205,7 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: Literal["snr"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Snr],
@@ -213,17 +213,17 @@ def analyze_many(
 @overload
 def analyze_many(
     analysis: str, runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
-    heads: Numbers = None, checkpoint: str | int | None = None, preprocessing: Preprocessing = "model",
+    heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,
     per: Per | None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
 ) -> pd.DataFrame: ...
 def example(
-    pairs: Pairs, seed: int = 0, checkpoint: str | int | None = None, preprocessing: str = "model",
+    pairs: Pairs, seed: int = 0, preprocessing: str = "model",
 ) -> tuple[LoadedModel, Inputs]: ...
 def analyze_grid(
     analysis: str, runs: Pairs, grid: Mapping[str, Sequence[Any]], *, n: Count | None = None, seed: Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, checkpoint: str | int | None = None,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
     dtype: DType | None = None, name: str | None = None, per: Per | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Any,

@@ -37,6 +37,7 @@ else:  # torch takes seconds to import
 Count: TypeAlias = Annotated[int, Ge(1)] | Literal["all"]
 Seed: TypeAlias = Annotated[int, Ge(0), Le(2**32 - 1)]
 BatchSize: TypeAlias = Annotated[int, Ge(1)]
+Order: TypeAlias = Literal["random", "file"]
 Preprocessing: TypeAlias = Literal["model", "saritas2025"]
 
 
@@ -58,8 +59,9 @@ class RunSettings:
     model: Annotated[
         AnyModel | None,
         Typed("SPEC"),
-        "The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT or a name that "
-        "`workbench models` lists.",
+        "The model: timm:NAME, hf:REPO-OR-FOLDER, tost:SIZE, crate:SIZE, bundled:NAME, file:CHECKPOINT, "
+        "py:MODULE:FUNCTION or a name that `workbench models` lists; with options and weights: "
+        "NAME?KEY=VALUE@CHECKPOINT.",
     ] = None
     inputs: Annotated[
         AnyInputs | None,
@@ -74,10 +76,10 @@ class RunSettings:
     seed: Annotated[Seed, Typed("NUMBER"), "Random seed; also chooses the inputs."] = 0
     layers: Annotated[Numbers, Typed("LIST"), "Layers, from 0: 0,3-5 or -1. [default: all]"] = None
     heads: Annotated[Numbers, Typed("LIST"), "Heads, from 0: 0,2. [default: all]"] = None
-    checkpoint: Annotated[
-        str | int | None,
-        Typed("NAME-OR-FILE"),
-        "A checkpoint of a bundled model, such as epoch-003; a file of weights for timm:, tost:, crate:.",
+    order: Annotated[
+        Order | None,
+        Typed("random|file"),
+        "Draw the inputs at random, or take the first in the file or folder. [default: random; file for a list]",
     ] = None
     preprocessing: Annotated[
         Preprocessing, "The model's own preprocessing of images, or that of saritas2025 for every model."
@@ -110,13 +112,14 @@ class RunSettings:
                 value = check_argument(name, setting.kind, value)
             object.__setattr__(self, name, value)
         if self.model is not None and not isinstance(self.model, str):
-            for name in ("checkpoint", "device", "dtype"):
+            for name in ("device", "dtype"):
                 if getattr(self, name) is not None:
                     raise InputError(f"{name} loads a model given by name; this one is loaded already")
-        if self.n is not None and self.inputs is not None and not isinstance(self.inputs, str):
-            raise InputError(
-                "n chooses among inputs given by name; cut what you give instead, as inputs[:10]"
-            )
+        for name in ("n", "order"):
+            if getattr(self, name) is not None and not isinstance(self.inputs, str | None):
+                raise InputError(
+                    f"{name} chooses among inputs given by name; cut what you give instead, as inputs[:10]"
+                )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunSettings) and self._values() == other._values()

@@ -219,8 +219,8 @@ def _output_frames(spec: str, source: str) -> Iterator[tuple[str, str, pd.DataFr
 
     def measured(checkpoint: str | None, n: int) -> pd.DataFrame:
         frame = analyze(
-            "softmax-sensitivity", model=spec, inputs=source, n=n, seed=SEED, checkpoint=checkpoint, null_samples=0,
-            device="cpu",
+            "softmax-sensitivity", model=spec if checkpoint is None else f"{spec}@{checkpoint}", inputs=source, n=n,
+            seed=SEED, null_samples=0, device="cpu",
         )  # fmt: skip
         means = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
         return means[means["statistic"].isna()].pivot_table(index="input", columns="metric", values="value")

@@ -25,7 +25,7 @@ def test_the_query_of_a_url_is_an_address():
     said = "token=secret&model=bundled:digits-vit&layer=-2&head=1&query=12&pretrained=false&theme=dark"
     expected = {"model": "bundled:digits-vit", "layer": -2, "head": 1, "token": 12, "pretrained": False}
     assert address_of_url(said) == expected
-    assert address_of_url("checkpoint=epoch-000") == {"checkpoint": "epoch-000"}
+    assert address_of_url("model=digits-vit@epoch-000") == {"model": "digits-vit@epoch-000"}
     assert address_of_url("query=all") == {"token": None}
     assert address_of_url("token=secret") == {}
     with pytest.raises(InputError, match="layer of an address is a whole number, got 'last'"):
@@ -40,7 +40,7 @@ def test_an_unknown_part_is_named_with_its_nearest():
 @pytest.mark.parametrize(
     ("part", "value"),
     [("layer", "2"), ("head", True), ("token", 1.5), ("model", ""), ("inputs", 4), ("n", 0),
-     ("index", -1), ("seed", -2), ("pretrained", 0), ("checkpoint", 3)],
+     ("index", -1), ("seed", -2), ("pretrained", 0)],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(part, value):
     with pytest.raises(InputError, match=part):

@@ -352,27 +352,26 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.location, explorer.material)
 
 
-def test_a_checkpoint_is_loaded_named_in_code_and_left_behind_with_its_model():
-    explorer = Explorer("bundled:digits-vit", n=1, checkpoint="epoch-000")
+def test_a_checkpoint_is_loaded_and_named_in_code():
+    explorer = Explorer("bundled:digits-vit@epoch-000", n=1)
     assert explorer.material.model(explorer.location).checkpoint == "epoch-000"
     last = Explorer("bundled:digits-vit", n=1)
     attention = [look.material.look(look.location).record.q for look in (explorer, last)]
     assert not torch.equal(*attention)
-    assert 'checkpoint="epoch-000"' in explorer.code()
-    assert "-p checkpoint epoch-000" in explorer.command()
+    assert 'load("bundled:digits-vit@epoch-000")' in explorer.code()
+    assert "-p model bundled:digits-vit@epoch-000" in explorer.command()
     assert Explorer.at(explorer.address).location == explorer.location
-    assert explorer.move(model="bundled:digits-tost").location.checkpoint is None
 
 
 def test_a_saved_figure_of_a_checkpoint_opens_at_it(tmp_path):
     frame = workbench.analyze(
-        "attention-map", model="bundled:digits-vit", inputs="bundled:digits", n=1, checkpoint="epoch-000"
+        "attention-map", model="bundled:digits-vit@epoch-000", inputs="bundled:digits", n=1
     )
     figure = go.Figure(go.Scatter(x=[0, 1], y=[0, 1]))
     workbench.save_figure(
         figure, "early", data=frame, out=tmp_path, caption="Entropy.", alt="A line.", formats=["png"]
     )
-    assert address_of_figure(tmp_path / "early.png")["checkpoint"] == "epoch-000"
+    assert address_of_figure(tmp_path / "early.png")["model"] == "bundled:digits-vit@epoch-000"
 
 
 def test_an_explorer_takes_a_wrapped_model_and_lists():

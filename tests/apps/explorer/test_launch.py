@@ -144,7 +144,7 @@ def test_a_figure_of_a_notebook_opens_where_it_measured(tmp_path, monkeypatch):
     )
     address = address_of_figure(tmp_path / "spectra.json")
     assert address == {
-        "model": "bundled:digits-softmax-sym", "checkpoint": "epoch-030",
+        "model": "bundled:digits-softmax-sym@epoch-030",
         "inputs": "bundled:digits", "n": 2, "seed": 3, "layer": 1, "view": "spectrum",
     }  # fmt: skip
     assert Explorer.at(address).location.layer == 1

@@ -37,28 +37,33 @@ def test_every_parameter_of_the_notebooks_that_names_models_or_inputs_is_known_a
                 assert unset or name in models or name in inputs, f"{name} of {notebook.name}"
         for preset in PRESETS:
             values = notebook.filled(notebook.presets.get(preset, {}))
-            wanted = {text for value in values.values() for text in needs._texts(value) if text in named}
+            wanted = {
+                text
+                for value in values.values()
+                for text in needs._texts(value)
+                if text.partition("@")[0] in named
+            }
             assert wanted == {one.model for one in passes_of(notebook, values)}, notebook.name
 
 
-def test_models_run_over_their_own_inputs_and_the_checkpoint_is_the_first_model_s():
+def test_models_run_over_their_own_inputs():
     notebooks = bundled()
     values = resolve_parameters([notebooks["class_attention"]], {}, "paper", named=True)["class_attention"]
     found = passes_of(notebooks["class_attention"], notebooks["class_attention"].filled(values))
     assert found == [
-        Pass("tost:small", "tost_small.pth", "imagenet:imagenet", 100),
-        Pass("timm:xcit_small_12_p16_224", None, "imagenet:imagenet", 100),
-        Pass("deit_small_patch16_224", None, "imagenet:imagenet", 100),
+        Pass("tost:small@tost_small.pth", "imagenet:imagenet", 100),
+        Pass("timm:xcit_small_12_p16_224", "imagenet:imagenet", 100),
+        Pass("deit_small_patch16_224", "imagenet:imagenet", 100),
     ]
     own = notebooks["class_attention"].filled({"others": None})
     found = passes_of(notebooks["class_attention"], own)
-    assert Pass("bundled:digits-xcit", None, "bundled:digits", 18) in found
-    assert Pass("bundled:photos-tost", None, "bundled:photos", 18) in found
+    assert Pass("bundled:digits-xcit", "bundled:digits", 18) in found
+    assert Pass("bundled:photos-tost", "bundled:photos", 18) in found
     both = {one.inputs for one in passes_of(notebooks["coding_rate"], notebooks["coding_rate"].filled({}))}
     assert both == {"bundled:digits", "bundled:digits-train"}
     text = {"text_n": 7, "text_model": "gpt2", "others": []}
     found = passes_of(notebooks["attention_as_filter"], notebooks["attention_as_filter"].filled(text))
-    assert Pass("gpt2", None, "bundled:prose", 7) in found
+    assert Pass("gpt2", "bundled:prose", 7) in found
 
 
 def test_what_is_missing_and_what_it_takes(offline, tmp_path):
@@ -106,9 +111,9 @@ def test_weights_are_found_where_they_lie(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert find_weights("bundled:digits-vit").where == "bundled"
     assert find_weights("tost:small").where == "random"
-    assert find_weights("tost:small", str(tmp_path / "no.pth")).where == "missing"
+    assert find_weights(f"tost:small@{tmp_path / 'no.pth'}").where == "missing"
     (tmp_path / "some.pth").write_bytes(b"x" * 7)
-    assert find_weights("tost:small", str(tmp_path / "some.pth"))[1:3] == ("here", 7)
+    assert find_weights(f"tost:small@{tmp_path / 'some.pth'}")[1:3] == ("here", 7)
     assert find_weights("bert-base-uncased").where in ("missing", "here")
     module = load("bundled:digits-vit").module
     assert weight_count("bundled:digits-vit") == sum(value.numel() for value in module.parameters())

@@ -112,32 +112,32 @@ def test_a_folder_is_listed_once_for_all_models(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "checkpoint", "message"),
+    ("spec", "message"),
     [
-        ("bundled:digits-vitt", None, "did you mean .*'digits-vit'"),
-        ("bundled:digits-vit", "epoch-999", "unknown checkpoint of bundled:digits-vit 'epoch-999'"),
-        ("bundle:digits-vit", None, "did you mean 'bundled:'"),
-        ("timm:vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
-        ("timm:vit_tiny_patch16_224.augreg_in21", None, "did you mean .*'augreg_in21k'"),
-        ("timm:vit_tiny_patch16_224", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
-        ("vit_tinny_patch16_224", None, "did you mean .*'vit_tiny_patch16_224'"),
-        ("hf:/no/such/folder", None, "there is no folder or file /no/such/folder"),
-        ("hf:tests", None, "tests has no config.json"),
-        ("tost:smalls", None, "unknown size of tost 'smalls'; did you mean 'small'"),
-        ("crate:smalls", None, "unknown size of crate 'smalls'; did you mean .*'small'"),
-        ("tost:small", "no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
-        ("file:no/such/epoch-003.safetensors", None, "no checkpoint at no/such/epoch-003.safetensors"),
-        ("file:pyproject.toml", None, "pyproject.toml is no checkpoint of `workbench study train`"),
-        ("", None, "a model is named by a text"),
-        ("bundled:prose-softmax", None, "takes texts, and bundled:digits gives images"),
-        ("bert-base-uncased", None, "takes texts, and bundled:digits gives images"),
+        ("bundled:digits-vitt", "did you mean .*'digits-vit'"),
+        ("bundled:digits-vit@epoch-999", "unknown checkpoint of bundled:digits-vit 'epoch-999'"),
+        ("bundle:digits-vit", "did you mean 'bundled:'"),
+        ("timm:vit_tinny_patch16_224", "did you mean .*'vit_tiny_patch16_224'"),
+        ("timm:vit_tiny_patch16_224.augreg_in21", "did you mean .*'augreg_in21k'"),
+        ("timm:vit_tiny_patch16_224@no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("vit_tinny_patch16_224", "did you mean .*'vit_tiny_patch16_224'"),
+        ("hf:/no/such/folder", "there is no folder or file /no/such/folder"),
+        ("hf:tests", "tests has no config.json"),
+        ("tost:smalls", "unknown size of tost 'smalls'; did you mean 'small'"),
+        ("crate:smalls", "unknown size of crate 'smalls'; did you mean .*'small'"),
+        ("tost:small@no/such/weights.pth", "no checkpoint at no/such/weights.pth"),
+        ("file:no/such/epoch-003.safetensors", "no checkpoint at no/such/epoch-003.safetensors"),
+        ("file:pyproject.toml", "pyproject.toml is no checkpoint of `workbench study train`"),
+        ("", "a model is named by a text"),
+        ("bundled:prose-softmax", "takes texts, and bundled:digits gives images"),
+        ("bert-base-uncased", "takes texts, and bundled:digits gives images"),
     ],
 )
 def test_a_model_that_cannot_be_had_anywhere_is_refused_before_anything_is_written(
-    offline, run, tmp_path, spec, checkpoint, message
+    offline, run, tmp_path, spec, message
 ):
     with pytest.raises(InputError, match=message):
-        run(models=spec, checkpoint=checkpoint)
+        run(models=spec)
     assert not (tmp_path / "sweep").exists()
 
 

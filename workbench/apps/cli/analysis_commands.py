@@ -25,7 +25,6 @@ from workbench.apps.cli.shared_options import (
     Finite,
     Settings,
     batch_size_option,
-    checkpoint_option,
     count_option,
     device_option,
     dtype_option,
@@ -292,7 +291,6 @@ why_option = click.option(
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
 @count_option
 @seed_option
-@checkpoint_option
 @batch_size_option
 @device_option
 @dtype_option
@@ -323,7 +321,7 @@ def claims(
 
     \b
     workbench claims --paper saritas2025 -m bundled:digits-vit -i bundled:digits
-    workbench claims --paper teo2024 --checkpoint epoch-003 --primary --why
+    workbench claims --paper teo2024 -m bundled:digits-vit@epoch-003 --primary --why
     """
     import workbench
 
@@ -334,8 +332,7 @@ def claims(
     settings = {name: value for name, value in settings.items() if value is not None}
     settings |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
     measured = workbench.claims(progress=sys.stderr.isatty(), **settings)
-    weights = " ".join(filter(None, (model, settings.get("checkpoint"))))
-    print_claims(measured, f"Claims on {weights} with {inputs}", primary, why, out, as_json)
+    print_claims(measured, f"Claims on {model} with {inputs}", primary, why, out, as_json)
 
 
 def print_claims(

@@ -18,7 +18,6 @@ from workbench.apps.cli.shared_options import (
     WIDTH,
     Finite,
     analysis_option,
-    checkpoint_option,
     device_option,
     inputs_or_texts,
     json_option,
@@ -235,7 +234,6 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
 @click.option(
     "--index", type=click.IntRange(0), metavar="NUMBER", help="With --save: which of the inputs. [default: 0]"
 )
-@checkpoint_option
 @device_option
 @trust_option
 @click.option(
@@ -290,7 +288,7 @@ def explore(
         return
     if location or analyses or device or max_size is not None or generate is not None:
         raise click.UsageError(
-            "--model, --inputs, --text, --index, --checkpoint, --device, --analysis, --generate and --max-size need "
+            "--model, --inputs, --text, --index, --device, --analysis, --generate and --max-size need "
             "--save: add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page

@@ -284,7 +284,7 @@ def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any
 
 
 count_option, seed_option, layers_option = map(setting_option, ("n", "seed", "layers"))
-checkpoint_option, batch_size_option = map(setting_option, ("checkpoint", "batch_size"))
+batch_size_option = setting_option("batch_size")
 device_option, dtype_option = map(setting_option, ("device", "dtype"))
 workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")

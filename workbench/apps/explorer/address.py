@@ -55,7 +55,6 @@ class Address:
     against: Address | None = field(default=None)
     pretrained: bool = True
     """False: the model's architecture with random weights, as `workbench.load` draws them."""
-    checkpoint: str | None = None
     """Checkpoint of a bundled model, or file of weights, as `workbench.load` takes it; None: the last one."""
 
     def __post_init__(self) -> None:
@@ -66,8 +65,6 @@ class Address:
                 raise InputError(f"{name} of an address is a name, got {value!r}")
         if self.inputs is not None and not isinstance(self.inputs, str):
             raise InputError(f"inputs of an address are named by a text or None, got {self.inputs!r}")
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str):
-            raise InputError(f"checkpoint of an address is a name, a file or None, got {self.checkpoint!r}")
         for name in (*_NUMBERS, "token"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -126,7 +123,7 @@ class Address:
                 f"{words.get(name, '')}{getattr(self.against, name)}",
                 f"{words.get(name, '')}{getattr(self, name)}",
             )
-            for name in ("model", "pretrained", "checkpoint", "inputs", "index", "layer", "head")
+            for name in ("model", "pretrained", "inputs", "index", "layer", "head")
             if getattr(self.against, name) != getattr(self, name)
         ]
         if not parts:
@@ -157,7 +154,7 @@ def address_of_url(query: str) -> dict[str, Any]:
     """
     fields = dict(parse_qsl(query))
     parts: dict[str, Any] = {
-        name: fields[name] for name in ("model", "checkpoint", "inputs", "view", "metric") if name in fields
+        name: fields[name] for name in ("model", "inputs", "view", "metric") if name in fields
     }
     numbers = {name: fields[name] for name in _NUMBERS if name in fields} | (
         {"token": fields["query"]} if "query" in fields else {}
@@ -195,8 +192,8 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     address: dict[str, Any] = {"model": measured_model["spec"]}
     if is_random(measured_model.get("checkpoint")):
         address["pretrained"] = False
-    elif measured_model["spec"].startswith("bundled:"):
-        address["checkpoint"] = measured_model.get("checkpoint")
+    elif measured_model["spec"].startswith("bundled:") and measured_model.get("checkpoint"):
+        address["model"] = f"{measured_model['spec']}@{measured_model['checkpoint']}"
     if provenance["inputs"]:
         measured = provenance["inputs"][0]
         address |= {"inputs": measured["spec"]} if measured.get("spec") else {}

@@ -46,8 +46,7 @@ def _quoted(text: str | None) -> str:
 def _load(address: Address, material: Material, model: str = "model", inputs: str = "inputs") -> list[str]:
     n = len(material.inputs(address))
     cut = f"[{address.index}:{address.index + 1}]"
-    weights = "" if address.checkpoint is None else f", checkpoint={_quoted(address.checkpoint)}"
-    weights += "" if address.pretrained else ", pretrained=False"
+    weights = "" if address.pretrained else ", pretrained=False"
     load = f"{model} = workbench.load({_quoted(address.model)}{weights})"
     if material.holds(address):
         load = f"# {model}: what the explorer was given as {_quoted(address.model)}"

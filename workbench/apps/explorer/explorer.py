@@ -51,7 +51,6 @@ class Explorer:
         metric: str = "attention_entropy",
         against: Mapping[str, Any] | str | None = None,
         pretrained: bool = True,
-        checkpoint: str | None = None,
         device: str | None = None,
     ) -> None:
         """Set up an explorer; models load, and wrong values are reported, at the first view.
@@ -70,7 +69,6 @@ class Explorer:
             metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
             pretrained: False looks at the model's architecture with random weights.
-            checkpoint: a checkpoint of a bundled model, or a file of weights; the last one by default.
             device: where the model runs, as `workbench.load` takes it; no part of the address.
 
         Raises:
@@ -83,7 +81,6 @@ class Explorer:
         self.asked = Address(
             model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
-            checkpoint=checkpoint,
         )  # fmt: skip
         _check_names(self.asked)
         self._choose_token = token is None
@@ -360,7 +357,7 @@ def _check_names(address: Address) -> None:
 
 def with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of an address: another model has its trained weights, unless they say otherwise."""
-    return {**({"pretrained": True, "checkpoint": None} if "model" in changes else {}), **changes}
+    return {**({"pretrained": True} if "model" in changes else {}), **changes}
 
 
 def moved(address: Address, material: Material, changes: Mapping[str, Any]) -> Address:

@@ -63,7 +63,7 @@ class Look:
 
 def _weights(address: Address) -> tuple[Hashable, ...]:
     """Return the parts of an address that choose the weights."""
-    return address.model, address.checkpoint, address.pretrained
+    return address.model, address.pretrained
 
 
 class Material:
@@ -95,7 +95,7 @@ class Material:
             from workbench.models.loading import load
 
             self.report(f"loading {address.model}")
-            return load(address.model, address.checkpoint, pretrained=address.pretrained, device=self.device)
+            return load(address.model, pretrained=address.pretrained, device=self.device)
 
         return self._once(self._models, _weights(address), make)
 

@@ -340,10 +340,10 @@ def _full_length(model: LoadedModel, sample: Inputs) -> int:
 def _address(address: Address, index: int) -> dict[str, str | int]:
     """Return the parts that choose model and input again, without any path of this machine."""
     spec = str(address.inputs)
-    travels = not spec.startswith(("images:", "imagenet:", "text:"))
+    travels = spec.startswith("text:[") or not spec.startswith(("images", "imagenet:", "text:"))
     parts: dict[str, str | int] = {"inputs": spec} if travels else {}
-    if address.checkpoint is not None and address.model.startswith("bundled:"):
-        parts["checkpoint"] = address.checkpoint
+    if address.model.startswith("bundled:") and "@" in address.model:
+        parts["model"] = address.model
     return {**parts, "n": address.n, "seed": address.seed, "index": index}
 
 

@@ -529,7 +529,6 @@ def _captured(address: Address) -> tuple[Any, ...]:
     return (
         address.model,
         address.pretrained,
-        address.checkpoint,
         address.inputs,
         address.n,
         address.seed,

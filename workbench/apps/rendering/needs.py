@@ -40,7 +40,6 @@ class Pass(NamedTuple):
     """A model that runs over inputs; without inputs only its weights are read."""
 
     model: str
-    checkpoint: str | None
     inputs: str | None
     n: int
 
@@ -68,14 +67,14 @@ def render_needs(
         needs = [Need("device", hardware, HERE, None, _hardware(hardware))]
     except MissingResource as reason:
         needs = [Need("device", str(device), MISSING, None, str(reason))]
-    weights: dict[tuple[str, str | None], set[str]] = {}
+    weights: dict[str, set[str]] = {}
     data: dict[str, dict[str, int]] = {}
     for name, runs in passes.items():
         for run in runs:
-            weights.setdefault((run.model, run.checkpoint), set()).add(name)
+            weights.setdefault(run.model, set()).add(name)
             if run.inputs:
                 data.setdefault(run.inputs, {})[name] = run.n
-    needs += [_weights(model, checkpoint, len(by)) for (model, checkpoint), by in weights.items()]
+    needs += [_weights(model, len(by)) for model, by in weights.items()]
     needs += [_data(spec, max(by.values()), len(by)) for spec, by in data.items()]
     return [*needs, *_hub(needs)]
 
@@ -98,7 +97,7 @@ def passes_of(notebook: Notebook, values: Mapping[str, Any]) -> list[Pass]:
     """Pair the models and inputs of a notebook's parameters as notebooks do.
 
     ``text_model`` runs over ``text_inputs``, and so with any prefix; every other model runs over the inputs without the
-    prefix of a model. ``checkpoint`` is that of ``model``.
+    prefix of a model.
     """
     models, inputs = roles(notebook, values)
     own_inputs = {name: _prefixed_name(name, "inputs") for name in models if name != "model"}
@@ -108,13 +107,10 @@ def passes_of(notebook: Notebook, values: Mapping[str, Any]) -> list[Pass]:
         input_names = [own_inputs[name]] if own_inputs.get(name) in inputs else common
         n = int(values.get(_prefixed_name(name, "n")) or values.get("n") or _N)
         for number, spec in enumerate(specs):
-            checkpoint = values.get("checkpoint") if name == "model" else None
             over = [
                 input_spec for key in input_names for input_spec in _matching(inputs[key], number, len(specs))
             ]
-            passes += [Pass(spec, checkpoint, input_spec, n) for input_spec in over] or [
-                Pass(spec, checkpoint, None, 0)
-            ]
+            passes += [Pass(spec, input_spec, n) for input_spec in over] or [Pass(spec, None, 0)]
     return passes
 
 
@@ -171,16 +167,15 @@ def _matching(specs: list[str], number: int, models: int) -> list[str]:
 # Availability -----------------------------------------------------------------------------------------------
 
 
-def _weights(model: str, checkpoint: str | None, notebooks: int) -> Need:
+def _weights(model: str, notebooks: int) -> Need:
     from workbench.models.weights import find_weights
 
-    label = model if checkpoint is None else f"{model} ({checkpoint})"
     try:
-        location = find_weights(model, checkpoint)
+        location = find_weights(model)
     except InputError as reason:
-        return Need("weights", label, MISSING, None, str(reason))
+        return Need("weights", model, MISSING, None, str(reason))
     size = None if location.bytes is None else location.bytes / _GIGABYTE
-    return Need("weights", label, location.where, size, f"{location.why}; {_for(notebooks)}")
+    return Need("weights", model, location.where, size, f"{location.why}; {_for(notebooks)}")
 
 
 def _data(spec: str, n: int, notebooks: int) -> Need:

@@ -103,7 +103,7 @@ class Plan:
     def places(self, task: Task) -> tuple[Pool, list[int]]:
         """Return the pool of a task's inputs and their numbers in it; raises `InputError` where the pool changed."""
         model = self.models[task.model]
-        pool, drawn = _drawn(model.inputs, model.names, self.settings.seed)
+        pool, drawn = _drawn(model.inputs, model.names, self.settings.seed, self.settings.order)
         span = self.span(task)
         return pool, drawn[span.start : span.stop]
 
@@ -175,6 +175,10 @@ def named_models(models: Any) -> list[Any]:
             name = f"{model.name or model.spec}@{model.fingerprint[:12]}"
             HELD[name] = model
             model = name
+        if not isinstance(model, str | None):
+            raise InputError(
+                f"models must be specs, or what load() or wrap() returned; got a {type(model).__name__}"
+            )
         names.append(model)
     return names
 
@@ -198,9 +202,7 @@ def make_plan(
         raise InputError("a sweep needs at least one model with inputs, and one analysis")
     if settings.preprocessing not in PREPROCESSING:
         raise UnknownName("preprocessing", str(settings.preprocessing), PREPROCESSING)
-    settings = replace(
-        settings, **{name: _text(getattr(settings, name)) for name in ("checkpoint", "device", "dtype")}
-    )
+    settings = replace(settings, **{name: _text(getattr(settings, name)) for name in ("device", "dtype")})
     for kind in ("layers", "heads"):  # as numbers, so that plans are the same where these are
         settings = replace(settings, **{kind: parse_numbers(kind[:-1], getattr(settings, kind))})
     batch_size = settings.batch_size
@@ -211,7 +213,7 @@ def make_plan(
         if spec in HELD:
             modality = HELD[spec].modality
         else:
-            check_name(spec, settings.checkpoint, settings.device, settings.dtype)
+            check_name(spec, device=settings.device, dtype=settings.dtype)
             modality = known_modality(spec)
         if modality is not None:
             check_takes(spec, modality, inputs, pool)
@@ -253,7 +255,7 @@ def _listed(inputs: str) -> tuple[Pool, str]:
 
 
 @lru_cache(maxsize=4)
-def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
+def _drawn(inputs: str, names: str, seed: int, order: str | None) -> tuple[Pool, list[int]]:
     """A plan's pool and the order of its inputs; kept, since listing a folder of 50 000 takes a moment.
 
     The plan's hash of the names is part of the key, so that for another plan the folder is listed again.
@@ -264,4 +266,4 @@ def _drawn(inputs: str, names: str, seed: int) -> tuple[Pool, list[int]]:
             f"{inputs} no longer holds what it held when the sweep was planned: files have come, gone or been renamed; "
             "restore them, or sweep into another folder"
         )
-    return pool, pool_positions(pool, seed)
+    return pool, pool_positions(pool, seed, order)

@@ -238,7 +238,7 @@ def _analysis_number(sweep: SweepFolder, plan: Plan, name: str, options: Mapping
 
 
 def _check_settings(sweep: SweepFolder, plan: Plan, model: int, settings: RunSettings) -> None:
-    names = ("seed", "layers", "heads", "checkpoint", "preprocessing", "device", "dtype")
+    names = ("seed", "layers", "heads", "order", "preprocessing", "device", "dtype")
     stored, wanted = (
         {name: getattr(each, name) for name in names}
         | {kind: parse_numbers(kind[:-1], getattr(each, kind)) for kind in ("layers", "heads")}

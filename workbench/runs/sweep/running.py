@@ -23,6 +23,7 @@ from workbench.runs.settings import (
     Count,
     Device,
     DType,
+    Order,
     Preprocessing,
     RunSettings,
     Seed,
@@ -54,7 +55,7 @@ def sweep(
     seed: Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    checkpoint: str | int | None = None,
+    order: Order | None = None,
     preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8,
     device: Device | None = None,
@@ -91,17 +92,15 @@ def sweep(
     """
     listed = [analyses] if isinstance(analyses, str) else analyses
     settings = RunSettings(
-        None, None, n, seed, layers, heads, checkpoint, preprocessing, batch_size, device, dtype
+        None, None, n, seed, layers, heads, order, preprocessing, batch_size, device, dtype
     )
     names = named_models(models)
     if {*names} & {*HELD} and (workers > 1 or backend != "loky"):
         raise InputError(
             "a model in memory stays in this process: take workers=1, or name it by a spec (py:…)"
         )
-    if {*names} & {*HELD} and any(value is not None for value in (checkpoint, device, dtype)):
-        raise InputError(
-            "checkpoint, device and dtype load a model given by name; this one is loaded already"
-        )
+    if {*names} & {*HELD} and any(value is not None for value in (device, dtype)):
+        raise InputError("device and dtype load a model given by name; this one is loaded already")
     plan = make_plan(model_pairs(names, inputs), listed, settings, shards=shards, per_input=per_input)
     deadline = None if max_time is None else time.time() + max_time
     folder, number, count = SweepFolder(out), *_part(part)

@@ -56,7 +56,6 @@ def run_task(folder: str, plan: Plan, task: Task, deadline: float | None) -> Out
             try:
                 model = _model(
                     plan.models[task.model].spec,
-                    plan.settings.checkpoint,
                     plan.settings.device,
                     plan.settings.dtype,
                 )
@@ -82,10 +81,10 @@ def _check_time(deadline: float | None) -> None:
 
 
 @lru_cache(maxsize=1)
-def _model(spec: str, checkpoint: str | None, device: str | None, dtype: str | None) -> LoadedModel:
+def _model(spec: str, device: str | None, dtype: str | None) -> LoadedModel:
     if spec in HELD:
         return HELD[spec]
-    return load(spec, checkpoint=checkpoint, device=device, dtype=dtype)
+    return load(spec, device=device, dtype=dtype)
 
 
 def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None) -> PartialResult:
@@ -141,7 +140,7 @@ def _accumulated(
             model=model,
             inputs=inputs,
             batch_size=size,
-            checkpoint=None,
+            order=None,
             device=None,
             dtype=None,
         )
