@@ -51,7 +51,7 @@ def attention_heatmap_figure(
             (batch, head, query, key), with `.tokens` (labels, kinds, grid, mask), will do.
         input: which input of the batch.
         layers: by default at most four, evenly chosen, first and last included.
-        heads: likewise.
+        heads: by default at most four, evenly chosen.
         image: height × width (× 3) array, uint8 or float in 0..1, shown at the left.
         query: index of the query token; by default the class token, else the mean over all queries.
         max_tokens: a text's first tokens are shown, padding left out.

@@ -163,7 +163,7 @@ _SYMBOLS = [
 
 
 class _Lane(NamedTuple):
-    """What one model says of a claim."""
+    """The result of one model for a claim."""
 
     who: str
     verdict: str  # one of VERDICTS
@@ -181,7 +181,7 @@ class _Lane(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One claim: its words, a lane for each model, what it is compared with, what is published, its unit."""
+    """One claim: its words, a lane for each model, its baseline, its published numbers, its unit."""
 
     label: str
     lanes: list[_Lane]
@@ -245,7 +245,7 @@ class _Scale:
         return cls(with_room(axis))
 
     def at(self, value: float) -> float:
-        """Where a value lies, as a share of the axis; at its end what lies beyond."""
+        """Return the position of a value as a share of the axis; values beyond an end are at that end."""
         value = math.asinh(value / self.unit) if self.unit else value
         return self.axis.place(min(max(value, self.axis.low), self.axis.high))
 
@@ -255,7 +255,7 @@ class _Scale:
         return (value > self.axis.high) - (value < self.axis.low)
 
     def ticks(self, wide: float) -> Iterator[tuple[float, str]]:
-        """Where numbers stand under an axis of so many pixels, and which."""
+        """Yield the position and the text of each number under an axis of this width in pixels."""
         if self.unit:
             powers = [10.0**power for power in range(20, math.floor(math.log10(self.unit)) - 1, -1)]
             taken: list[float] = []
@@ -278,9 +278,9 @@ class _Scale:
 def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table of claims that `claims_figure` draws.
 
-    What was not tested is left out. Where the rest would not fit a page, those claims keep one row each that have no
-    primary one there: primary ones stay, and with a row all its models. Where that would not fit either, primary ones
-    alone stay, without mathematics, exact counts and questions of ours.
+    Claims that were not tested are left out. If the rest would not fit a page, primary rows stay with all their models,
+    and claims without a primary row keep one row each. If these would not fit either, only primary rows stay, without
+    mathematics, exact counts and questions of ours.
 
     Args:
         frame: what `claims_figure` takes.
@@ -296,8 +296,8 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """A row per claim: words and what must hold, a line per model with its 95 % interval, and the verdict.
 
     A row has its own axis, but for differences and ratios of trained models, which share one. The range where the
-    claim holds is shaded, up to the threshold or the end of the null distribution; what the paper prints stands on a
-    line of its own. What `shown_claims` leaves out is counted beneath.
+    claim holds is shaded, up to the threshold or the end of the null distribution; published numbers have a separate
+    line. Rows that `shown_claims` leaves out are counted below.
 
     Args:
         frame: the result of `workbench.claims`, for one model or several under one another, or of
@@ -497,7 +497,7 @@ def _data(frame: pd.DataFrame) -> list[str]:
 
 
 def _embedded(frame: pd.DataFrame, titles: Mapping[str, str]) -> Iterator[str]:
-    """What the rows' embedded data are, where there are a few, and which, where there are many."""
+    """Yield the names of the rows' embedded data, with descriptions where there are few."""
     data_options = [claim_options(options).get("data") for options in frame["options"].fillna("").unique()]
     for names in dict.fromkeys(tuple(data.split("+")) for data in data_options if data):
         entries = [
@@ -519,7 +519,7 @@ def _null_words(rows: pd.DataFrame) -> str:
 
 
 def _kind(over: str, metric: str, unit: str) -> str:
-    """What the axis of claims about trained models shows."""
+    """Return the words of the axis of claims about trained models."""
     if "exponent" in metric:
         return "difference" if over == "model - baseline" else "exponent"
     words = {"model - baseline": "difference", "model / baseline": "ratio"}
@@ -527,31 +527,31 @@ def _kind(over: str, metric: str, unit: str) -> str:
 
 
 def _of_pairs(frame: pd.DataFrame) -> bool:
-    """Whether the claims are of `claims_from_records`, each about models of its own."""
+    """Whether the claims are of `claims_from_records`, each about other models."""
     return frame["options"].fillna("").ne("").any()
 
 
 def _sampled(row: Any) -> str:
-    """What an interval is over: "4 inputs"; nothing of a count, which is exact."""
+    """Return the sample of an interval: "4 inputs"; an empty text for a count, which is exact."""
     if row["kind"] == "count" or row["over"] == "nothing":
         return ""
     return f"{int(row['n'])} {row['units']}" if pd.notna(row["units"]) else f"n = {int(row['n'])}"
 
 
 def _usual(frame: pd.DataFrame) -> dict[str, str]:
-    """What the intervals of each model are over, unless a row says otherwise: those of its first row."""
+    """Return the sample of each model's intervals: that of its first row."""
     first = frame[~frame["over"].isin([*OF_NO_MODEL])].drop_duplicates("model")
     return {row["model"]: _sampled(row) for row in first.to_dict("records")}
 
 
 def _place(words: str) -> str:
-    """Where a claim stands; a bare number is a section."""
+    """Return the place of a claim in its paper; a bare number is a section."""
     words = re.sub(r"(?:^|(?<=; ))(?=(?:\d[\d.]*|[IVX]+(?:-[A-Z])?)(?:[;,]|$))", "§", str(words))
     return re.sub(r"(?:^|(?<=; ))(?=[A-H](?:\.\d+)?(?:[;,]|$))", "App. ", words)
 
 
 def _claimed(rows: pd.DataFrame, factor: float, unit: str) -> str:
-    """What must hold, as an inequality, with the margin that counts."""
+    """Return the claim as an inequality, with its margin."""
     row = rows.iloc[0]
     comparison, threshold, margin = row["comparison"], str(row["threshold"]), str(row["margin"] or "")
     margin = margin.replace("%", " %")
@@ -628,7 +628,7 @@ def _ways(frame: pd.DataFrame) -> list[str]:
 
 
 def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
-    """What is estimated, with which interval, over what; by letters where it is not as usual."""
+    """Return the sentence on estimates, intervals and samples; letters mark unusual ones."""
     usual, *others = _ways(frame)
     words = _WAYS.get(usual, usual)
     over = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
@@ -647,7 +647,7 @@ def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
 
 
 def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
-    """What the marks beside verdicts mean."""
+    """Yield a sentence for each mark beside the verdicts."""
     for mark, words in _DOUBTS.items():
         ps = [f"{lane.adjusted:.2g}" for lane in _lanes(rows) if mark in lane.doubts]
         if ps:
@@ -691,7 +691,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _listed_units(usual: dict[str, str]) -> str:
-    """What a mean is over, 25 inputs or 25 inputs (all-MiniLM-L6-v2: 8 inputs), where models differ."""
+    """Return the sample of a mean, 25 inputs or 25 inputs (all-MiniLM-L6-v2: 8 inputs), where models differ."""
     first, *_ = units = [*usual.values()] or ["inputs"]
     if len(set(units)) == 1:
         return first
@@ -747,7 +747,7 @@ class _Chart:
         )  # fmt: skip
 
     def _key(self) -> float:
-        """What the marks mean, over everything; returns where it ends."""
+        """Draw the key at the top; return its lower end."""
         lanes, rows = self.lanes, self.rows
         entries = [(word, word) for word in VERDICTS if any(lane.verdict == word for lane in lanes)]
         entries[0] = f"estimate, 95 % CI: {entries[0][0]}", entries[0][1]
@@ -836,7 +836,7 @@ class _Chart:
             self._published(places, below + _LINE / 2, row.printed)
 
     def _range(self, lane: _Lane, scale: _Scale, above: float) -> None:
-        """Where the claim holds, as far as the axis shows it, its ends, and the null distribution."""
+        """Draw the range of a claim within the axis, its ends, and the null distribution."""
         if lane.allowed is not None:
             low, high = (self._at(scale, end) for end in lane.allowed)
             self._box(low, high, above, above + _LINE, fillcolor=ALLOWED)

@@ -44,7 +44,7 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
     Args:
         frame: the result of ``class-attention`` per token, for images, of one or several models on the same inputs;
             keep the layers, heads and candidates to be shown.
-        images: an image per input, in the order in which the frame names them first; without, maps alone.
+        images: an image per input, in the order of the frame; by default maps only.
 
     Raises:
         InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
@@ -71,7 +71,7 @@ def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: s
 
 
 def _which(frame: pd.DataFrame) -> pd.Categorical:
-    """What each row's map is of, in order: the number of a head, mean, rollout."""
+    """Return the map of each row, in order: the number of a head, mean, rollout."""
     heads = sorted(frame["head"].dropna().unique())
     names = frame["head"].astype(object).where(frame["head"].notna(), frame["candidate"])
     return pd.Categorical(names, [*heads, *_TOGETHER]).remove_unused_categories()
@@ -84,7 +84,7 @@ def _whose(frame: pd.DataFrame) -> str:
 
 
 def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKENS) -> go.Figure:
-    """Word by word: for each layer the mean over heads as bars, and beneath it a line of words for every head.
+    """Word by word: for each layer the mean over heads as bars, and below it a line of words for every head.
 
     All heads share one colour scale. The dotted line is even attention, where the query sees all tokens.
 

@@ -27,7 +27,7 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
     """Coding rates against layer: mean over inputs, and quartiles of the first batch (wu2025 Fig. 4a; see `Band`).
 
     Four panels: R_c^var of each layer's output with that layer's U_k; by how much attention changes it, from what it
-    receives to the stream after it; R and ΔR of the outputs. Of several models a column each with axes of its own,
+    receives to the stream after it; R and ΔR of the outputs. Of several models a column each with separate axes,
     named with what stands for U_k: R_c^var by the layer's own subspaces does not compare between these. Later layers
     whose U_k are of another kind than the first's, as those of class attention, are left out.
 

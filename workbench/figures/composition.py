@@ -1,7 +1,7 @@
 """Panels to one figure of a printed width: axes, ticks, margins, titles, letters and key, all by measured text.
 
 Lengths are pixels of 1/96 in. Nothing is left to plotly's automatic margins, so that a figure's panels are as large as
-they were planned, its key stands above them and never takes a third of the height.
+they were planned, its key is above them and never takes a third of the height.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLAIN_LEGEND = {"bgcolor": "rgba(255,255,255,0)", "itemsizing": "trace", "itemw
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows: its title, its ends in the unit of the data, and how its ticks are chosen.
+    """An axis: its title, its ends in the unit of the data, and how its ticks are chosen.
 
     ``names`` are categories at 0, 1, …, with ``steep`` written upwards; ``whole`` says that only whole numbers have a
     meaning; a ``bare`` axis is the edge of a map, without ticks. ``log`` 2 is a log axis with ticks at powers of 2.
@@ -58,11 +58,11 @@ class Axis:
     steep: bool = False
     cut: bool = False
     labels: tuple[str, ...] = ()
-    """What is written for each of the names, where that may be the same for several."""
+    """The label of each name; several may be the same."""
     more: dict[str, Any] = field(default_factory=dict)
 
     def place(self, value: float) -> float:
-        """Where a value lies, as a share of the axis."""
+        """Return the position of a value as a share of the axis."""
         low, high, value = (math.log10(x) if self.log else x for x in (self.low, self.high, value))
         return (value - low) / ((high - low) or 1)
 
@@ -122,8 +122,8 @@ def compose(
         gap: between panels without labels, in pixels, as between maps.
         before: more room before the column at a place, in pixels.
         heading: room above everything, as for headings over several columns.
-        below: room beneath the panels, as for colour bars.
-        notes: sentences beneath everything.
+        below: room below the panels, as for colour bars.
+        notes: sentences below everything.
     """
     font, panels = theme_of(width).font, [_on_its_axes(panel) for panel in panels]
     arrows = {words: letter for panel in panels for letter, words, _ in panel.arrows}
@@ -178,7 +178,7 @@ def _on_its_axes(panel: Panel) -> Panel:
 
 
 def _apart_from_one_another(arrows: Sequence[Any]) -> None:
-    """Set a second arrow at a place within the first, its value in a line of its own or at the other side."""
+    """Set a second arrow at a place within the first, its value in a separate line or at the other side."""
     seen = set()
     for arrow in arrows:
         places, sides = zip(arrow.x, arrow.y, strict=True), [*arrow.textposition]
@@ -195,7 +195,7 @@ def _apart_from_one_another(arrows: Sequence[Any]) -> None:
 
 
 class _Page:
-    """Where everything lies: first the widths, from the widest labels, then the heights."""
+    """Positions of everything: first the widths, from the widest labels, then the heights."""
 
     def __init__(
         self, panels: list[Panel], columns: int, key: list[Any], width: str, shared: str, letters: bool
@@ -259,7 +259,7 @@ class _Page:
         return fig.update_layout(layout, margin=margin, barmode="overlay")
 
     def _rows_of_words(self, across: float, tall: float) -> tuple[list[float], list[float]]:
-        """For each row of panels the room above it (titles, letters) and beneath it (ticks, axis titles)."""
+        """For each row of panels the room above it (titles, letters) and below it (ticks, axis titles)."""
         tops, bottoms = [], []
         for line in range(self.lines):
             row_panels = self.panels[line * self.columns : (line + 1) * self.columns]
@@ -277,11 +277,11 @@ class _Page:
         return tops, bottoms
 
     def _tall_title(self, title: str, room: float) -> float:
-        """The height of an axis title along so many pixels."""
+        """Return the height of an axis title along a length in pixels."""
         return 1.3 * self.title_font * line_count(wrap_evenly(title, room, self.title_font)) if title else 0.0
 
     def _tall_labels(self, axis: Axis, across: float) -> float:
-        """The height of the ticks and their labels beneath a panel."""
+        """The height of the ticks and their labels below a panel."""
         if axis.bare:
             return 0.0
         labels = ticks(axis, across, self.font, False)[1] or [""]
@@ -448,7 +448,7 @@ def spread_out(places: Sequence[float], least: float, room: float) -> list[float
 
 
 def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str, Any], list[str]]:
-    """Axis settings for as many round numbers as have room, and what their labels say."""
+    """Axis settings for the round numbers that have room, and what their labels say."""
     if axis.bare:
         return {}, []
     if axis.names:

@@ -196,7 +196,7 @@ class Curves(Drawing):
         return with_room(Axis(title, places.min(), places.max(), log=log, whole=integral), 0.03)
 
     def _reach(self, traces: Sequence[go.Scatter], metric: str) -> tuple[float, float]:
-        """What an axis holds: all that is drawn or, if it is cut, little more than the lines."""
+        """Return the reach of an axis: all that is drawn or, if it is cut, little more than the lines."""
         log = bool(self.scale("y_log", metric))
         least, most = _reach(traces, log)
         if not self.scale("y_cut", metric):

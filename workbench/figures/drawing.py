@@ -1,4 +1,4 @@
-"""What curves and forests share: rows of each panel, colours with their labels and looks, marks, and the key."""
+"""The common parts of curves and forests: rows by panel, colours with labels and looks, marks, the key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Drawing:
         self.marks: Sequence[Mark] = plot.marks or (self.default,)
 
     def values(self, column: str | None) -> list[Any]:
-        """Return the values of a column in the order in which figures list them."""
+        """Return the values of a column in the order of figures."""
         if column is None:
             return [None]
         values = [*self.everything[column].dropna().unique()]
@@ -104,7 +104,7 @@ def entries(
     mark: Mark, traces: Sequence[Sequence[go.Scatter]], axes: Sequence[Axis], drawn: Sequence[Series],
     style: dict[str, Any], room: float,
 ) -> list[go.Scatter]:  # fmt: skip
-    """Return the entries of the key of a mark, from what was drawn of it in each panel."""
+    """Return the entries of the key of a mark, from its traces in each panel."""
     seen = [(trace, axis) for panel_traces, axis in zip(traces, axes, strict=True) for trace in panel_traces]
     return [mark.visible(entry, seen, room) for entry in mark.key(drawn, style)]
 

@@ -1,8 +1,8 @@
-"""What a figure draws of a frame: the rows of one quantity, their estimate, its spread, its null, and each in words.
+"""The contents of a figure: rows of one quantity, their estimate, its spread, its null, and each in words.
 
 Rows are sampled over inputs, heads and seeds. A frame holds single values (a row for each input and head), means (a
 row per layer, per input and over everything), or statistics (``mean``, ``low``, ``q25`` … in the column
-``statistic``); from all of them comes the same curve, and what a frame does not hold is not drawn.
+``statistic``); all of them give the same curve, and absent statistics are not drawn.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def titled(
 ) -> pd.DataFrame:
     """Rows of several quantities in their order, each called as in the mapping: title → {column: value, None: empty}.
 
-    The other columns by which they were chosen are emptied, since the title says what they said.
+    The other columns that chose them are emptied, since the title says what they said.
     """
     parts = []
     for title, where in quantities.items():
@@ -270,7 +270,7 @@ class Sample:
         return "null_low" in self.rows and bool(self.rows["null_low"].notna().any())
 
     def counts(self, inputs: int | None = None) -> str:
-        """What the values are sampled over, with numbers: "25 inputs × 12 heads".
+        """Return the units of sampling, with numbers: "25 inputs × 12 heads".
 
         Of a frame of means or statistics ``inputs`` says how many inputs they come from.
         """

@@ -1,4 +1,4 @@
-"""What every figure asks of a result frame, and how a metric's spread and null distribution are drawn."""
+"""Rows and labels of result frames, and how a metric's spread and null distribution are drawn."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
 
 
 def series_labels(frame: pd.DataFrame) -> pd.Series:
-    """What a legend calls the series of each row: its model, checkpoint and way of standardising.
+    """Return the label of each row's series: its model, checkpoint and way of standardising.
 
     The checkpoint is named where it varies within a model or is random, standardisation where there is any.
     """
@@ -103,7 +103,7 @@ def model_pages(frame: pd.DataFrame, most: int) -> list[pd.DataFrame]:
 
 
 def page_name(name: str, page: int) -> str:
-    """What a figure's page is called: the name alone for the first (1), then NAME_2, NAME_3."""
+    """Return the name of a figure's page: the name for the first (1), then NAME_2, NAME_3."""
     return name if page == 1 else f"{name}_{page}"
 
 

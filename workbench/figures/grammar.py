@@ -1,7 +1,7 @@
 """Frame in, figure out: curves with their spread and null, forests of estimates, and grids of maps.
 
-A `Plot` says which columns of a result frame are seen as x, colour and panels; marks added to it say what is drawn of
-them, from estimators down to published numbers. What a mark shows stands in the figure's key by construction: the
+A `Plot` maps columns of a result frame to x, colour and panels; marks added to it draw their values, from estimators
+down to published numbers. The figure's key lists the contents of each mark by construction: the
 estimator, its unit of sampling and their number, the kind of null. Label, unit, scale and range come from the metric.
 
     Plot(frame, color="model").metric("attention_entropy").add(Line("mean"), Band(ci=95, over="input"), Null()).figure()
@@ -32,7 +32,7 @@ from workbench.figures.words import COLUMNS, NO_DATA, UNITS
 
 @dataclass(frozen=True)
 class Plot:
-    """Metrics against a column, or by category: what is seen as colour, and what has a panel of its own.
+    """Metrics against a column, or by category, with columns for colours and panels.
 
     With ``y`` the plot lies on its side (a forest): a row for each value of that column, estimates along x. Variants of
     attention then have their own colours and markers in every row, unless colours mean something else, and where a row
@@ -103,7 +103,7 @@ class Plot:
 
         ``x_log`` and ``y_log`` (True, False; 2 for ticks of x at powers of 2; of rows, also the panels), ``x_title``,
         ``y_title``, ``y_range``, ``y_zero`` (zero is shown). With ``x_free`` and ``y_free`` (True, or of these metrics)
-        each panel has axes of its own, in a matrix each column its x; the title of x may then be a mapping by panel or
+        each panel has separate axes, in a matrix each column its x; the title of x may then be a mapping by panel or
         metric. ``y_cut`` cuts bands that reach much further than the lines. Of rows: ``x_range``, beyond which
         intervals are cut with an arrow, ``x_same`` (True, or lists of the panels that share an axis), and ``row``, the
         height of one in letters.

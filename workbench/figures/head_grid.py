@@ -44,7 +44,7 @@ def head_grid_figure(
     the highest, the null distribution included, and by the logarithm where these span more than three decades. A tick
     marks the mean of the null distribution on the colour bar, by its kind; with ``by_data`` a null of one level for all
     cells is white instead, and colours run to both sides of it. Each cell's own, and with one input its z,
-    are in its hover text. A cell without a value is blank, and its hover text says why. ``customdata`` of a cell is
+    are in its hover text. A cell without a value is blank; its hover text has the reason. ``customdata`` of a cell is
     [layer, head], head None for all heads.
 
     Args:
@@ -53,7 +53,7 @@ def head_grid_figure(
         metric: its name, one per head or per layer.
         chosen: (layer, head) of the cell that is framed.
         by_data: let the colours of every metric run from the data's lowest to the highest value, to see differences.
-        layers: so many are drawn at least; by default none after the last that has a value.
+        layers: the least number drawn; by default none after the last that has a value.
 
     Raises:
         InputError: no values of the metric by layer, several models, or several ways of measuring it that the frame
@@ -148,7 +148,7 @@ def _grid(level: pd.DataFrame, column: str, shape: tuple[int, int]) -> np.ndarra
 def _ends(
     metric: str, values: np.ndarray, null_means: Sequence[float], by_data: bool
 ) -> tuple[float, float, bool]:
-    """Where the colours begin and end, and whether they go by the logarithm."""
+    """Return the ends of the colours, and whether they go by the logarithm."""
     numbers = [*values[~np.isnan(values)], *null_means]
     lowest, highest = float(min(numbers)), float(max(numbers))
     entry = METRICS.get(metric)

@@ -61,7 +61,7 @@ def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
 
     A column per model: the mean over inputs and heads, its 95 % interval over inputs where the frame has them, and
     the null distribution: random queries and keys for the rank, random directions for the r-scores, tokens of V
-    permuted for V. Where Primal-Attention has no V, words say so.
+    permuted for V. Where Primal-Attention has no V, words replace the panel.
 
     Args:
         frame: the result of ``attention-spectrum`` over all layers, of one or several models; with ``single`` for the

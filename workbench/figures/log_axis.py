@@ -1,4 +1,4 @@
-"""What an axis has no place for: at or below 0 on a log axis, or beyond the ends that were chosen for it."""
+"""Values outside an axis: at or below 0 on a log axis, or beyond the ends that were chosen for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_VALUES = 3  # that are written beside the arrows of a trace
 def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[Any]:
     """The trace on an axis ("x" or "y") that begins at ``low`` > 0, and an arrow at that end for what lies beyond it.
 
-    A band goes on beneath it; an interval goes to it; a value below it has the arrow in its place. The arrow's ``meta``
+    A band goes on below it; an interval goes to it; a value below it has the arrow in its place. The arrow's ``meta``
     says in words what it stands for. On a ``cut`` axis only what is at or below 0 is meant: see `within_ends`.
     """
     if trace.type != "scatter" or trace[letter] is None:
@@ -68,7 +68,7 @@ def _colour(trace: Any, letter: str) -> str:
 
 
 def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]:
-    """The band as it goes on beneath the axis, with an arrow where its lower edge alone does: else its line has one."""
+    """The band as it goes on below the axis, with an arrow where its lower edge alone does: else its line has one."""
     trace.y = np.where(values <= 0, low / 2, values)
     above, beneath = np.split(values[: len(values) // 2 * 2] < low * (1 - _SLACK), 2)
     if above.any() or not beneath.any():

@@ -1,6 +1,6 @@
 """Grids of maps: numbers over a patch grid, a row of panels per input and a column per layer and head, one scale.
 
-The images stand beside their maps, whose cells have the pure colours of the bar.
+The images are beside their maps, whose cells have the pure colours of the bar.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def map_panel(
     beneath: str = "",
     shapes: Sequence[dict[str, Any]] = (),
 ) -> Panel:
-    """A map with its title above and words at its left side and beneath; cells without a number are masked."""
+    """A map with its title above and words at its left side and below; cells without a number are masked."""
     down, across = len(values), len(values[0])
     x, y = Axis(beneath, -0.5, across - 0.5, bare=True), Axis(side, down - 0.5, -0.5, bare=True)
     masked = np.isnan(np.asarray(values, dtype=float)).any()
@@ -152,7 +152,7 @@ def image_panel(
     shapes: Sequence[dict[str, Any]] = (),
     **more: Any,
 ) -> Panel:
-    """An image in the place of a map, whose cells are there, but colourless."""
+    """An image instead of a map, whose cells are there, but colourless."""
     bare = {"coloraxis": None, "colorscale": [[0, "rgba(0,0,0,0)"], [1, "rgba(0,0,0,0)"]], "showscale": False}
     hover = f"{label}<br>row %{{y}}, column %{{x}}<extra></extra>"
     panel = map_panel(np.zeros(grid), label, title, side, shapes=shapes)
@@ -176,12 +176,12 @@ def compose_maps(
 
     Args:
         across: panels in a row.
-        scale: from where to where the colours reach, and what they mean.
+        scale: the ends of the colours, and their meaning.
         headings: words over the columns from the first to the second of two places, apart from those before.
-        image: shown at the left, once; where there are several rows the colour bar stands beneath it.
-        fewest: so many maps of the largest size fit a page.
+        image: shown at the left, once; where there are several rows the colour bar is below it.
+        fewest: the number of largest maps that fit a page.
         last: what single columns are, for the headings where they have no room but for a number ("head").
-        notes: sentences beneath everything.
+        notes: sentences below everything.
     """
     theme, headings = theme_of(width), headings or {}
     font, page_width, lines = theme.font, theme.widths[width], -(-len(panels) // across)
@@ -270,7 +270,7 @@ def add_scale(
 def over_bars(
     panels: Sequence[Panel], columns: int, scales: Sequence[Scale], width: str = "page", **more: Any
 ) -> go.Figure:
-    """`compose` of panels, with a bar for each scale beneath those that it colours: "coloraxis", "coloraxis2" ….
+    """`compose` of panels, with a bar for each scale below those that it colours: "coloraxis", "coloraxis2" ….
 
     A scale's bar is as wide as the columns of its panels.
     """

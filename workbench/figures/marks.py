@@ -1,4 +1,4 @@
-"""Marks of a figure: what is drawn of a series of rows, and what the key says of it.
+"""Marks of a figure: traces of a series of rows, and their entries in the key.
 
 Estimates are drawn in the colour of their series; a null distribution is always grey and named with its kind; published
 numbers always have one colour, as open diamonds or as a line across all x, with paper and table in their hover text.
@@ -51,11 +51,11 @@ class Categories:
     """The columns of headings and of categories."""
     color: str | None
     split: str | None
-    """The column whose values are series: that of colours, or of categories that have looks of their own."""
+    """The column whose values are series: that of colours, or of categories that have separate looks."""
     places: Mapping[Any, int]
     """(heading, category) → its place along the axis."""
     words: Sequence[str]
-    """What stands at each place, headings included."""
+    """The words at each place, headings included."""
     shown: dict[Any, set[int]] = field(default_factory=dict)
     shifts: dict[int, dict[Any, float]] = field(default_factory=dict)
     kinds: int = 0
@@ -100,11 +100,11 @@ class Series:
     after: float = 0.0
     """How far after its place a bar alone is drawn, where only the last place has one."""
     value: Any = None
-    """What the rows have in common: a value of the column of colours."""
+    """The common value of the rows: one of the column of colours."""
     slot: Any = None
     categories: Categories | None = None
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was taken from the rows already: marks, key and axes ask for the same."""
+    """Results from the rows that are computed already: marks, key and axes ask for the same."""
 
     @property
     def colour(self) -> str:
@@ -112,7 +112,7 @@ class Series:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many places that a marker on each would hide the line."""
+        """Whether markers on all places would hide the line."""
         return self.rows[self.x].nunique() > 26
 
     @property
@@ -160,18 +160,18 @@ class Mark:
     """Something drawn of every series: its traces, and its entries in the key."""
 
     depth: ClassVar[int] = 0
-    """What lies behind what, from 0."""
+    """The order of drawing, from 0 at the back."""
 
     def within(self, panels: Sequence[Sequence[Series]]) -> Mark:
         """The same for a figure of these panels."""
         return self
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
-        """What is drawn of one series."""
+        """Yield the traces of one series."""
         yield from ()
 
     def shapes(self) -> Iterator[dict[str, Any]]:
-        """What is drawn in every panel, whatever it holds."""
+        """Yield the shapes of every panel, whatever it holds."""
         yield from ()
 
     def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
@@ -181,7 +181,7 @@ class Mark:
         )
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
-        """What is drawn of all series of a panel: by default each by itself."""
+        """Yield the traces of all series of a panel: by default each by itself."""
         for series in panel:
             yield from map(series.named, self.traces(series))
 
@@ -197,7 +197,7 @@ class Line(Mark):
     Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``flag`` names a
     column whose true values have another marker, and says what that means: ("negative", "negative: its size").
     ``where`` keeps the rows with this value in a column; those without ``joined`` are markers only, larger ones, and
-    ``pale`` ones stand behind them.
+    ``pale`` ones are drawn first.
     """
 
     estimator: Literal["mean", "median"] = "mean"
@@ -330,7 +330,7 @@ class Band(Mark):
             yield band(ends[series.x], ends["low"], ends["high"], fill).update(line=edge)
 
     def says(self, series: Series) -> str:
-        """What the band is, in words."""
+        """Return the band in words."""
         if singles := self._singles(series):
             sample = series.sample(self.over)
             over = f"{len(singles)} {UNITS[self.over]}" if self.over else sample.counts()
@@ -562,13 +562,13 @@ class Null(Mark):
     Of several series in a panel the band reaches from the least end to the largest, and the key says over how many
     where they differ; of series that stand aside of each other each has its own, as a box behind its
     estimate. ``kind`` keeps one kind of several; a second kind is outlined. ``words`` say what of the model is random,
-    in the place of the kind's name.
+    instead of the kind's name.
     """
 
     kind: str | None = None
     words: str = ""
     ends: str = ""
-    """What its ends are of, where that is not the same in all panels."""
+    """The meaning of its ends, where that is not the same in all panels."""
     estimator: Literal["mean", "median"] = "mean"
     """Of the nulls of all values at a place, as of the values themselves."""
     pooled: Mapping[str | None, int] = field(default_factory=dict)
@@ -624,7 +624,7 @@ class Null(Mark):
         return any(series.aside for series in panel) and self.pooled.get(kind, 1) > 1
 
     def name(self, kind: str | None) -> str:
-        """What the key calls it."""
+        """Return its words in the key."""
         return f"null: {self.words}" if self.words else null_name(kind)
 
     def level(self, panel: Sequence[Series], kind: str | None) -> pd.DataFrame:
@@ -694,7 +694,7 @@ class Null(Mark):
 
 @dataclass(frozen=True)
 class Published(Mark):
-    """What papers print: an open diamond at its place, a thin line where a number holds for every x.
+    """Numbers that papers print: an open diamond at its place, a thin line where a number holds for every x.
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one category are drawn as their
@@ -760,7 +760,7 @@ class Published(Mark):
             yield trace
 
     def says(self, papers: Iterable[str]) -> str:
-        """What the key calls them."""
+        """Return their words in the key."""
         named = ", ".join(dict.fromkeys(papers))
         return in_words(f"published{self.words or (f' ({named})' if named else '')}")
 
@@ -812,7 +812,7 @@ class Points(Mark):
     """Single values over the lines: what was measured beside them, or where a curve ends.
 
     ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
-    They are grey. Without a symbol their words stand in the place of a marker.
+    They are grey. Without a symbol their words replace a marker.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -921,7 +921,7 @@ RULE_LINE = {"color": GREY, "dash": "solid", "width": WIDTH.rule}
 
 
 def _common(words: Sequence[str]) -> str:
-    """What all say; of sayings that differ in numbers alone all the numbers, else the first with 'or' the others."""
+    """Return the common words; of texts that differ only in numbers all numbers, else all texts with 'or'."""
     words_once = list(dict.fromkeys(words))
     columns = [
         list(dict.fromkeys(column)) for column in zip(*(each.split() for each in words_once), strict=False)
@@ -1034,7 +1034,7 @@ def null_name(kind: str | None) -> str:
 def null_of(
     samples: Sequence[Sample], columns: Sequence[str] = (), ends: str = "95 % range", of: str = ""
 ) -> str:
-    """What the ends of a null are of: the mean, or one head or input (or else the last unit) of several.
+    """Return the meaning of a null's ends: the mean, or one head or input (or else the last unit) of several.
 
     ``ends`` is what `null_range` says of the frame; ``of`` says what the ends are of in other words.
     Units in ``apart`` are what the figure tells apart, so they are not sampled over.

@@ -45,7 +45,7 @@ def wrap(text: str, width: float, size: float) -> str:
 
 
 def wrap_evenly(text: str, width: float, size: float) -> str:
-    """The same with lines of like length, as a title has them: no word alone beneath a long line."""
+    """The same with lines of like length, as a title has them: no single word below a long line."""
     lines = _lines(text, width, size)
     longest = widest(_lines(text, 0, size), size)
     for room in (width * percent / 100 for percent in range(96, 50, -4)) if len(lines) > 1 else ():
@@ -92,7 +92,7 @@ def legend_row(size: float) -> float:
 
 
 def in_rows(names: Sequence[str], width: float, size: float) -> list[list[int]]:
-    """The places of a legend's entries, row by row: as many in each as fit the width."""
+    """The places of a legend's entries, row by row: each holds the entries that fit the width."""
     rows: list[list[int]] = []
     used = 0.0
     for place, name in enumerate(names):

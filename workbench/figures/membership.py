@@ -24,12 +24,12 @@ COLUMNS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
     """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
-    Colours are the same for every model with as many heads: from 0 to 1, white for an even share, with the square root
+    Colours are the same for models with equally many heads: from 0 to 1, white for an even share, with the square root
     of the distance from it, since memberships of a trained ToST lie near it. Cells are the model's patches.
 
     Args:
         frame: the result of ``membership`` per token, for images, of one or several models on the same inputs.
-        images: an image per input, in the order in which the frame names them first; without, maps alone.
+        images: an image per input, in the order of the frame; by default maps only.
 
     Raises:
         InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs

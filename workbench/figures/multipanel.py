@@ -33,7 +33,7 @@ def multipanel(
 
     Nothing is scaled: a figure that was made for a printed width (`Plot.figure`, every figure function) keeps its size,
     its key, and its letters of 8 pt, so that the figures of two columns are made for a column's width. Any other plotly
-    figure gets the width of its cell; its legend stands above it in rows. Panels keep their axes and the links between
+    figure gets the width of its cell; its legend is above it in rows. Panels keep their axes and the links between
     them, facets, colour bars, images, annotations and shapes.
 
     Args:
@@ -141,7 +141,7 @@ def _make_room(part: dict[str, Any], across: float) -> None:
 
 
 def _rename(part: dict[str, Any], count: dict[str, int]) -> None:
-    """Number the axes, colour axes and legends of a figure anew, also those that it only implies."""
+    """Number the axes, colour axes and legends of a figure again, also those that it only implies."""
     layout = part["layout"]
     keys = {_NUMBERED.fullmatch(key) for key in layout}
     used = {match[1] + match[2] for match in keys if match}

@@ -1,4 +1,4 @@
-"""What could not be drawn, in words under a figure."""
+"""Models and values that could not be drawn, in words under a figure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
     """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds.
 
     Of values that are undefined those of the frame's metrics are named. Cut texts are counted where more than one is
-    drawn; of a single one it is said where every text of the run was cut.
+    drawn; a single one has a note where every text of the run was cut.
     """
     models: dict[str, list[str]] = {}
     drawn = frame["input"] if "input" in frame else pd.Series()

@@ -54,7 +54,7 @@ def data_uri(image: np.ndarray) -> str:
 
 
 def under_cells(rows: int, columns: int) -> dict:
-    """Where an image lies in a panel of `cells`, as `go.Figure.add_layout_image` takes it: exactly under them."""
+    """Return the position of an image in a panel of `cells`, exactly under them, for `go.Figure.add_layout_image`."""
     return {"x": -0.5, "y": -0.5, "sizex": columns, "sizey": rows, "sizing": "stretch", "layer": "below"}
 
 
@@ -65,7 +65,7 @@ def frame_shape(x: tuple[float, float], y: tuple[float, float], **line: Any) -> 
 
 
 def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
-    """The frame of what is chosen, dark on light: seen on any colour."""
+    """The frame of the chosen cell, dark on light: seen on any colour."""
     return [frame_shape(x, y, color="white", width=4), frame_shape(x, y, color=CHOSEN, width=2)]
 
 

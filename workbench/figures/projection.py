@@ -34,7 +34,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     Where teo2024's eq. 13, the difference of the norms without its absolute value, is negative, that of saritas2025 has
     another marker. The middle panel shows the exact error over that of the zero predictor: of the outputs, of the true
     projections, which is the least there can be, and of the null distribution; 1 explains nothing. Models stand side by
-    side, in the first row each on a scale of its own.
+    side, in the first row each on a separate scale.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -143,7 +143,7 @@ def projection_training_figure(
     Four panels against the epoch: both norms; saritas2025's error over each of them, which is 1 where the error is that
     norm; the logarithm that teo2024's code plots; the exact error over the zero predictor's, mean ‖φ‖², with the first
     batch's floor and null. Medians and quartiles over inputs (see `Band`): single ones have a ‖φ‖² that rules any mean.
-    The floor, and other batches, are medians alone.
+    The floor, and other batches, are medians only.
 
     Args:
         frames: batch (train, test, …) to the joined result of projection-error over checkpoints, without per_head; the

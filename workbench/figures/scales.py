@@ -1,4 +1,4 @@
-"""Colours of numbers: from where to where they reach, along which course, what lies beyond, and the bar that says so.
+"""Colours of numbers: from where to where they reach, along which course, values beyond them, and their bar.
 
 A number keeps its value and has the pure colour of the bar. Along a linear course one large number would leave all
 others the colour of 0; `Scale.of` then takes another, by a rule, and the bar names it. Cells that are masked have a
@@ -47,9 +47,9 @@ def course_of(sizes: np.ndarray) -> Course:
 
 @dataclass(frozen=True)
 class Scale:
-    """Colours from ``ends[0]`` to ``ends[1]``, with ``middle`` to both sides of it; and what they mean.
+    """Colours from ``ends[0]`` to ``ends[1]``, with ``middle`` to both sides of it; and their meaning.
 
-    ``reach`` are the least and the largest number that is drawn: where they lie beyond the ends, the bar says so.
+    ``reach`` are the least and the largest number that is drawn: where they lie beyond the ends, the bar shows it.
     """
 
     ends: tuple[float, float]
@@ -83,14 +83,14 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """What the colours mean, with their course."""
+        """The meaning of the colours, with their course."""
         course = _NAMES[self.course]
         if course and self.middle:
             course = f"{course} around even"
         return ", ".join(part for part in (self.title, course) if part)
 
     def place(self, value: Any) -> Any:
-        """Where a number stands along the bar: from 0 to 1, or with a middle at 0 from -1 to 1 at most."""
+        """Return the position of a number along the bar: from 0 to 1, or with a middle at 0 from -1 to 1 at most."""
         low, high = self.ends
         power = 0.5 if self.course == "root" else 1
         if self.middle is not None:
@@ -159,7 +159,7 @@ class Scale:
         return {"tickmode": "array", "tickvals": places, "ticktext": [*marks.values()]}
 
     def _beyond(self) -> dict[float, str]:
-        """What the bar says at the ends beyond which numbers lie."""
+        """Return the words of the bar at the ends beyond which numbers lie."""
         (low, high), (least, most) = self.ends, self.reach or self.ends
         slack, arrows = 1e-9 * (high - low), {}
         if least < low - slack:
@@ -188,7 +188,7 @@ class Scale:
 
 
 def _number(value: float, span: float = math.inf) -> str:
-    """A number with two digits, or as many as tell it apart from others within the span."""
+    """A number with two digits, or more if these tell it apart from others within the span."""
     digits = max(2, round(math.log10(abs(value) / span)) + 2) if value and 0 < span < math.inf else 2
     if abs(value) >= 100:
         return f"{value:.0f}".replace("-", "−")
@@ -199,14 +199,14 @@ def _number(value: float, span: float = math.inf) -> str:
 
 
 def bar_room(scale: Scale, length: float, font: float, lines: int) -> float:
-    """Pixels that an upright bar takes with its numbers and so many lines of title."""
+    """Pixels that an upright bar takes with its numbers and the lines of its title."""
     return widest(scale.ticks(length, font)["ticktext"], font) + font * (2.2 + 1.3 * lines)
 
 
 def set_scale(
     fig: go.Figure, name: str, scale: Scale, bar: dict[str, Any], length: float, font: float
 ) -> go.Figure:
-    """The figure with the colours of the axis ``name`` and their bar, which may need an axis of its own."""
+    """The figure with the colours of the axis ``name`` and their bar, which may need a separate axis."""
     axes = scale.axes(bar, length, font)
     fig.layout[name] = axes[0]
     if len(axes) > 1:
@@ -230,6 +230,6 @@ def masked_key() -> go.Scatter:
 
 
 def masked_shape() -> dict[str, Any]:
-    """The colour of masked cells, beneath a panel's own."""
+    """The colour of masked cells, below a panel's own."""
     panel = {"x0": 0, "x1": 1, "xref": "domain", "y0": 0, "y1": 1, "yref": "domain"}
     return {"type": "rect", **panel, "layer": "below", "fillcolor": MASKED, "line": {"width": 0}}

@@ -71,7 +71,7 @@ SIZE = SimpleNamespace(
 
 
 def marker_of(symbol: Any, size: float, colour: str, width: float = 0) -> dict[str, Any]:
-    """Return a marker as `go.Scatter` takes it, with an outline of its own colour."""
+    """Return a marker as `go.Scatter` takes it, with an outline of the same colour."""
     return {"symbol": symbol, "size": size, "color": colour, "line": {"width": width, "color": colour}}
 
 
@@ -210,7 +210,7 @@ def find_theme(name: str | None = None) -> Theme:
 
 
 def theme_of(width: str, name: str | None = None) -> Theme:
-    """The theme in which a figure of this width is drawn: that for slides where the width says so.
+    """Return the theme of a figure of this width: that for slides at the width "slides".
 
     Raises:
         UnknownName: no width or theme has that name.
@@ -222,7 +222,7 @@ def theme_of(width: str, name: str | None = None) -> Theme:
 
 
 def family_of(font: str, width: str) -> str:
-    """The families of a font, the first of which that a machine has is drawn: of the width's venue for "venue".
+    """Return the families of a font, of which the first on a machine is drawn: of the width's venue for "venue".
 
     Raises:
         InputError: the width is that of no venue.

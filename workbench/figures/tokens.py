@@ -46,7 +46,7 @@ def not_finite(weights: np.ndarray) -> list[str]:
 
 @dataclass(frozen=True)
 class TokenView:
-    """The tokens of one input that a layer attends over: those of the model, or its patches alone.
+    """The tokens of one input that a layer attends over: those of the model, or only its patches.
 
     ``index`` holds the number of each in the model's tokens, ``labels`` what a box or an axis shows, ``names`` what a
     sentence says, ``kinds`` as in `workbench.captures.TokenInfo`; ``grid`` is (rows, columns) of the patches.
@@ -82,7 +82,7 @@ class TokenView:
         """Places of the tokens that ``count`` rows of the layer belong to: all, the one that asks, or the patches.
 
         Raises:
-            InputError: so many rows fit none of them.
+            InputError: this number of rows fits none of them.
         """
         for places in (list(range(len(self.index))), [self.asking], self.patches):
             if len(places) == count:
@@ -90,7 +90,7 @@ class TokenView:
         raise InputError(f"{count} rows do not fit {len(self.index)} tokens")
 
     def place(self, token: int) -> int | None:
-        """Where one of the model's tokens stands; None where it takes no part in the layer."""
+        """Return the position of one of the model's tokens; None where it takes no part in the layer."""
         return self.index.index(token) if token in self.index else None
 
 
@@ -131,14 +131,14 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
 
 
 def text_view(index: Sequence[int], labels: Sequence[str], kinds: Sequence[str]) -> TokenView:
-    """Tokens of a text: the number of each, what the model calls it, and its kind."""
+    """Tokens of a text: the number, label and kind of each."""
     readable = list(map(readable_label, labels))
     names = [f"“{label}” (token {number})" for number, label in zip(index, readable, strict=True)]
     return TokenView(list(index), readable, names, list(kinds), None)
 
 
 def plain_view(count: int) -> TokenView:
-    """Tokens of which nothing is known but their number."""
+    """Tokens with numbers only."""
     labels = [str(token) for token in range(count)]
     names = [f"token {label}" for label in labels]
     return TokenView(list(range(count)), labels, names, ["token"] * count, None)

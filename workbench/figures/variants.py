@@ -55,7 +55,7 @@ LOOKS: dict[str, Look] = {
     "primal": _PRIMAL,
     "primal-causal": _PRIMAL,
 }
-"""Attention, as records name it ("+boost" at its end), to its look, in the order in which figures list them."""
+"""Attention, as records name it ("+boost" at its end), to its look, in the order of figures."""
 
 MECHANISMS = {
     "vit": "softmax ViT", "xcit": "XCiT", "tost": "ToST", "tost-ista": "ToST, ISTA",
@@ -70,7 +70,7 @@ MECHANISMS = {
     **{f"primal-causal s={rank}": f"causal Primal, s = {rank}" for rank in (8, 16, 64)},
     "alibi": "ALiBi", "linformer": "Linformer", "nystrom": "Nyströmformer",
 }  # fmt: skip
-"""Mechanisms that have no look of their own, to their words."""
+"""Mechanisms without a look, to their words."""
 
 
 def look_of(attention: str) -> Look:

@@ -64,7 +64,7 @@ NULLS = {
 """Kinds of null distribution, to their words."""
 
 NO_DATA = "no data"
-"""What a panel without data says where nothing else is known of it."""
+"""The default words of a panel without data."""
 
 _ATTENTIONS = {name: look.label for name, look in LOOKS.items() if name != look.label}
 _ALL = {**PAPERS, **NAMES, **_ATTENTIONS, **{f"prose-{name}": words for name, words in _ATTENTIONS.items()}}

@@ -1,4 +1,4 @@
-"""What a script can say of a printed figure: its smallest letters, what lies over what, what is cut, what is empty.
+"""Check a printed figure: its smallest letters, overlaps, cut words, empty panels.
 
 All of it is measured by the browser that prints the figure (`measure.js`), on the page as it is printed: at the size
 that it has in a paper, where 96 pixels are an inch.
@@ -68,13 +68,13 @@ class Page(NamedTuple):
 
 @cache
 def page_scripts() -> str:
-    """What the browser runs beside kaleido: a figure is drawn once for all formats, and measured."""
+    """Return the scripts that the browser runs beside kaleido: a figure is drawn once for all formats, and measured."""
     folder = files("workbench.figures.export")
     return ";\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("once.js", "measure.js"))
 
 
 def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page | None]:
-    """An SVG as it is kept, and what the browser measured of it; None where it says nothing."""
+    """Return an SVG without its measures, and these; None where it has none."""
     drawn, mark, measures = svg.rpartition(_MEASURED)
     if not (mark and measures.endswith(b"-->")):
         return svg, None
@@ -91,7 +91,7 @@ def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page 
 
 
 def page_flaws(page: Page) -> list[str]:
-    """What is wrong with a printed figure, a sentence each with what to do."""
+    """Return the faults of a printed figure, a sentence each with what to do."""
     return [
         flaw for look in (_small, _boxes, _over_each_other, _cut, _large_key, _panels) for flaw in look(page)
     ]
@@ -176,7 +176,7 @@ def _panels(page: Page) -> Iterator[str]:
 
 
 def font_flaw(family: str, embedded: Sequence[str]) -> str | None:
-    """What to say where a PDF embeds none of the families that a figure asks for; None where it does."""
+    """Return the warning where a PDF embeds none of the families that a figure asks for; None where it does."""
     families = [name.strip(" '") for name in family.split(",")]
     plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in embedded]
     if not plain or any(

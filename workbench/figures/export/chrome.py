@@ -70,14 +70,14 @@ def has_sandbox() -> bool:
 
 
 def without_sandbox() -> str:
-    """What to try where a Chrome with its sandbox does not start; nothing where it has none."""
+    """Return the remedy where a Chrome with its sandbox does not start; nothing where it has none."""
     if not has_sandbox():
         return ""
     return f"; where the system forbids its sandbox, as in many containers, {SANDBOX}=off starts it without"
 
 
 def missing_chrome() -> str:
-    """One line that says why no Chrome was found and what to do."""
+    """Return why no Chrome was found and the remedy, in one line."""
     chosen = os.environ.get("BROWSER_PATH")
     if chosen:
         return f"BROWSER_PATH is {chosen!r}, which is no program; correct or unset it, or {HOW}"

@@ -92,7 +92,7 @@ def _stem(path: Path) -> str:
 
 
 def _specification(path: Path) -> Path:
-    """Return the NAME.figure.json of a figure, of which ``path`` is any file."""
+    """Return the NAME.figure.json of the figure that the file ``path`` belongs to."""
     suffixes = (_FIGURE, ".figure.tex", *READABLE)
     stem = next((path.name.removesuffix(end) for end in suffixes if path.name.endswith(end)), path.name)
     path_beside = path.with_name(stem + _FIGURE)

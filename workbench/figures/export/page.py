@@ -18,7 +18,7 @@ PLOTLY_JS = "plotly.min.js"
 
 
 def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """An interactive page that needs no network: plotly.js lies beside it, one copy for all figures."""
+    """An interactive page that needs no network: plotly.js is beside it, one copy for all figures."""
     script = path.with_name(PLOTLY_JS)
     source = get_plotlyjs().encode()
     if not script.is_file() or script.stat().st_size != len(source):

@@ -94,13 +94,13 @@ def save_figure(
             of the code in it are written in the words of the legend (`workbench.figures.words`). Sentences that begin
             with "Null" are left out where `data` is a result frame without null distributions.
         alt: what the figure shows, for readers who cannot see it; by default the caption.
-        parameters: what was asked for (model, inputs, n, seed, …), in the place of the notebook's parameters.
+        parameters: what was asked for (model, inputs, n, seed, …), instead of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
         width: "column" (3.25 in), "page" (6.75 in), or a venue's (`workbench.figures.theme.WIDTHS`); by default the one
             that the figure was made for, else "column".
         height: in pixels of 1/96 in; by default the figure's own.
-        font: "venue" for the font in which the width's venue sets its text, or a family by its name; by default Arial.
-            Where neither it nor one of the same measures is on this machine, a warning says so.
+        font: "venue" for the font of the width's venue, or a family by its name; by default Arial.
+            Where neither it nor one of the same measures is on this machine, a warning names it.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws; by default those that `data` names (``attrs["records"]``).
 
@@ -218,7 +218,7 @@ def measure_figure(fig: go.Figure, width: str | None = None) -> Page:
 
 
 def check_figure(fig: go.Figure, width: str | None = None) -> list[str]:
-    """What is wrong with a figure in print, a sentence each with what to do; nothing where nothing is found.
+    """Return the faults of a figure in print, a sentence each with what to do; nothing where nothing is found.
 
     Found are letters below 7 pt, words over words, words that the page or their panel cuts, a key that takes more than
     30 % of the area, panels without data or with a single number on an axis, and marks that leave their panel.
@@ -250,7 +250,7 @@ def _export_now(folder: Path, name: str, formats: tuple[str, ...], provenance: M
 
 
 def keep_flaws(path: Path, provenance: Mapping[str, Any], flaws: Sequence[str]) -> None:
-    """Write into a saved figure's NAME.json, and into the page beside it, what the check of the printed page found."""
+    """Write into a saved figure's NAME.json, and into the page beside it, the flaws of the printed page."""
     noted = with_flaws(provenance, flaws)
     note_in_html(path.with_suffix(".html"), noted)
     atomic_write(path, dump(noted, indent=1).encode())
@@ -318,7 +318,7 @@ def _with_index(data: Any) -> Any:
 
 
 def _text(marked: str | None) -> str:
-    """What a title or a name says, without plotly's marks."""
+    """Return the text of a title or a name, without plotly's marks."""
     return " ".join(re.sub(r"<[^>]*>", " ", marked or "").split())
 
 

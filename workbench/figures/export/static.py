@@ -41,7 +41,7 @@ NO_NETWORK = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     "script-src file: 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:\">"
 )
-"""What a figure that is drawn may ask for: nothing that it does not bring. An image in it may name any address."""
+"""Allow a drawn figure no address outside of it. An image in it may name any address."""
 EXACT = "text { text-rendering: geometricPrecision }"
 """Where fonts are hinted, letters would else be as wide as whole pixels, and words leave their room."""
 FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
@@ -70,7 +70,7 @@ class ExportJob:
 
 @dataclass
 class ExportResult:
-    """What became of one job: files written, the seconds they took, and a reason for each format that failed.
+    """The outcome of one job: files written, the seconds they took, and a reason for each format that failed.
 
     ``flaws`` are what the printed page shows to be wrong, a sentence each; None where no SVG was drawn to measure.
     """
@@ -147,7 +147,7 @@ class WarmChrome:
     def images(
         self, figure: Mapping[str, Any], formats: Sequence[str], width: int, height: int
     ) -> list[bytes | ExportFault]:
-        """One figure in several formats, unchecked; a fault stands in the place of an image that failed."""
+        """One figure in several formats, unchecked; a fault replaces an image that failed."""
 
         async def draw(format: str) -> bytes | ExportFault:
             scale = png_scale(width) if format == "png" else 1
