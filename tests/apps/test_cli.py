@@ -76,7 +76,7 @@ SCHEME = {
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
     "--check": (None, None), "--primary": (None, None), "--why": (None, None), "--untrained": (None, "N"),
     "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
-    "--part": (None, "I/N"), "--variant": (None, "NAME"), "--columns": (None, "NUMBER"), "--width": (None, "NAME"),
+    "--variant": (None, "NAME"), "--columns": (None, "NUMBER"), "--width": (None, "NAME"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",
