@@ -36,11 +36,14 @@ WRONG = {
     "models": SEVERAL, "analyses": SEVERAL, "analysis": TEXT, "qkv": [True, 5, []], "last": COUNT,
     "frame": [5, "x", None, [1]], "a": [5, "x", None], "b": [5, "x", None], "sites": [5, True, [5]],
     "task": TEXT, "attention": TEXT, "options": [5, "x", []], "data": [5, True], "recipe": [5, True],
+    "site": TEXT, "tokens": [True, 5, "x", [0.5]], "normalise": FLAG, "kv": FLAG,
+    "capture": [5, "x", None], "query": [True, 1.5, [], None], "key": [True, 1.5, [], None],
+    "input": [True, 1.5, "x", None],
     "start": [5, True], "paper": TEXT, "runs": [5, True], "grid": [5, "x", []], "checkpoints": [5, True],
 }  # fmt: skip
 """By name of an argument, values that no function takes for it."""
-FREE = {"model", "inputs", "batch", "run"}
-"""Arguments that `load`, `inputs` and `capture` check, or that are called."""
+FREE = {"model", "inputs", "batch", "run", "changes"}
+"""Arguments that `load`, `inputs`, `capture` and `intervene` check themselves, or that are called."""
 PAIR = ("bundled:digits-vit", "bundled:digits")
 CAPTURE = Capture([], ())
 FRAME = pd.DataFrame({"metric": []})
@@ -57,6 +60,8 @@ DOORS = {
     workbench.read_watch: ("OUT",),
     workbench.claims: (),
     workbench.compare: (CAPTURE, CAPTURE),
+    workbench.intervene: (torch.nn.Linear(2, 2), {(0, 0): "zero"}),
+    workbench.find_link: (CAPTURE, 0, 1),
     workbench.read_frame: ("OUT",),
     workbench.write_frame: (FRAME, "OUT"),
     train: ("digits", "OUT"),

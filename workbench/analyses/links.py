@@ -8,13 +8,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from workbench.captures import Capture
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
 
 if TYPE_CHECKING:
-    from workbench.captures import Capture, LayerRecord, TokenInfo
+    from workbench.captures import LayerRecord, TokenInfo
 
 
+@checked
 def find_link(capture: Capture, query: int | str, key: int | str, *, input: int = 0) -> pd.DataFrame:
     """Rank the heads by the attention from one token to another, beside the other pairs of tokens of the input.
 

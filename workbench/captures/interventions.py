@@ -18,6 +18,7 @@ from workbench.captures.layout import attention_modules, before_attention, block
 from workbench.captures.recomputation import TOLERANCE, attention_weights
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import Call, LayerRecord
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 
 INTERVENTION_SITES = ("q", "k", "v", "attn", "head_out", "resid_pre", "resid_post")
@@ -34,10 +35,11 @@ Value = str | Tensor | Capture | LayerRecord | Callable[[Tensor], Tensor]
 """A replacement: "zero", "mean", "uniform", a tensor, a capture of other inputs, or a function of the site."""
 
 
+@checked
 @contextmanager
 def intervene(
     model: Any,
-    changes: Mapping[Any, Value],
+    changes: Any,
     site: str = "head_out",
     *,
     tokens: Sequence[int] | None = None,
