@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.notebook_html import shortened
 from workbench.core.options import parse_numbers
 from workbench.core.store import differences
 from workbench.data.batches import PREPROCESSING, check_takes, pool_count, pool_positions
@@ -177,7 +178,7 @@ def named_models(models: Any) -> list[Any]:
             model = name
         if not isinstance(model, str | None):
             raise InputError(
-                f"models must be specs, or what load() or wrap() returned; got a {type(model).__name__}"
+                f"models must be specs, or what load() or wrap() returned; got {shortened(repr(model))}"
             )
         names.append(model)
     return names
