@@ -7,6 +7,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from tests.captures.families import FAMILIES, call, first_output
 from workbench import capture, intervene, load
 from workbench import inputs as choose
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
@@ -106,6 +107,38 @@ def test_the_identity_changes_nothing(make, site):
         torch.testing.assert_close(again, plain, rtol=0, atol=2e-6)
     else:
         assert torch.equal(again, plain)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_layer_of_every_family_is_changed_or_refused_by_name(name):
+    family = FAMILIES[name]
+    model, batch = family.build(), family.batch()
+    plain = first_output(call(model, batch))
+    refused = set()
+    for layer in range(family.layers):
+        for site, value in {"head_out": "zero", "attn": "uniform"}.items():
+            try:
+                with intervene(model, {(layer, "*"): lambda own: own}, site=site):
+                    same = first_output(call(model, batch))
+                with intervene(model, {(layer, "*"): value}, site=site):
+                    changed = first_output(call(model, batch))
+            except InputError as error:
+                refused.add((site, f"layer {layer}" in str(error), layer))
+                continue
+            torch.testing.assert_close(same, plain, rtol=0, atol=1e-5 * plain.abs().max().item())
+            assert not torch.equal(changed, plain)
+    assert torch.equal(first_output(call(model, batch)), plain)
+    expected = {
+        "cait": 6,
+        "luke": 4,
+        "luke-entities": 4,
+        "longformer": 4,
+        "longformer-global": 4,
+        "tost": 3,
+        "tost-ista": 1,
+    }
+    assert len(refused) == expected.get(name, 0)
+    assert all(named for _, named, _ in refused)
 
 
 def test_changed_operands_and_attention_are_those_of_a_naive_layer():

@@ -403,4 +403,5 @@ def _uniform(call: Call, head: int, attn: Tensor) -> Tensor:
         visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
         visible = visible[(None,) * (4 - visible.ndim)]
         visible = visible[:, head if visible.shape[1] > 1 else 0].expand_as(attn)
-    return visible / visible.sum(-1, keepdim=True).clamp(min=1)
+    count = visible.sum(-1, keepdim=True)
+    return torch.where(count > 0, visible / count.clamp(min=1), attn)  # a row of padding may see no key
