@@ -357,11 +357,11 @@ def test_rollout_multiplies_all_layers_whichever_are_shown():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("xcit", "layers attend 0-2 from channel to channel; 3 from the class token alone"),
-        ("tost", "layers attend 0-2 without a map from token to token; 3 from the class token alone"),
+        ("xcit", "layers attend 0-2 from channel to channel; 3 only from the class token"),
+        ("tost", "layers attend 0-2 without a map from token to token; 3 only from the class token"),
         (
             "cait",
-            "layers attend 0-2 with rows that are no distributions over tokens; 3 from the class token alone",
+            "layers attend 0-2 with rows that are no distributions over tokens; 3 only from the class token",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What an attention map says about its head: entropy, reach, sinks, output size, and heads that do nothing.
+"""Measures of attention maps: entropy, reach, sinks, output size, and heads that do nothing.
 
 Attention is (*batch, head, query, key), rows summing to 1 over keys. Padding is left out as query and as key.
 Channel attention (XCA) has no token map; these measures do not apply to it.
@@ -128,7 +128,7 @@ ATTENTION_SINK_KEY = Metric(
 ATTENTION_DIVERSITY = Metric(
     "attention_diversity",
     "Head diversity of maps (Jensen–Shannon)",
-    "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all alike,"
+    "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all equal,"
     " 1: no two at the same key",
     "Lin 1991",
     low=0,
@@ -212,20 +212,22 @@ def _map_sums(
     return sums
 
 
-def _measures(found: Reduced, queries: Bool[Tensor, "batch query"] | None) -> HeadMaps:
+def _measures(reduced: Reduced, queries: Bool[Tensor, "batch query"] | None) -> HeadMaps:
     """The measures of `head_maps`, of the sums of `_map_sums`; ``queries`` marks real tokens."""
-    real = torch.ones_like(found.broken) if queries is None else queries[:, None].expand(found.broken.shape)
-    rows = real & ((found.count > 0) | (found.total > 0) | found.broken)
-    undefined = (found.faulty & rows).any(-1) | ~rows.any(-1)
-    count, entropy, received = rows.sum(-1), found["entropy"], found["received"]
-    room = found.count.log()
+    real = (
+        torch.ones_like(reduced.broken) if queries is None else queries[:, None].expand(reduced.broken.shape)
+    )
+    rows = real & ((reduced.count > 0) | (reduced.total > 0) | reduced.broken)
+    undefined = (reduced.faulty & rows).any(-1) | ~rows.any(-1)
+    count, entropy, received = rows.sum(-1), reduced["entropy"], reduced["received"]
+    room = reduced.count.log()
     # a query that sees one key has no choice: its share is 0/0 and does not count
     choosing = rows & (room > 0)
     share = torch.where(choosing, entropy / room, 0).sum(-1) / choosing.sum(-1)
     sink, sink_key = (received.attention / count[..., None]).max(-1)
     distance = distance_uniform = torch.full_like(sink, math.nan)
-    if "distance" in found.results:
-        distance, distance_uniform = _mean_distances(found["distance"], rows)
+    if "distance" in reduced.results:
+        distance, distance_uniform = _mean_distances(reduced["distance"], rows)
 
     def known(values: Tensor) -> Tensor:
         return values.masked_fill(undefined, math.nan)
@@ -239,7 +241,7 @@ def _measures(found: Reduced, queries: Bool[Tensor, "batch query"] | None) -> He
         sink=known(sink),
         sink_key=sink_key.masked_fill(undefined, -1),
         sink_uniform=known((received.uniform / count[..., None]).amax(-1)),
-        nonfinite=(found.nonfinite * real).sum(-1),
+        nonfinite=(reduced.nonfinite * real).sum(-1),
     )
 
 
@@ -296,7 +298,7 @@ def head_output_norm(
 ) -> Float[Tensor, "*batch head"]:
     """Root mean square of each head's output over that of all heads of its layer; near 0 is a dead head.
 
-    ``output`` is what a head hands to the output projection. 1 for every head where all are alike; NaN where
+    ``output`` is what a head hands to the output projection. 1 for every head where all are equal; NaN where
     the whole layer is 0 or an output is not finite. Padding (``tokens`` false) is left out.
     """
     output = output.double()
@@ -317,8 +319,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     here, positions = _positions(layer, size)
     sums = _map_sums(asking, here, positions)
     sums += [Diversity()] if heads > 1 else []
-    whole = record.head_out is None and record.v is not None and len(layer.heads) == layer.total_heads
-    sums += [HeadOutput(record.v)] if whole else []
+    all_heads = record.head_out is None and record.v is not None and len(layer.heads) == layer.total_heads
+    sums += [HeadOutput(record.v)] if all_heads else []
     found = attention.reduced(*sums)
     report_broken(layer, found)
     maps, windows = _measures(found, asking), layer.window_column
@@ -359,7 +361,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     yield Measurement(NONFINITE, counts.double())
     output = record.head_out
     if output is None and record.v is not None:
-        if not whole:  # a head's output is compared with the mean over all heads
+        if not all_heads:  # a head's output is compared with the mean over all heads
             found = layer_attention(replace(layer, chosen_heads=None), options.method).reduced(
                 HeadOutput(record.v)
             )
@@ -371,7 +373,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
 
 def _positions(layer: Layer, size: Sequence[int]) -> tuple[Tensor | None, Tensor | None]:
-    """Where queries and keys are, for maps of so many of both that are of the same tokens."""
+    """Return the positions of queries and keys, for maps between tokens of one kind."""
     square = size[0] == size[1] and layer.record.source == "self"
     stepwise = layer.step is not None and layer.record.source == "self"  # its query is the last token
     positions = layer.positions(size[1]) if square or stepwise else None
@@ -386,11 +388,11 @@ def _asking(layer: Layer, attention: Attention) -> Tensor | None:
 
 
 def _diversity(
-    layer: Layer, found: Reduced, asking: Tensor | None, permuted: Mapping[str, Tensor]
+    layer: Layer, reduced: Reduced, asking: Tensor | None, permuted: Mapping[str, Tensor]
 ) -> Measurement:
     """How far the heads' maps differ; NaN for maps that are no distributions."""
-    broken = found.broken.any(-1).any(-1)
-    values = found["diversity"].masked_fill(broken[:, None], math.nan)
+    broken = reduced.broken.any(-1).any(-1)
+    values = reduced["diversity"].masked_fill(broken[:, None], math.nan)
     if asking is not None:
         values = values.masked_fill(~asking.to(values.device), math.nan)
     values = layer.per_input(values.nanmean(-1))
@@ -454,7 +456,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     """
     need_token_attention(layer)
     if layer.record.origin is not None:
-        raise NotApplicable("cuts the image into windows, each of which attends within itself")
+        raise NotApplicable("cuts the image into windows, and each attends within itself")
     attn = layer.choose_heads(token_attention(layer.record)).double().cpu()
     queries, keys = attn.shape[-2:]
     for number, name in enumerate(layer.ids):
@@ -466,9 +468,9 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
                 f"has {queries} queries that are none of the {keys} tokens (pooled ones, say)"
             )
         real = _real_places(layer, number, keys, keys=True)
-        asking, asked = real, labels
+        asking, query_labels = real, labels
         if layer.record.source == "cross":
-            asked = np.array(layer.token_labels(queries, number), dtype=object)
+            query_labels = np.array(layer.token_labels(queries, number), dtype=object)
             asking = _real_places(layer, number, queries, keys=False)
         if layer.step is not None:
             chosen = [layer.query] if options.query in (None, layer.query) else []
@@ -487,7 +489,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
         step_label = None if layer.step is None or layer.tokens is None else layer.tokens.labels[number][-1]
         yield rows.assign(
             value=attn[number][:, [0] * len(chosen) if queries == 1 else chosen][..., real].numpy().ravel(),
-            query_label=asked[rows["query"]] if layer.step is None else step_label,
+            query_label=query_labels[rows["query"]] if layer.step is None else step_label,
             key_label=labels[rows["key"]],
         )
 
@@ -514,21 +516,21 @@ def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
             "this result holds no attention maps; compute them with the analysis 'attention-map'"
         )
     places = ["model", "checkpoint", "layer", "head"]
-    found: list[dict[str, Any]] = []
+    report_rows: list[dict[str, Any]] = []
     heads = frame[frame["head"].notna()]  # what is measured of whole layers has no rule
     sinks = heads["metric"] == "attention_sink"
     uniform = sinks & (heads["null"] == "uniform").fillna(False)
     heads = heads[~sinks | uniform] if uniform.any() else heads
     for _, rows in heads.groupby(places, dropna=False, sort=False):
         place = rows[places].iloc[0].to_dict()
-        found += [place | finding for finding in _findings(rows)]
+        report_rows += [place | finding for finding in _findings(rows)]
     kinds = {"layer": "Int64", "head": "Int64", "inputs": "Int64", "key": "Int64", "value": "float64"}
-    report = pd.DataFrame(found, columns=list(REPORT_COLUMNS))
+    report = pd.DataFrame(report_rows, columns=list(REPORT_COLUMNS))
     return report.astype({name: kinds.get(name, "string") for name in REPORT_COLUMNS})
 
 
 def _findings(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """What the rules say about the rows of one head."""
+    """Yield the findings of the rules on the rows of one head."""
     values = {str(metric): part["value"].dropna() for metric, part in rows.groupby("metric", sort=False)}
     mean = {metric: float(part.mean()) for metric, part in values.items() if len(part)}
 
@@ -559,17 +561,17 @@ def _findings(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     """The first lines of the report."""
     report = attention_report(frame)
-    said = [
+    lines = [
         f"layer {row['layer']} head {row['head']}: {row['finding']} ({row['reason']}; {row['value']:.3g}"
         + (f", key {row['key']})" if pd.notna(row["key"]) else ")")
         for row in report.head(10).to_dict("records")
     ]
-    more = len(report) - len(said)
-    return said + ([f"and {more} more findings: attention_report lists them"] if more else [])
+    more = len(report) - len(lines)
+    return lines + ([f"and {more} more findings: attention_report lists them"] if more else [])
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How even attention is at both ends, how different the heads are beside the null, and how many stand out."""
+    """Report entropy in the first and last layer, head diversity beside its null, and the heads of the report."""
     sentences = []
     of_entropy = frame[frame["metric"] == ATTENTION_ENTROPY_SHARE.name]
     if len(of_entropy):
@@ -578,10 +580,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         sentences.append(f"normalised attention entropy {first_to_last(even)}, mean over heads and {unit}")
     of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]
     if len(of_heads) and of_heads["value"].notna().any():
-        apart = over_inputs(of_heads)
+        diversity = over_inputs(of_heads)
         sentences.append(
-            f"head diversity {apart.words('.3f')} (Jensen–Shannon, of at most 1), mean over layers and "
-            f"{unit_of(apart).removeprefix('mean over ')}{compare_with_null(of_heads, '.3f')}"
+            f"head diversity {diversity.words('.3f')} (Jensen–Shannon, of at most 1), mean over layers and "
+            f"{unit_of(diversity).removeprefix('mean over ')}{compare_with_null(of_heads, '.3f')}"
         )
     means = frame[frame["statistic"].isna() | (frame["statistic"] == "mean")]
     if {"attention_sink", "nonfinite"} <= set(means["metric"]):

@@ -29,7 +29,7 @@ class AttentionMatrix(NamedTuple):
     ``matrix(q, k, inputs, tokens)`` is K of some inputs and of some tokens, whose q and k are given; ``logits``
     likewise what softmax makes it of, −∞ where a query does not see a key, None where there is no softmax, and of a
     slice of those tokens as queries, whose q are given. ``own``: the
-    captured attention in the place of K, where it is not made of q and k in that way.
+    captured attention instead of K, where it is not made of q and k in that way.
     """
 
     q: Tensor
@@ -85,12 +85,12 @@ def softmax_matrix(layer: Layer) -> AttentionMatrix:
         visible = visible_keys(part, scores, hidden_at)
         return (scores if part.dtype == torch.bool else scores + part).masked_fill(~visible, -torch.inf)
 
-    own = None
+    captured = None
     if record.attn is not None:
-        own = record.attn[:, layer.heads]
-        if (own - matrix(q, k, _ALL, _ALL)).abs().amax() <= _SAME:
-            own = None
-    return AttentionMatrix(q, k, matrix, logits, own)
+        captured = record.attn[:, layer.heads]
+        if (captured - matrix(q, k, _ALL, _ALL)).abs().amax() <= _SAME:
+            captured = None
+    return AttentionMatrix(q, k, matrix, logits, captured)
 
 
 def primal_matrix(layer: Layer, module: PrimalAttention) -> AttentionMatrix:

@@ -127,13 +127,13 @@ def pattern_scores(
     return scores | {PATTERN_UNIFORM.name: _overlap(asking, faulty, found["overlap"], found.count)}
 
 
-def _share(asking: Tensor, faulty: Tensor, found: Reduced, on: PatternSums) -> Score:
-    """The score and its null, of what each row gives to the pattern's keys among those that it sees."""
-    chosen, keys = on.keys, found.count
+def _share(asking: Tensor, faulty: Tensor, reduced: Reduced, on: PatternSums) -> Score:
+    """Return the score and its null, from each row's weight on the visible keys of the pattern."""
+    chosen, keys = on.keys, reduced.count
     counted = asking & (chosen > 0) & (chosen < keys)
-    spread = (found["squares"] / keys - (found.total / keys).square()).clamp_min(0)
+    spread = (reduced["squares"] / keys - (reduced.total / keys).square()).clamp_min(0)
     variance = chosen * (keys - chosen) / (keys - 1) * spread
-    return _mean(counted, faulty, on.weight, found.total * chosen / keys, variance)
+    return _mean(counted, faulty, on.weight, reduced.total * chosen / keys, variance)
 
 
 def _overlap(asking: Tensor, faulty: Tensor, overlap: Tensor, m: Tensor) -> Score:
@@ -158,12 +158,12 @@ def _mean(counted: Tensor, faulty: Tensor, value: Tensor, mean: Tensor, variance
 
     observed, expected = over(value), over(mean)
     deviation = (over(variance) / count).sqrt()
-    known = deviation > ROUNDING * expected.abs()
+    spreads = deviation > ROUNDING * expected.abs()
     null = Null(
         expected,
-        torch.where(known, (expected - _BAND * deviation).clamp_min(0), torch.nan),
-        torch.where(known, (expected + _BAND * deviation).clamp_max(1), torch.nan),
-        torch.where(known, (observed - expected) / deviation, torch.nan),
+        torch.where(spreads, (expected - _BAND * deviation).clamp_min(0), torch.nan),
+        torch.where(spreads, (expected + _BAND * deviation).clamp_max(1), torch.nan),
+        torch.where(spreads, (observed - expected) / deviation, torch.nan),
     )
     undefined = faulty | (count == 0)
     return Score(
@@ -174,9 +174,9 @@ def _mean(counted: Tensor, faulty: Tensor, value: Tensor, mean: Tensor, variance
 
 def induction_keys(words: Sequence[str | None]) -> Bool[Tensor, "query key"]:
     """For every token those that followed its earlier occurrences (Olsson et al. 2022); None is no word."""
-    found = torch.zeros(len(words), len(words), dtype=torch.bool)
-    found[_after_earlier(words)(range(len(words)))] = True
-    return found
+    keys_of_queries = torch.zeros(len(words), len(words), dtype=torch.bool)
+    keys_of_queries[_after_earlier(words)(range(len(words)))] = True
+    return keys_of_queries
 
 
 def _after_earlier(words: Sequence[str | None]) -> Callable[[range], tuple[Tensor, Tensor]]:
@@ -262,20 +262,20 @@ def _to_each(rows: range, keys: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
 def _near(positions: Tensor, rows: range, radius: float) -> tuple[Tensor, Tensor]:
     """The queries of ``rows``, each with the other tokens within the radius; tokens that are nowhere are near none."""
     here = positions[rows.start : rows.stop]
-    apart = torch.cdist(here, positions, compute_mode="donot_use_mm_for_euclid_dist")
-    queries, keys = (apart <= radius).nonzero(as_tuple=True)
+    distances = torch.cdist(here, positions, compute_mode="donot_use_mm_for_euclid_dist")
+    queries, keys = (distances <= radius).nonzero(as_tuple=True)
     queries = queries + rows.start
     others = queries != keys
     return queries[others], keys[others]
 
 
 def _segments(layer: Layer, number: int, kinds: Sequence[str], masks: str) -> Tensor:
-    """The segment of every token of an input, -1 for what is no patch."""
+    """Return the segment of every token of an input, -1 for tokens that are no patches."""
     places = patch_places(kinds, layer.grid)
     assert layer.grid is not None  # there are patches
-    found = torch.full((len(kinds),), -1)
-    found[places] = patch_segments(masks, layer.ids[number], layer.grid, layer.image(number))
-    return found
+    segments = torch.full((len(kinds),), -1)
+    segments[places] = patch_segments(masks, layer.ids[number], layer.grid, layer.image(number))
+    return segments
 
 
 def _alike(segments: Tensor, rows: range) -> tuple[Tensor, Tensor]:
@@ -291,7 +291,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Every pattern that the layer's tokens can have, of every head."""
     need_token_attention(layer)
     if layer.record.origin is not None:
-        raise NotApplicable("cuts the image into windows, each of which attends within itself")
+        raise NotApplicable("cuts the image into windows, and each attends within itself")
     attention = layer_attention(layer, options.method)
     *_, queries, keys = attention.shape
     if queries != keys:

@@ -184,9 +184,11 @@ def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> Ke
 
     def first(matrix: Tensor) -> KernelSVD:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        known = (values > rounding * values[0])[:directions]
+        resolved = (values > rounding * values[0])[:directions]
         return KernelSVD(
-            left[:, :directions] * known, values[:directions] * known, right.mT[:, :directions] * known
+            left[:, :directions] * resolved,
+            values[:directions] * resolved,
+            right.mT[:, :directions] * resolved,
         )
 
     return stack_heads(map_heads(first, flat), kernel.shape[:-2])
@@ -231,8 +233,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = _attention_of(layer, options)
     groups = groups_of(layer, attention.q, options.padding)
     parts = [_of_group(layer, attention, options, group) for group in groups]
-    for found in zip(*parts, strict=True):
-        yield together(layer, groups, found, len(attention.q))
+    for parts_of_metric in zip(*parts, strict=True):
+        yield together(layer, groups, parts_of_metric, len(attention.q))
     lacking = (
         "without the effective rank, which needs every singular value, and null distributions of spectra"
     )
@@ -243,15 +245,15 @@ def _in_tiles(layer: Layer, options: Options) -> bool:
     primal = "e_scores" in layer.record.extra
     if options.method == "tiled":
         if primal:
-            raise NotApplicable("attends by a kernel of its own, whose products in tiles are not known")
+            raise NotApplicable("attends by another kernel, whose products in tiles are not known")
         if options.max_rank == "all":
             raise InputError(
                 "max_rank='all' asks for every singular value, which only a whole matrix has; give a number, or take "
                 "method='dense'"
             )
         return True
-    known = layer.record.q is not None and layer.record.k is not None and layer.record.attn is None
-    return not primal and known and options.in_tiles(layer.site("k").shape[-2] ** 2)
+    has_operands = layer.record.q is not None and layer.record.k is not None and layer.record.attn is None
+    return not primal and has_operands and options.in_tiles(layer.site("k").shape[-2] ** 2)
 
 
 def _leading_triplets(
@@ -263,9 +265,9 @@ def _leading_triplets(
     assert isinstance(options.max_rank, int)  # refused or done whole otherwise
     limit = options.max_rank
     scales = torch.as_tensor(operands.scale, dtype=torch.float64).flatten().expand(heads)
-    whole = operands.mask.tensor
-    if whole is not None:
-        whole = whole.expand(batch, heads, tokens, tokens)
+    full_mask = operands.mask.tensor
+    if full_mask is not None:
+        full_mask = full_mask.expand(batch, heads, tokens, tokens)
 
     def of_head(place: tuple[int, int, int]) -> tuple[Tensor, ...]:
         number, input, head = place
@@ -274,22 +276,22 @@ def _leading_triplets(
             for part, at in ((operands.q, head), (operands.k, head // shared))
         )
         mask = operands.mask
-        if whole is not None:
-            mask = replace(mask, tensor=whole[input, head][group.tokens][:, group.tokens])
+        if full_mask is not None:
+            mask = replace(mask, tensor=full_mask[input, head][group.tokens][:, group.tokens])
         scale = float(scales[head])
-        found = attention_leading(
+        leading = attention_leading(
             q, k, scale, min(len(q), max(limit, width)), mask=mask, tolerance=_TOLERANCE
         )
-        values = found.values.sqrt()
-        put_out = found.vectors if v is None else torch.cat([found.vectors, v[number, head]], 1)
+        values = leading.values.sqrt()
+        put_out = leading.vectors if v is None else torch.cat([leading.vectors, v[number, head]], 1)
         images = reduce_tiles(
             q[None, None], k[None, None], HeadOutput(put_out[None, None]), scale=scale, mask=mask
         )
         image = images["output"][0, 0]
         of_vectors, of_values = image[:, : len(values)], image[:, len(values) :]
-        known = values > _KNOWN * values[0]
-        left = torch.where(known, of_vectors / values.clamp_min(_TINY), 0)
-        return values, left, found.vectors * known, found.trace, found.converged.all(), of_values
+        resolved = values > _KNOWN * values[0]
+        left = torch.where(resolved, of_vectors / values.clamp_min(_TINY), 0)
+        return values, left, leading.vectors * resolved, leading.trace, leading.converged.all(), of_values
 
     inputs = torch.arange(batch)[group.inputs].tolist()
     places = [(number, input, head) for number, input in enumerate(inputs) for head in range(heads)]
@@ -315,11 +317,11 @@ def _leading_triplets(
         SINGULAR_VALUE_RELATIVE: relative_values(values),
         EXPLAINED_VARIANCE: explained,
     }
-    found = [Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
-    found += [Found(RANK_90, rank), Found(RANK_90_SHARE, rank / left.shape[-2])]
+    metrics = [Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
+    metrics += [Found(RANK_90, rank), Found(RANK_90_SHARE, rank / left.shape[-2])]
     directions = min(width, values.shape[-1])
     svd = KernelSVD(left[..., :directions], values[..., :directions], right[..., :directions])
-    return found, svd if width else None, own
+    return metrics, svd if width else None, own
 
 
 def _attention_of(layer: Layer, options: Options) -> AttentionMatrix | Operands:
@@ -343,7 +345,7 @@ def _attention_of(layer: Layer, options: Options) -> AttentionMatrix | Operands:
 def _of_group(
     layer: Layer, attention: AttentionMatrix | Operands, options: Options, group: Group
 ) -> list[Found]:
-    """Everything about inputs that have the same real tokens, these alone."""
+    """Everything about inputs that have the same real tokens, only these."""
     record = layer.record
     v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
     if v is not None:
@@ -352,19 +354,19 @@ def _of_group(
     width = next((part.shape[-1] for part in (output, v) if part is not None), 0)
     null_samples = options.null_samples if "gaussian" in options.nulls else 0
     if isinstance(attention, Operands):
-        found, svd, of_values = _leading_triplets(attention, options, v, width, group, layer)
+        metrics, svd, of_values = _leading_triplets(attention, options, v, width, group, layer)
     else:
-        found, svd, of_values = _whole(attention, options, v, width, group, null_samples)
+        metrics, svd, of_values = _whole(attention, options, v, width, group, null_samples)
     if svd is None:
-        return found
+        return metrics
     output = of_values if output is None else output
     random = noise_like(output, null_samples, group, "output")  # a seed's name: another changes numbers
     layer.counts.add(
         f"heads have no more tokens than the {width} features of their output: every score lies inside",
         torch.full(svd.left.shape[:2], svd.left.shape[-2] <= width),
     )
-    found += _left_out(svd, output, random)
-    return found + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
+    metrics += _left_out(svd, output, random)
+    return metrics + ([] if v is None else [_values_in_span(svd, v, random, layer, group, options)])
 
 
 def _whole(
@@ -381,7 +383,7 @@ def _whole(
     tokens = (group.inputs, group.tokens)
     kernel = attention.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
     limit = None if options.max_rank == "all" else options.max_rank
-    found = with_null(
+    with_nulls = with_null(
         _spectra(kernel, limit),
         lambda q, k: _spectra(attention.matrix(q, k, *tokens), limit),
         (q, k),
@@ -389,7 +391,7 @@ def _whole(
         group,
     )
     svd = kernel_svd(kernel, min(width, kernel.shape[-1])) if width else None
-    return found, svd, kernel if v is None else kernel.double() @ v
+    return with_nulls, svd, kernel if v is None else kernel.double() @ v
 
 
 def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
@@ -413,7 +415,7 @@ def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
 
 
 def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
-    """What the r-scores hold outside the span of the e-scores, and outside that of the head's own output."""
+    """Share of the r-scores outside the span of the e-scores, and outside that of the head's own output."""
     scores = svd.r_scores
     # columns of Gaussian noise span a random subspace
     null_samples = (
@@ -442,7 +444,7 @@ def _values_in_span(
         order = torch.stack(orders, 1).unflatten(1, v.shape[:2]).long()
         drawn["permutation"] = torch.take_along_dim(v[None], order, -2)
     shared = options.shared_values(layer, group.inputs)
-    beside = [None] * len(v) if shared is None else [*shared[:, 0, group.tokens]]
+    all_values = [None] * len(v) if shared is None else [*shared[:, 0, group.tokens]]
     seeds = group.seeds.tolist()
     others = [null for null in options.nulls if null not in ("gaussian", "permutation")]
     for null in others if options.null_samples else ():
@@ -451,7 +453,7 @@ def _values_in_span(
                 null_values(head, null, options.null_samples, seed, whole)
                 for head, seed in zip(*part, strict=True)
             ]
-            for *part, whole in zip(v, seeds, beside, strict=True)
+            for *part, whole in zip(v, seeds, all_values, strict=True)
         ]
         drawn[null] = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
     null_samples = {name: inside_share(values, svd.right).movedim(0, -1) for name, values in drawn.items()}
@@ -467,8 +469,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         parts = [f"effective rank of attention {rank.words('.1f')}"] if len(ranks) else []
         if len(holding):
             parts.append(f"90 % of the variance in {over_inputs(holding).words('.1f')} singular values")
-        beside = compare_with_null(ranks if len(ranks) else holding, ".1f")
-        sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{beside}")
+        null_words = compare_with_null(ranks if len(ranks) else holding, ".1f")
+        sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{null_words}")
     scores = frame[frame["metric"] == R_SCORE_SHARE.name]
     for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
         if len(rows := scores[scores["candidate"] == candidate]):

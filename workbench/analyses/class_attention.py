@@ -1,10 +1,10 @@
-"""What one query attends to: the class token's row of attention, as it is and rolled out through the layers.
+"""Attention of one query: the class token's row, as it is and rolled out through the layers.
 
 The maps of wu2025 Figs 5, 10 and abdullaev2025 Figs 4, 6, in numbers.
 
 A row is (*batch, key) and sums to 1 over keys. Tokens that are no part of the input (class, distillation, register,
 special) share it with those that are, the patches or words, its content; measures of where attention lies look at the
-content alone, with its share scaled to 1.
+content only, with its share scaled to 1.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ CLASS_ATTENTION_DIVERSITY = Metric(
     "class_attention_diversity",
     "Head diversity (Jensen–Shannon)",
     "Jensen–Shannon divergence of the heads' class_attention over patches or words, over log(heads); 0: "
-    "all alike, 1: no two at the same token",
+    "all equal, 1: no two at the same token",
     "Lin 1991",
     low=0,
     high=1,
@@ -156,7 +156,7 @@ def is_causal(
 def attention_rollout(
     layers: Sequence[Attention], query: Float[Tensor, "batch token"]
 ) -> Float[Tensor, "batch token"]:
-    """What a query draws from each input token through several layers: query · Ã_L ⋯ Ã_1 (Abnar & Zuidema 2020).
+    """Return what a query draws from each input token through several layers: query · Ã_L ⋯ Ã_1 (Abnar & Zuidema 2020).
 
     Ã is the mean of A over heads plus the identity, for the residual connection, its rows scaled to 1. ``layers`` are
     the attention of each, the first one first; ``query`` as in `query_attention`. float64. Raises `InputError` without
@@ -171,13 +171,13 @@ def attention_rollout(
                 f"rollout multiplies maps of the same tokens; number {number} of shape {attention.shape} does not fit "
                 f"{row.shape[-1]} tokens"
             )
-        own = row / 2
-        found = attention._replace(keys=None).reduced(Received(own))
+        half_row = row / 2
+        found = attention._replace(keys=None).reduced(Received(half_row))
         sums = found.total.mean(1) + 1
         if bool(((sums != 2) & (row > 0)).any()):  # queries that see nothing, in some heads
-            own = row / sums
-            found = attention._replace(keys=None).reduced(Received(own))
-        row = own + found["received"].attention.mean(1)
+            half_row = row / sums
+            found = attention._replace(keys=None).reduced(Received(half_row))
+        row = half_row + found["received"].attention.mean(1)
     return row
 
 
@@ -213,7 +213,7 @@ def concentration(
 
 
 def _inside(row: Tensor, content: Tensor) -> Tensor:
-    """The row on its content alone, scaled to 1; NaN where it gives that nothing."""
+    """Return the row on its content, scaled to 1; NaN where the content gets nothing."""
     if content.dtype != torch.bool or content.shape[-1] != row.shape[-1]:
         raise InputError(
             f"content must be boolean over {row.shape[-1]} keys; got {content.dtype} of shape {tuple(content.shape)}"
@@ -320,14 +320,14 @@ def class_rows(
     )
     weights = weights.to(attention[0].device, torch.float64)
     rows = query_attention(attention, weights, layer)
-    found = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
+    rows_by_candidate = {HEAD: rows, MEAN: rows.mean(1, keepdim=True)}
     if options.rollout:
         records = [*layer.before, layer.record]
         _need_rollout(records)
         every = [replace(layer, record=record, chosen_heads=None) for record in records]
         layers = [layer_attention(layer, options.method) for layer in every]
-        found[ROLLOUT] = attention_rollout(layers, weights)[:, None]
-    return how, found
+        rows_by_candidate[ROLLOUT] = attention_rollout(layers, weights)[:, None]
+    return how, rows_by_candidate
 
 
 def _map_size(record: LayerRecord) -> tuple[int, int]:
@@ -375,24 +375,24 @@ def _need_rollout(records: list[LayerRecord]) -> None:
         elif not record.rows_sum_to_one:
             reason = "with rows that are no distributions over tokens"
         elif len(set(_map_size(record))) > 1:
-            reason = "from the class token alone"
+            reason = "only from the class token"
         elif _map_size(record)[1] != tokens:
             reason = "between other tokens"
         else:
             continue
         reasons.setdefault(reason, []).append(record.index)
     if reasons:
-        found = "; ".join(f"{ranges(indices)} {reason}" for reason, indices in reasons.items())
+        listed = "; ".join(f"{ranges(indices)} {reason}" for reason, indices in reasons.items())
         raise InputError(
-            f"rollout to layer {last} multiplies maps from token to token of all layers; here layers attend {found}; "
+            f"rollout to layer {last} multiplies maps from token to token of all layers; here layers attend {listed}; "
             "leave rollout out"
         )
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
-    """Where the class token's attention lies, for each head, for their mean, and rolled out."""
-    how, found = class_rows(layer, options)
-    count = found[HEAD].shape[-1]
+    """Measure the class token's attention, for each head, for their mean, and rolled out."""
+    how, rows_by_candidate = class_rows(layer, options)
+    count = rows_by_candidate[HEAD].shape[-1]
     kinds = [layer.token_kinds(count, number) for number in range(len(layer.ids))]
     layer.counts.add(
         f"rows (one per input and layer) are not a class token's but: {how}",
@@ -401,11 +401,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     def marked(*wanted: str) -> Tensor:
         places = [[kind in wanted for kind in own] for own in kinds]
-        return torch.tensor(places, device=found[HEAD].device)[:, None]
+        return torch.tensor(places, device=rows_by_candidate[HEAD].device)[:, None]
 
     special, padding = marked(*SPECIAL), marked("padding")
     content = ~(special | padding)
-    for candidate, rows in found.items():
+    for candidate, rows in rows_by_candidate.items():
         columns = {"convention": how, "candidate": candidate}
         spread = concentration(rows, content, layer.positions(count))
         measured = {
@@ -427,18 +427,18 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
                 Measurement(CLASS_ATTENTION_MASK, values, columns=columns, null_samples=null_samples)
             )
         yield from measurements if candidate == HEAD else map(_without_heads, measurements)
-    diversity = head_diversity(found[HEAD], content[:, 0])
+    diversity = head_diversity(rows_by_candidate[HEAD], content[:, 0])
     yield Measurement(CLASS_ATTENTION_DIVERSITY, diversity, ("input",), columns={"convention": how})
 
 
 def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
-    """What the class token attends to, token by token (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
+    """Yield the class token's attention, token by token (wu2025 Figs 5 and 10; abdullaev2025 Figs 4 and 6).
 
     A row per input, candidate (head, mean over heads, rollout), head (of single ones), and key, with its label, kind,
     and a patch's row and column; ``query`` says how the query was chosen. Padding is left out.
     """
-    how, found = class_rows(layer, options)
-    for candidate, values in found.items():
+    how, rows_by_candidate = class_rows(layer, options)
+    for candidate, values in rows_by_candidate.items():
         heads = layer.heads if candidate == HEAD else [pd.NA]
         rows = rows_of_tokens(layer, values, heads, candidate=candidate)
         rows.insert(4, "query", how)  # after input, layer, candidate and head
@@ -532,7 +532,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 ANALYSIS = Analysis(
     "class-attention",
-    "What the class token attends to: special tokens, how evenly, how far apart, on a mask",
+    "Attention of the class token: on special tokens, how evenly, how far apart, on a mask",
     ("attn",),
     measure,
     (
@@ -548,7 +548,7 @@ ANALYSIS = Analysis(
     finer=(
         Analysis(
             "class-attention",
-            "What the class token attends to, token by token",
+            "Attention of the class token, token by token",
             ("attn",),
             token_rows,
             (),

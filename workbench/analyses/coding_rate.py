@@ -34,7 +34,7 @@ STREAMS = ("input", "resid_mid", "resid_post")
 
 @dataclass(frozen=True)
 class Options(OfInputs):
-    """Of which distortion, with whose membership, and of which streams."""
+    """Distortion, membership and streams of the rates."""
 
     eps: Annotated[
         Annotated[float, Ge(1e-100), Le(1e100)] | None,
@@ -44,7 +44,7 @@ class Options(OfInputs):
     membership: Annotated[
         Literal["layer", "uniform"],
         "layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: every "
-        "token in all heads alike",
+        "token equally in all heads",
     ] = "layer"
     normalize: Annotated[
         Literal["layer", "none"],
@@ -197,14 +197,14 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for site in STREAMS:
         z = _received(layer, site, options.normalize)
         real = layer.real_on(z)
-        found = memberships(layer, z)
+        memberships_by_convention = memberships(layer, z)
         convention = own_convention(layer)
-        membership = found[convention]
+        membership = memberships_by_convention[convention]
         if options.membership == "uniform":
             convention, membership = "uniform", torch.full_like(membership, 1 / membership.shape[1])
         columns = {"candidate": site, "convention": convention}
         try:
-            whole = coding_rate(z, eps, real)
+            rate = coding_rate(z, eps, real)
             parts = coding_rate_compression(z, membership, eps, real)
             width = z.shape[-1]
             trained = variational_compression(weights(z), membership, width, eps, real)
@@ -212,9 +212,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         except InputError as error:
             raise InputError(f"layer {layer.index}, {site}: {error}") from None
         for metric, values, more in (
-            (CODING_RATE, whole, {}),
+            (CODING_RATE, rate, {}),
             (CODING_RATE_COMPRESSION, parts, {}),
-            (CODING_RATE_REDUCTION, whole - parts, {}),
+            (CODING_RATE_REDUCTION, rate - parts, {}),
             (CODING_RATE_VARIATIONAL, trained, {}),
             (CODING_RATE_VARIATIONAL, bound, {"standardize": "orthonormal"}),
         ):
@@ -259,18 +259,18 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
     chosen = frame[(frame["metric"] == "coding_rate_variational") & frame["standardize"].isna()]
     if chosen.empty:
         raise InputError("this result holds no coding rates; compute them with the analysis 'coding-rate'")
-    found = []
+    shares = []
     for place, rows in chosen.groupby(["model", "checkpoint", "convention"], dropna=False, sort=False):
         table = rows.pivot_table(index=["candidate", "layer"], columns="input", values="value", sort=False)
         table = table.sort_index()
         before, after, hidden = (table.loc[site] for site in ("input", "resid_mid", "resid_post"))
         changes = {"attention": after - before, "layer": hidden.diff().iloc[1:]}
-        found += [
+        shares += [
             dict(zip(SHARE_COLUMNS[:3], place, strict=True)) | {"step": step} | _lowered(change)
             for step, change in changes.items()
             if len(change)
         ]
-    return pd.DataFrame(found, columns=list(SHARE_COLUMNS))
+    return pd.DataFrame(shares, columns=list(SHARE_COLUMNS))
 
 
 def _lowered(change: pd.DataFrame) -> dict[str, float]:
@@ -297,17 +297,17 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How often attention lowers the compression, and how often it falls to the next layer, with intervals."""
-    known = (
+    step_names = (
         (frame["metric"] == "coding_rate_variational") & frame["standardize"].isna() & frame["input"].notna()
     )
-    if not known.any():
+    if not step_names.any():
         return []
     words = {
         "attention": "attention lowers R_c^var in {} of {} layers",
         "layer": "it falls in {} of {} steps to the next",
     }
     said: dict[str, list[str]] = {}
-    for row in compression_shares(frame[known]).to_dict("records"):
+    for row in compression_shares(frame[step_names]).to_dict("records"):
         share = Finding(row["share"], row["low"], row["high"], frame["input"].nunique())
         said.setdefault(row["convention"], []).append(
             words[row["step"]].format(row["lowered"], row["steps"])

@@ -48,7 +48,7 @@ class Options(OfValues):
         Literal["float64", "float32"], "float64, or float32 as published: what rounding alone does to γ"
     ] = "float64"
     noise: Annotated[
-        float, Ge(0), Le(1e6), "standard deviation of what is added to the perturbed eigenvectors"
+        float, Ge(0), Le(1e6), "standard deviation of the noise added to the perturbed eigenvectors"
     ] = 0.1
     standardize: Standardize = "none"
 
@@ -155,7 +155,7 @@ def eigenvector_test(
     values of that null (`null_values.null_values`, which may read ``shared``, the values of all heads side by side,
     broadcast to k); ``seeds`` are one per flattened head, by default 0, 1, …. ``mask``
     (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``tiled`` forms no matrix of
-    tokens × tokens: K̃ is known by its products alone, in float64.
+    tokens × tokens: K̃ is known only by its products, in float64.
 
     NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
     rounding (V constant along G, or 0). Raises `InputError` as `linalg.map_tokens`.
@@ -330,7 +330,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     tiled = options.in_tiles(k.shape[-2] ** 2) and (
         options.method == "tiled" or options.precision == "float64"
     )
-    found = eigenvector_test(
+    test = eigenvector_test(
         k,
         v,
         scale,
@@ -343,7 +343,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         seeds=layer.seeds(len(k)),
         tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    report_axes(layer, test.resolved, test.axes, test.found, v.shape[-1])
     count_tiled(layer, tiled)
     standardized = standardize_column(options.standardize)
 
@@ -357,30 +357,30 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for number, candidate in enumerate(CANDIDATES):
         for place, statistic in enumerate(PAIR_STATISTICS):
             columns = {"candidate": candidate, "statistic": statistic}
-            yield ranked(GAMMA_ABS, found.gamma_abs[..., number, :, place], columns)
-            for convention, relative in found.gamma_rel.items():
+            yield ranked(GAMMA_ABS, test.gamma_abs[..., number, :, place], columns)
+            for convention, relative in test.gamma_rel.items():
                 yield ranked(GAMMA_REL, relative[..., number, :, place], columns | {"convention": convention})
         of_values = candidate == "values"
         null_samples = (
-            {name: drawn.eigen_residual for name, drawn in found.null_samples.items()} if of_values else {}
+            {name: drawn.eigen_residual for name, drawn in test.null_samples.items()} if of_values else {}
         )
         columns = {"candidate": candidate}
-        yield ranked(EIGEN_RESIDUAL, found.eigen_residual[..., number, :], columns, **null_samples)
+        yield ranked(EIGEN_RESIDUAL, test.eigen_residual[..., number, :], columns, **null_samples)
         if candidate == "true":  # all of its norm lies in the span
             columns = {"candidate": candidate, "statistic": "mean"}
-            yield ranked(GAMMA_SIZE, found.gamma_size[..., number, :], columns)
+            yield ranked(GAMMA_SIZE, test.gamma_size[..., number, :], columns)
             continue
-        null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in found.null_samples.items()}
-        share = layer.per_input(found.span_share[..., number])
+        null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in test.null_samples.items()}
+        share = layer.per_input(test.span_share[..., number])
         yield Measurement(
             SPAN_SHARE, share, columns=standardized | columns, null_samples=null_samples if of_values else {}
         )
     yield Measurement(
         INCONSISTENCY,
-        layer.per_input(found.inconsistency),
+        layer.per_input(test.inconsistency),
         columns=standardized | {"candidate": "values"},
         null_samples={
-            name: layer.per_input(drawn.inconsistency) for name, drawn in found.null_samples.items()
+            name: layer.per_input(drawn.inconsistency) for name, drawn in test.null_samples.items()
         },
     )
 

@@ -215,35 +215,35 @@ def _fit(
     even = visible.double() / seen.clamp(min=1)[..., None]
     total = (attn - even).square().sum((-2, -1))
     # Distances in units of their mean, so that the same starts serve all of them.
-    apart = {name: distance.where(visible, 0) for name, distance in distances.items()}
-    units = {name: distance.sum((-2, -1)) / seen.sum(-1) for name, distance in apart.items()}
+    gaps = {name: distance.where(visible, 0) for name, distance in distances.items()}
+    units = {name: distance.sum((-2, -1)) / seen.sum(-1) for name, distance in gaps.items()}
     varied = total > 1e-20 * rows.sum(-1)
-    found = {
+    fits = {
         key: torch.full((len(attn), 1 + len(parts)), math.nan, dtype=torch.float64)
         for key, parts in kernels.items()
     }
     if not varied.any():
-        return found
+        return fits
     if not varied.all():
         attn, visible, total = attn[varied], visible[varied], total[varied]
-        apart, units = ({name: part[varied] for name, part in both.items()} for both in (apart, units))
+        gaps, units = ({name: part[varied] for name, part in both.items()} for both in (gaps, units))
     lengths = {name: unit.where(unit > 0, 1) for name, unit in units.items()}
-    scaled = {name: distance / lengths[name][:, None, None] for name, distance in apart.items()}
+    scaled = {name: distance / lengths[name][:, None, None] for name, distance in gaps.items()}
     mask = None if visible.all() else visible
     alone = {name: _alone(attn, mask, distance, total) for name, distance in scaled.items()}
     for key, parts in kernels.items():
         ends = [alone[name] for name in parts]
-        whole = (
+        full_kernel = (
             ends[0]
             if len(ends) == 1
             else _together(attn, mask, [scaled[name] for name in parts], total, ends)
         )
-        weights, unit = whole[0].exp(), torch.stack([units[name] for name in parts], -1)
+        weights, unit = full_kernel[0].exp(), torch.stack([units[name] for name in parts], -1)
         bandwidths = (unit / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
-        share = (1 - whole[1] / total).clamp(min=0)  # even attention is a kernel: below 0 by rounding
-        known = (unit > 0).all(-1, keepdim=True)  # where nothing is apart there is no distance to fall with
-        found[key][varied] = torch.cat([share[:, None], bandwidths], -1).masked_fill(~known, math.nan)
-    return found
+        share = (1 - full_kernel[1] / total).clamp(min=0)  # even attention is a kernel: below 0 by rounding
+        defined = (unit > 0).all(-1, keepdim=True)  # where nothing is apart there is no distance to fall with
+        fits[key][varied] = torch.cat([share[:, None], bandwidths], -1).masked_fill(~defined, math.nan)
+    return fits
 
 
 class Squares(NamedTuple):
@@ -267,12 +267,12 @@ def squares_left(
     weights = log_weights.exp()
     kernel, gap = _kernel(weights, attn, visible, distances)
     # dK/d(log w) = −w K c and d²K/d(log w)d(log v) = w v K (c b − Σ_j K c b) − δ w K c, with c = d − Σ_j K d
-    apart = [distance - (kernel * distance).sum(-1, keepdim=True) for distance in distances]
+    centred = [distance - (kernel * distance).sum(-1, keepdim=True) for distance in distances]
     pull = gap * kernel
-    slope = -2 * weights * torch.stack([_dot(pull, c) for c in apart], -1)
+    slope = -2 * weights * torch.stack([_dot(pull, c) for c in centred], -1)
     bend = pull + kernel * (kernel - pull.sum(-1, keepdim=True))
-    turned = [bend * c for c in apart]
-    curvature = torch.stack([torch.stack([_dot(one, c) for c in apart], -1) for one in turned], -1)
+    turned = [bend * c for c in centred]
+    curvature = torch.stack([torch.stack([_dot(one, c) for c in centred], -1) for one in turned], -1)
     curvature = 2 * weights[..., None] * weights[..., None, :] * curvature + torch.diag_embed(slope)
     return Squares(_dot(gap, gap), slope, curvature)
 
@@ -475,7 +475,7 @@ def _fits(
     """
     visible = visible_of(layer, attn)
     attn = attn.detach().double().cpu()
-    found, drawn = [], []
+    fit_parts, drawn = [], []
     for place, seed in enumerate(layer.seeds(len(attn))[:: len(layer.heads)]):
         tokens = kept[place].nonzero()[:, 0]
         rows = _among(attn[place], tokens)
@@ -484,16 +484,16 @@ def _fits(
         source = torch.Generator().manual_seed(seed)
         orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
         groups = tokens[orders].split(max(1, _ENTRIES // rows.numel()))
-        found.append(_fit_tokens(rows, near, own, seen, tokens))
+        fit_parts.append(_fit_tokens(rows, near, own, seen, tokens))
         drawn.append([_fit_tokens(rows[:, None], near, own, seen, group) for group in groups])
     return {
         key: (
-            FilterFit(*(torch.stack(part) for part in zip(*(fits[key] for fits in found), strict=True))),
+            FilterFit(*(torch.stack(part) for part in zip(*(fits[key] for fits in fit_parts), strict=True))),
             torch.stack([torch.cat([one[key].share for one in fits], -1) for fits in drawn])
             if null_samples
             else None,
         )
-        for key in found[0]
+        for key in fit_parts[0]
     }
 
 
@@ -545,14 +545,14 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         return []
     explained = "; ".join(f"{_FILTERS[name]} {fit.words('.1%')}" for name, fit in fits.items())
     placed = pd.concat([overall_null_rows(rows) for rows in by_filter.values()])
-    beside = (
+    null_words = (
         f"; above the {null_range(frame, placed['null'].iloc[0])}: {placed['above'].sum()} of {len(placed)} "
         f"(nulls at most {placed['null_mean'].max():.1%})"
         if len(placed)
         else ""
     )
     over = unit_of(next(iter(fits.values()))).removeprefix("mean over ")
-    sentences = [f"attention explained by a {explained}; mean over layers, heads and {over}{beside}"]
+    sentences = [f"attention explained by a {explained}; mean over layers, heads and {over}{null_words}"]
     widths = []
     for (kernel, convention), words in {
         name: _FILTERS[name] for name in fits if name[0] == "bilateral"

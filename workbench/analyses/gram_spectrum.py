@@ -44,7 +44,7 @@ _RESIDUAL = 1e-6  # of the largest eigenvalue: where a pair by products in tiles
 
 @dataclass(frozen=True)
 class Options(OfInputs):
-    """How many eigenvalues, of which keys, in which unit."""
+    """Number of eigenvalues, keys and unit."""
 
     max_rank: Annotated[
         Literal["head_dim", "all"] | Annotated[int, Ge(1)],
@@ -146,7 +146,7 @@ class Factored(NamedTuple):
     log_factor: Tensor
 
     def product(self) -> Tensor:
-        """The quantity itself; what is smaller than 1e-308 becomes 0."""
+        """Return the quantity; numbers below 1e-308 become 0."""
         missing = self.values.ndim - self.log_factor.ndim
         return self.values * self.log_factor.exp().reshape(*self.log_factor.shape, *[1] * missing)
 
@@ -265,7 +265,7 @@ def check_psd_eigenvalues(
 ) -> Float[Tensor, "*batch token"]:
     """Eigenvalues of a positive semidefinite matrix with rounding-size negatives set to exactly 0.
 
-    A spectrum that lies wholly below ``noise`` is 0 throughout (all keys equal: K̃ is 0 up to rounding).
+    A spectrum that lies below ``noise`` is 0 throughout (all keys equal: K̃ is 0 up to rounding).
     Positive values are kept as they are, also those near rounding. Raises `InputError` where a negative
     eigenvalue exceeds the noise and 1e-5 of the largest: then the matrix was no Gram matrix. The rule follows
     scikit-learn's check of PSD spectra.
@@ -304,7 +304,7 @@ def gram_spectrum(
 
     μ_d = N λ_d of teo2024 eq. 11; what the tables of saritas2025 list. ``values`` (*batch, token) is never
     negative, and its last real entry is rounding of 0, because centring removes one direction. Finite at any
-    key scale. With a ``mask`` the spectrum is that of the real tokens alone, computed on the submatrix, and
+    key scale. With a ``mask`` the spectrum is that of the real tokens, computed on the submatrix, and
     ranks past their number are NaN. Raises as `factored_gram`.
     """
     if mask is not None:
@@ -328,9 +328,9 @@ def gram_spectrum(
 def _spectrum(k: Tensor, scale: Tensor) -> Factored:
     batch, tokens = k.shape[:-2], k.shape[-2]
     if k.device.type != "cpu":  # many matrices in one call suit an accelerator
-        whole = _matrix_spectrum(k, scale)
-        noise = gram_rounding(tokens, whole.log_factor)
-        return whole._replace(values=check_psd_eigenvalues(whole.values, noise))
+        spectrum = _matrix_spectrum(k, scale)
+        noise = gram_rounding(tokens, spectrum.log_factor)
+        return spectrum._replace(values=check_psd_eigenvalues(spectrum.values, noise))
     keys = k.reshape(-1, *k.shape[-2:])
     scales = scale.expand(*batch, 1, 1).reshape(-1, 1, 1)
     parts = operands.map_heads(_matrix_spectrum, keys, scales)
@@ -444,12 +444,12 @@ def leading_spectrum(
         holding = (shares >= 0.9 * (1 - len(k) * EPSILON)).nonzero()
         held = holding[0, 0] + 1.0 if len(holding) else shares.new_tensor(math.nan if trace > 0 else 0.0)
         rank = effective_rank_of(tiles, found._replace(values=values, trace=trace))
-        own = min(ranks, len(k)) - len(
+        missing_ranks = min(ranks, len(k)) - len(
             values
         )  # centring removes a direction: the last eigenvalue of all is 0
 
         def to_ranks(part: Tensor) -> Tensor:
-            whole = torch.nn.functional.pad(part, (0, own))
+            whole = torch.nn.functional.pad(part, (0, missing_ranks))
             return torch.nn.functional.pad(whole, (0, ranks - len(whole)), value=math.nan)
 
         return LeadingSpectrum(
@@ -486,8 +486,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     limit = rank if isinstance(rank, int) else {"head_dim": head_dim, "all": tokens}[rank]
     groups = groups_of(layer, k)
     parts = [_of_group(layer, group.cut(k), scale, options, limit, tiled, group) for group in groups]
-    for found in zip(*parts, strict=True):
-        measured = together(layer, groups, found, len(k))
+    for parts_of_metric in zip(*parts, strict=True):
+        measured = together(layer, groups, parts_of_metric, len(k))
         if measured.metric is EIGENVALUE_PROFILE:
             measured.form, measured.columns = "intermediate", standardize_column(options.standardize)
         yield measured
@@ -498,7 +498,7 @@ def _of_group(
     layer: Layer, k: Tensor, scale: float | Tensor, options: Options, limit: int, tiled: bool, group: Group
 ) -> list[Found]:
     """The metrics of inputs that have the same real tokens, beside those of random keys of the same mean square."""
-    found = _metrics(k, scale, options, limit, layer.counts if tiled else None, tiled)
+    metrics = _metrics(k, scale, options, limit, layer.counts if tiled else None, tiled)
     null: dict[Metric, dict[str, Tensor]] = {}
     if options.null_samples:
         drawn = _metrics(noise_like(k, options.null_samples, group, "k"), scale, options, limit, None, tiled)
@@ -507,7 +507,7 @@ def _of_group(
             part.metric: {"gaussian": part.values.movedim(0, -1)} for part in drawn if part.metric in kept
         }
     columns = standardize_column(options.standardize)
-    return [part._replace(null_samples=null.get(part.metric, {}), columns=columns) for part in found]
+    return [part._replace(null_samples=null.get(part.metric, {}), columns=columns) for part in metrics]
 
 
 def _metrics(
@@ -583,20 +583,20 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
     trace = frame.loc[frame["metric"] == "gram_log_trace", "value"]
     equal = int((trace == -math.inf).sum())
     tiny = int((trace < SMALLEST).sum()) - equal
-    found = []
+    sentences = []
     if equal:
-        found.append(f"{equal} of {len(trace)} spectra are zero: all keys of the head are equal")
+        sentences.append(f"{equal} of {len(trace)} spectra are zero: all keys of the head are equal")
     if tiny and options.normalize == "none":
-        found.append(
+        sentences.append(
             f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize=trace keeps them"
         )
     errors = frame.loc[(frame["metric"] == EFFECTIVE_RANK_ERROR.name) & frame["input"].notna(), "value"]
     if len(errors):
-        found.append(
+        sentences.append(
             f"effective_rank is estimated, with a standard error of at most {errors.max():.2g}; effective_rank_low and "
             "effective_rank_high bound it"
         )
-    return found
+    return sentences
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -604,10 +604,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     ranks = frame[frame["metric"] == "rank_90"]
     by_layer = {int(layer): over_inputs(rows) for layer, rows in ranks.groupby("layer")}
     null = ranks["null_mean"].dropna()
-    beside = f"; Gaussian keys of the same mean square give {null.mean():.1f}" if len(null) else ""
+    null_words = f"; Gaussian keys of the same mean square give {null.mean():.1f}" if len(null) else ""
     return [
         f"eigenvalues that hold 90 % of the spectrum: {first_to_last(by_layer, '.1f')}, "
-        f"{by_layer[min(by_layer)].over('inputs')}, of the mean over heads{beside}"
+        f"{by_layer[min(by_layer)].over('inputs')}, of the mean over heads{null_words}"
     ]
 
 

@@ -28,12 +28,12 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 
 class NotApplicable(Exception):
-    """A layer that an analysis does not apply to; the message says why."""
+    """A layer that an analysis does not apply to; the message gives the reason."""
 
 
 @dataclass
 class Layer:
-    """One layer of one batch of inputs, with what is needed to read its tensors."""
+    """One layer of one batch of inputs, with tokens, model and settings."""
 
     record: LayerRecord
     ids: Sequence[str]
@@ -45,15 +45,15 @@ class Layer:
     total_heads: int = 0
     counts: Counts = field(default_factory=Counts)
     model: nn.Module | None = None
-    """The model itself, for what is read from its weights; None where a file is analysed."""
+    """The model, for analyses that read weights; None where a file is analysed."""
     images: Sequence[np.ndarray] | None = None
-    """What the model sees of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
+    """Preprocessed image of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
     """The captured layers of this batch before this one, in call order."""
     step: int | None = None
     """Which generated token this is of: its one query is that of the last token, and keys are those until then."""
     query: int | None = None
-    """Where that query stands in its text."""
+    """Position of that query in its text."""
     perturbed: LayerRecord | None = None
     """The same layer of the inputs as an analysis perturbed them, for those that compare the two."""
 
@@ -67,7 +67,7 @@ class Layer:
         return self.tokens if self.tokens is None or self.tokens.keys is None else self.tokens.keys
 
     def seen_by(self, cross: str) -> Layer:
-        """This layer as an analysis reads it that measures nothing of cross attention, its "keys" alone, or "both".
+        """This layer as an analysis reads it that measures nothing of cross attention, its only "keys", or "both".
 
         Raises `NotApplicable` where it does not measure this layer.
         """
@@ -76,10 +76,11 @@ class Layer:
         for name, tensor in sites.items():
             if tensor is not None:
                 operands.check_axes(f"layer {self.index}: {name}", tensor, _AXES.get(name, operands.TOKENS))
-        held = next((len(value) for value in sites.values() if value is not None), len(self.ids))
-        if self.ids and record.kind == "token" and record.origin is None and held != len(self.ids):
+        batch_size = next((len(value) for value in sites.values() if value is not None), len(self.ids))
+        if self.ids and record.kind == "token" and record.origin is None and batch_size != len(self.ids):
             raise NotApplicable(
-                f"holds {held} images, windows or folded heads of {len(self.ids)} inputs, so its rows are no inputs"
+                f"holds {batch_size} images, windows or folded heads of {len(self.ids)} inputs, so its rows are no "
+                "inputs"
             )
         if any(
             value is not None and value.ndim == 2
@@ -141,11 +142,13 @@ class Layer:
     def choose_heads(self, tensor: Tensor) -> Tensor:
         """The chosen heads of a tensor (batch, head, …); remembers their numbers."""
         total = self.total_heads = tensor.shape[1]
-        asked = parse_numbers("head", self.chosen_heads)
-        known = range(total)
+        numbers = parse_numbers("head", self.chosen_heads)
+        every = range(total)
         # Layers may differ in heads: one that a layer has not got is left out there.
         self.heads = (
-            [*known] if asked is None else sorted({known[head] for head in asked if -total <= head < total})
+            [*every]
+            if numbers is None
+            else sorted({every[head] for head in numbers if -total <= head < total})
         )
         if not self.heads:
             raise NotApplicable(f"has only {total} heads")
@@ -254,11 +257,13 @@ class Layer:
         tokens = self.key_tokens if keys else self.tokens
         if tokens is None:
             return [(str(number), "token") for number in range(count)]
-        whole = list(zip(tokens.labels[input], tokens.kinds[input], strict=True))
-        return whole if len(whole) == count else [token for token in whole if token[1] == "patch"]
+        all_tokens = list(zip(tokens.labels[input], tokens.kinds[input], strict=True))
+        return (
+            all_tokens if len(all_tokens) == count else [token for token in all_tokens if token[1] == "patch"]
+        )
 
     def image(self, number: int) -> np.ndarray | None:
-        """What the model sees of one input, where that is known."""
+        """Return the preprocessed image of one input, or None."""
         return None if self.images is None else self.images[number]
 
     def orders(self, name: str, places: int, samples: int) -> Int[Tensor, "sample place"]:
@@ -282,7 +287,7 @@ class Layer:
 def rows_of_tokens(
     layer: Layer, values: Float[Tensor, "batch head token"], heads: Sequence[Any], **columns: Any
 ) -> pd.DataFrame:
-    """A row per input, head and token that is no padding: a value, with what the token is and a patch's place.
+    """A row per input, head and token that is no padding: a value, the kind of token and a patch's place.
 
     Columns: input, layer, ``columns``, head, token, label, kind, row, column, value.
     """
@@ -322,7 +327,7 @@ def token_attention(record: LayerRecord) -> Tensor:
 
 
 def need_room_for_maps(layer: Layer, copies: int, instead: str) -> None:
-    """Raise `InputError` where so many maps of the chosen heads in float64 are larger than the memory that is free."""
+    """Raise `InputError` where ``copies`` maps of the chosen heads in float64 exceed the free memory."""
     attn, q, k = layer.record.attn, layer.record.q, layer.record.k
     formed = attn if attn is not None else q
     if formed is None or (attn is None and k is None):
@@ -385,7 +390,7 @@ def grid_positions(grid: tuple[int, int]) -> Float[Tensor, "patch 2"]:
 
 
 def positions_of(kinds: Sequence[str], grid: tuple[int, int] | None) -> Float[Tensor, "token space"] | None:
-    """Where each token is: patches on their grid (other tokens nowhere, NaN), words and unknown tokens in a line.
+    """Return the position of each token: patches on their grid (others NaN), words and unknown tokens in a line.
 
     None where there is a patch kind but no grid that fits it, and where no token of an image is known to be a patch.
     """
@@ -408,9 +413,9 @@ def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int
     """
     places = [place for place, kind in enumerate(kinds) if kind == "patch"]
     if grid is None or not places:
-        found = ", ".join(sorted(set(kinds))) or "nothing"
+        names = ", ".join(sorted(set(kinds))) or "nothing"
         raise InputError(
-            f"there is no patch grid: the tokens are {found}; maps and masks of patches need an image model and images"
+            f"there is no patch grid: the tokens are {names}; maps and masks of patches need an image model and images"
         )
     if len(places) != grid[0] * grid[1]:
         raise InputError(f"{len(places)} patches do not fill a grid of {grid[0]} × {grid[1]}")
@@ -421,10 +426,10 @@ def chosen_keys(
     layer: Layer, standardize: str, padding: str = "mask"
 ) -> tuple[Tensor, float | Tensor, Tensor | None]:
     """Keys of the chosen heads, standardised as asked, with their scale and the mask of their tokens."""
-    whole = layer.site("k")
-    k = layer.choose_heads(whole)
+    all_keys = layer.site("k")
+    k = layer.choose_heads(all_keys)
     real = layer.head_mask(k, padding)
-    return operands.standardize(k, standardize, real), layer.scale(k.shape[-1], whole.shape[1]), real
+    return operands.standardize(k, standardize, real), layer.scale(k.shape[-1], all_keys.shape[1]), real
 
 
 def standardize_column(standardize: str) -> dict[str, Any]:

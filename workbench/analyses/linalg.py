@@ -1,6 +1,6 @@
 """Linear algebra that several analyses share: leading eigenpairs, matchings, spans.
 
-Lanczos iteration takes the place of a full decomposition where it is faster.
+Lanczos iteration replaces a full decomposition where it is faster.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eige
     holds a larger eigenvalue, or iteration does not converge, the matrix is decomposed after all.
     """
     if iterates(matrix, count):
-        found = iterated(matrix, count)
-        if found is not None:
-            return found
+        pairs = iterated(matrix, count)
+        if pairs is not None:
+            return pairs
     values, vectors = torch.linalg.eigh(matrix)
     rounding = len(matrix) * EPSILON * values[[0, -1]].abs().amax()
     return Eigenpairs(values.flip(0), vectors[:, len(matrix) - count :].flip(1), rounding)
@@ -102,24 +102,24 @@ def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | N
         return None
     if largest > values[0] + ACCURACY * values[-1]:
         return None
-    found, axes = torch.from_numpy(values).flip(0), torch.from_numpy(vectors).flip(1)
-    residual = torch.linalg.vector_norm(matrix @ axes - axes * found, dim=0).amax()
-    return Eigenpairs(found, axes[:, :count], residual)
+    eigenvalues, axes = torch.from_numpy(values).flip(0), torch.from_numpy(vectors).flip(1)
+    residual = torch.linalg.vector_norm(matrix @ axes - axes * eigenvalues, dim=0).amax()
+    return Eigenpairs(eigenvalues, axes[:, :count], residual)
 
 
 @checked
 def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]:
     """The cosines of the matching with the largest sum, exactly, by row (or by column where those are fewer)."""
-    known = cosines.cpu()
-    ranked = known + column_prices(known) if min(known.shape) >= MATCHED_MANY else known
+    table = cosines.cpu()
+    ranked = table + column_prices(table) if min(table.shape) >= MATCHED_MANY else table
     # ranked may break ties, never change the sum; what comes back are the cosines themselves
     rows, columns = linear_sum_assignment(ranked.numpy(), maximize=True)
-    return known[torch.from_numpy(rows), torch.from_numpy(columns)].to(cosines.device)
+    return table[torch.from_numpy(rows), torch.from_numpy(columns)].to(cosines.device)
 
 
 @checked
 def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " column"]:
-    """What to add to each column so that fewer rows want the same one: a few steps of Sinkhorn's balancing.
+    """Return what to add to each column so that fewer rows want the same one: a few steps of Sinkhorn's balancing.
 
     In a square matrix every column is taken once, so a constant per column moves every matching's sum by the same
     amount and leaves the best one best; the search for it, of shortest augmenting paths, gets up to twice as fast.

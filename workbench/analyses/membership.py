@@ -1,6 +1,6 @@
 """Token memberships as soft clusterings (wu2025 eq. 10, Figs 4b and 9): even, and close to a segmentation?
 
-Membership Π is (*batch, head, token) and sums to 1 over heads. An attention that has one of its own says so itself.
+Membership Π is (*batch, head, token) and sums to 1 over heads. An attention with its own convention names it.
 For one that has not, `subspace_membership` is eq. 10 in the setting it is derived in, with the subspaces that the
 heads' projections span.
 """
@@ -81,7 +81,7 @@ MEMBERSHIP_ENTROPY_SHARE = Metric(
 MEMBERSHIP_SHARE = Metric(
     "membership_share",
     "Share of the tokens in a head",
-    "mean over tokens of Π_jk, of each head or of the largest (statistic max; 1/heads where all are alike)",
+    "mean over tokens of Π_jk, of each head or of the largest (statistic max; 1/heads where all are equal)",
     "wu2025 eq. 10",
     low=0,
     high=1,
@@ -268,14 +268,14 @@ def own_convention(layer: Layer) -> str:
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """How even memberships are, the share of each head, and their agreement with a segmentation."""
-    found = memberships(layer, layer.site("input"))
-    own = own_convention(layer)
+    memberships_by_convention = memberships(layer, layer.site("input"))
+    convention_of_layer = own_convention(layer)
     for convention in CONVENTIONS:
         layer.counts.add(
             f"memberships (one per input and layer) are the model's own by convention {convention}",
-            torch.full((len(layer.ids),), own == convention),
+            torch.full((len(layer.ids),), convention_of_layer == convention),
         )
-    for convention, membership in found.items():
+    for convention, membership in memberships_by_convention.items():
         columns = {"convention": convention}
         even = evenness(membership, layer.real_on(membership, -1))
         yield Measurement(MEMBERSHIP_ENTROPY_SHARE, even.entropy_share, ("input",), columns=columns)
@@ -293,14 +293,14 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
     A row per input, head and token, with its label, kind, and a patch's row and column, and the convention. Padding is
     left out.
     """
-    found = memberships(layer, layer.site("input"))
-    convention = OURS if OURS in found else options.convention or own_convention(layer)
-    values = layer.choose_heads(found[convention])
+    memberships_by_convention = memberships(layer, layer.site("input"))
+    convention = OURS if OURS in memberships_by_convention else options.convention or own_convention(layer)
+    values = layer.choose_heads(memberships_by_convention[convention])
     yield rows_of_tokens(layer, values, layer.heads, convention=convention)
 
 
 def placed_share(rows: pd.DataFrame) -> float:
-    """Share of the variance of Π that the mean of each patch over inputs has, by head: what belongs to the place alone.
+    """Share of the variance of Π that the mean of each patch over inputs has, by head: what belongs only to the place.
 
     Of ``membership`` per token (wu2025 Fig. 9): 1 where every input has the same map, 1/n on average over n inputs
     where places do not matter.
@@ -334,8 +334,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Say how uniform memberships are, how large the largest head is, and in how many layers heads agree with masks."""
     sentences = []
     for convention, rows in frame.groupby("convention", sort=False):
-        known = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
-        even = over_inputs(known).within(0, 1)
+        entropy_rows = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
+        even = over_inputs(entropy_rows).within(0, 1)
         shares = rows[(rows["metric"] == "membership_share") & rows["input"].notna() & rows["head"].isna()]
         largest = over_inputs(shares).within(0, 1)
         sentences.append(

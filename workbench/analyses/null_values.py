@@ -1,4 +1,4 @@
-"""Null samples of the values V: what a null distribution puts in their place."""
+"""Null samples of the values V."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.core.operands import TOKENS, check_finite, checked
 from workbench.core.plugins import Registry
 
 NULLS = ("gaussian", "permutation", "rotation")
-"""The nulls that read the values of one head alone."""
+"""The nulls that read only the values of one head."""
 
 
 class HeadValues(NamedTuple):
@@ -29,13 +29,13 @@ class HeadValues(NamedTuple):
 
 
 class NullSource(Protocol):
-    """A null of one's own: values in the place of ``values.v``, of its shape, drawn with the generator alone."""
+    """A null of a plug-in: values to replace ``values.v``, of its shape, drawn only with the generator."""
 
     def __call__(self, values: HeadValues, generator: torch.Generator) -> Tensor: ...
 
 
 Draws = Callable[[HeadValues, int, int], Tensor]
-"""(draw, token, head_dim) of so many null samples and a seed."""
+"""A function of values, a number of null samples and a seed that gives (draw, token, head_dim)."""
 
 
 @checked

@@ -160,11 +160,11 @@ def logit_shares(
 
 def _shares(parts: Tensor) -> Shares:
     """`logit_shares` of terms within rows."""
-    whole = parts.sum(-3).square().sum((-2, -1))
-    whole = torch.where(whole > 0, whole, torch.nan)
-    own = parts.square().sum((-2, -1)) / whole[..., None]
-    cross = parts[..., CROSS, :, :].sum(-3).square().sum((-2, -1)) / whole
-    return Shares(own, 1 - own.sum(-1), cross)
+    variance = parts.sum(-3).square().sum((-2, -1))
+    variance = torch.where(variance > 0, variance, torch.nan)
+    shares = parts.square().sum((-2, -1)) / variance[..., None]
+    cross = parts[..., CROSS, :, :].sum(-3).square().sum((-2, -1)) / variance
+    return Shares(shares, 1 - shares.sum(-1), cross)
 
 
 class CrossCorrelation(NamedTuple):
@@ -273,9 +273,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield Measurement(LOGIT_SHARE, shares.terms[..., number], columns={"candidate": candidate})
     yield Measurement(LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
     yield Measurement(LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
-    found = _correlation(terms, parts, _orders(layer, terms, options.null_samples))
+    correlation = _correlation(terms, parts, _orders(layer, terms, options.null_samples))
     for number, candidate in enumerate(CORRELATED):
-        observed, shuffled = found.observed[..., number], found.shuffled[..., number, :]
+        observed, shuffled = correlation.observed[..., number], correlation.shuffled[..., number, :]
         for statistic, value, null_samples in (
             (None, observed, shuffled),
             ("abs", observed.abs(), shuffled.abs()),
@@ -296,12 +296,12 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     q = layer.choose_heads(queries).double()
     k = layer.of_queries(layer.site("k"), queries.shape[1]).double()
     factor = operands.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
-    own = factor * (q @ k.mT)
-    whole = torch.cat([terms, terms.sum(2, keepdim=True), own[:, :, None]], 2)
-    shown = within_rows(whole, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()
-    real = layer.real_tokens(own.shape[-1])
+    head_logits = factor * (q @ k.mT)
+    all_logits = torch.cat([terms, terms.sum(2, keepdim=True), head_logits[:, :, None]], 2)
+    shown = within_rows(all_logits, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()
+    real = layer.real_tokens(head_logits.shape[-1])
     for number, name in enumerate(layer.ids):
-        places = [place for place in range(own.shape[-1]) if real is None or real[number, place]]
+        places = [place for place in range(head_logits.shape[-1]) if real is None or real[number, place]]
         places = places[: options.max_tokens]
         axes = {"head": layer.heads, "term": [*TERMS, "sum", "model"], "query": places, "key": places}
         rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
@@ -353,10 +353,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     ]
     correlated = frame[(frame["metric"] == LOGIT_CORRELATION.name) & (frame["candidate"] == "cross")]
     if len(size := correlated[correlated["statistic"] == "abs"]):
-        found = over_inputs(size)
+        size_over_inputs = over_inputs(size)
         sentences.append(
             f"the cross terms together have {shares['cross'].words('.0%')} of it, and their correlation with the "
-            f"others is |r| = {found.words()}, {found.over('inputs')}{compare_with_null(size)}"
+            f"others is |r| = {size_over_inputs.words()}, {size_over_inputs.over('inputs')}{compare_with_null(size)}"
         )
     return sentences
 

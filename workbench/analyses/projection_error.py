@@ -44,7 +44,7 @@ LARGEST = torch.finfo(torch.float64).max
 
 @dataclass(frozen=True)
 class Options(OfValues):
-    """Which of the conventions, of which queries and keys."""
+    """Conventions and standardisation."""
 
     convention: Annotated[
         Literal["teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact", "all"],
@@ -266,7 +266,7 @@ def least_assigned(
     projected: Float[Tensor, "query axis"],
     eigenvalues: Float[Tensor, " axis"],
 ) -> Float[Tensor, "*draw"]:
-    """What the best assignment of output columns to axes, with signs, adds to mean ‖φ(q_i)‖².
+    """Return what the best assignment of output columns to axes, with signs, adds to mean ‖φ(q_i)‖².
 
     Σ_d [−2 |Pᵀh|_{d,π(d)} / N + μ_d mean_i h²_{i,π(d)}], least over π: a linear assignment problem. Never below
     −Σ_d mean P_d² / μ_d. saritas2025 (App. A) takes it for a search through d_v! assignments.
@@ -369,18 +369,18 @@ def _of_head(
         baseline = phi.mean()
         axes = principal_axes(k, scale, int(count), tiled=tiled)
         resolved, found = axes.resolved, axes.found
-        known = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
+        undefined = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
         top = int(resolved)
         values = kpca_values(axes)
         unmasked = _attention(head._replace(mask=Mask()), tiled)  # kernel PCA sees all keys
         shares = _output(unmasked, values.values)[:, :top]  # axes within rounding have no length
         projected = shares * values.log_factor.exp()
         eigenvalues = axes.eigenvalues[:top] * axes.log_factor.exp()
-        errors["exact"] = baseline + least_assigned(h, projected, eigenvalues) + known
-        floor = baseline - _captured(shares, axes, values.log_factor) + known
+        errors["exact"] = baseline + least_assigned(h, projected, eigenvalues) + undefined
+        floor = baseline - _captured(shares, axes, values.log_factor) + undefined
         for null, number in drawn.items():
             others = _output(attention, null_values(v, null, number, seed, shared))
-            null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + known
+            null_samples[null] = baseline + least_assigned(others, projected, eigenvalues) + undefined
     return ProjectionErrors(
         errors={name: errors[name] for name in conventions},
         floor=floor,
@@ -397,7 +397,7 @@ def _of_head(
 
 
 def _captured(shares: Tensor, axes: PrincipalAxes, log_factor: Tensor) -> Tensor:
-    """Σ_d mean_i (φ(q_i)·u_d)² / μ_d, with the factors of both taken together: each may underflow alone.
+    """Σ_d mean_i (φ(q_i)·u_d)² / μ_d, with the factors of both taken together: each may underflow by itself.
 
     ``shares`` times exp(log_factor) are the projections P_id.
     """
@@ -446,12 +446,12 @@ def _per_head(
     if isinstance(mask, Mask):
         return [mask] * math.prod(shape[:-2])
     try:
-        whole = mask.to(device).expand(shape)
+        expanded = mask.to(device).expand(shape)
     except RuntimeError as error:
         raise InputError(
             f"attention_mask of shape {tuple(mask.shape)} does not fit (batch, head, query, key) = {shape}"
         ) from error
-    return [whole[place] for place in product(*map(range, shape[:-2]))]
+    return [expanded[place] for place in product(*map(range, shape[:-2]))]
 
 
 def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
@@ -590,11 +590,11 @@ def _through_training(frame: pd.DataFrame) -> list[str]:
         "exact projection error": ("projection_error", "convention", "exact"),
         "its floor": ("projection_floor", "convention", "exact"),
     }
-    whole = frame[frame[["layer", "head"]].isna().all(axis=1)]
-    ends, changes = [*dict.fromkeys(whole["checkpoint"])], []
+    overall = frame[frame[["layer", "head"]].isna().all(axis=1)]
+    ends, changes = [*dict.fromkeys(overall["checkpoint"])], []
     first, last = ends[0], ends[-1]
     for words, (metric, column, kind) in quantities.items():
-        rows = whole[(whole["metric"] == metric) & (whole[column] == kind)]
+        rows = overall[(overall["metric"] == metric) & (overall[column] == kind)]
         start, end = (rows[rows["checkpoint"] == name] for name in (first, last))
         by_input = [part[part["input"].notna()].groupby("input")["value"].mean() for part in (start, end)]
         if start.empty or end.empty:
@@ -627,21 +627,21 @@ def _norms_apart(norms: pd.DataFrame) -> list[str]:
     """The ratio of the mean norms over inputs, and in how many layers the middle 95 % of their tokens are apart."""
     if norms.empty:
         return []
-    whole = norms[norms[["layer", "head"]].isna().all(axis=1) & (norms["statistic"] == "mean")]
-    each = whole[whole["input"].notna()].pivot_table(index="input", columns="metric", values="value")
+    overall = norms[norms[["layer", "head"]].isna().all(axis=1) & (norms["statistic"] == "mean")]
+    each = overall[overall["input"].notna()].pivot_table(index="input", columns="metric", values="value")
     layered = norms[norms["layer"].notna() & norms["head"].isna() & norms["input"].isna()]
     table = layered.pivot_table(index="layer", columns=["metric", "statistic"], values="value")
     if each.empty or table.empty:
         return []
     ratio = mean_interval(each["h_norm2"] / each["phi_norm2"], ratio=True)
     phi, h = table["phi_norm2"], table["h_norm2"]
-    apart = (h["q2.5"] > phi["q97.5"]) | (phi["q2.5"] > h["q97.5"])
+    disjoint = (h["q2.5"] > phi["q97.5"]) | (phi["q2.5"] > h["q97.5"])
     wider = phi["q97.5"] / phi["q2.5"] > h["q97.5"] / h["q2.5"]
     by_layer = h["mean"] / phi["mean"]
     return [
         f"mean ‖h‖² is {ratio.words('.3g')} times mean ‖φ(q)‖², geometric mean over {ratio.n} inputs with its 95 % "
         f"CI, and {by_layer.min():.3g} to {by_layer.max():.3g} times by layer; the middle 95 % of their tokens are "
-        f"apart in {apart.sum()} of {len(table)} layers, and ‖φ(q)‖² spreads wider in {wider.sum()}"
+        f"apart in {disjoint.sum()} of {len(table)} layers, and ‖φ(q)‖² spreads wider in {wider.sum()}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What is taken of attention tile by tile: numbers of rows, of keys, coarse maps, chosen rows and columns.
+"""Reductions of attention tile by tile: numbers of rows, of keys, coarse maps, chosen rows and columns.
 
 Each is a `workbench.analyses.tiles.Reduction`, given to `reduce_tiles` by its name or, where it needs an argument,
 as an object. Numbers of rows are (batch, head, query), float64, 0 for queries that see nothing.
@@ -75,7 +75,7 @@ class EvenOverlap(_OfRows):
 
 
 class _OnceForHeads:
-    """What does not depend on the heads, kept while they pass."""
+    """Cache of a tile's tensors that are the same for all heads."""
 
     def __init__(self) -> None:
         self.at: tuple[int | slice, slice, slice] | None = None
@@ -227,8 +227,8 @@ class OnPatterns(Reduction):
         numbers = torch.arange(len(pairs)).repeat_interleave(counts)
         queries, keys = (torch.cat(part) for part in zip(*pairs, strict=True))
         inside = (keys >= tile.columns.start) & (keys < tile.columns.stop)
-        found = numbers, queries - tile.rows.start, keys - tile.columns.start
-        return tuple(part[inside].to(tile.weights.device) for part in found)
+        pair_indices = numbers, queries - tile.rows.start, keys - tile.columns.start
+        return tuple(part[inside].to(tile.weights.device) for part in pair_indices)
 
     def result(self) -> dict[str, PatternSums]:
         return self.sums
@@ -264,8 +264,10 @@ class Diversity(Reduction):
 
     def end_rows(self, batch: int | slice, rows: slice) -> None:
         joint = self.joint / self.heads
-        apart = row_sums(torch.special.entr(joint)) - self.single / self.heads
-        self.values[batch, rows] = apart.clamp_min(0.0) / math.log(self.heads) if self.heads > 1 else math.nan
+        divergence = row_sums(torch.special.entr(joint)) - self.single / self.heads
+        self.values[batch, rows] = (
+            divergence.clamp_min(0.0) / math.log(self.heads) if self.heads > 1 else math.nan
+        )
 
     def result(self) -> Float[Tensor, "batch query"]:
         return self.values
@@ -290,11 +292,11 @@ class TopKeys(Reduction):
         self.keys = shape.rows(self.count, fill=-1, dtype=torch.int64)
 
     def add(self, tile: Tile) -> None:
-        held = min(self.count, tile.weights.shape[-1])
-        if held:
-            weights, keys = tile.weights.topk(held, -1)
-            self.weights[tile.place][..., :held] = weights
-            self.keys[tile.place][..., :held] = torch.where(weights > 0, keys + tile.columns.start, -1)
+        rank_count = min(self.count, tile.weights.shape[-1])
+        if rank_count:
+            weights, keys = tile.weights.topk(rank_count, -1)
+            self.weights[tile.place][..., :rank_count] = weights
+            self.keys[tile.place][..., :rank_count] = torch.where(weights > 0, keys + tile.columns.start, -1)
 
     def result(self) -> Top:
         return Top(self.weights, self.keys)
@@ -324,22 +326,22 @@ class HeadOutput(Reduction):
 
 
 class CoarseMaps(NamedTuple):
-    """Maps of cells: mean and maximum over all pairs of each, of which hidden ones are 0."""
+    """Maps of cells: mean and maximum over all pairs of a cell; hidden pairs are 0."""
 
     mean: Float[Tensor, "batch head row column"]
     maximum: Float[Tensor, "batch head row column"]
 
 
 def bin_edges(count: int, bins: int) -> list[int]:
-    """Where each of so many bins begins, and the last one ends: place i is in bin ⌊i · bins / count⌋."""
+    """Return the start of each bin and the end of the last: place i is in bin ⌊i · bins / count⌋."""
     return [-(-place * count // bins) for place in range(bins + 1)]
 
 
 @dataclass
 class Pooled(Reduction):
-    """A coarse map of every map: ``size`` cells on a side, or as many as there are queries or keys.
+    """A coarse map of every map: ``size`` cells on a side, at most one per query or key.
 
-    Cells differ by one query or key at most (`bin_edges`). With ``keys`` it is that of these keys alone.
+    Cells differ by one query or key at most (`bin_edges`). ``keys`` keeps a range of keys.
     """
 
     name = "pooled"
@@ -369,21 +371,21 @@ class Pooled(Reduction):
     def add(self, tile: Tile) -> None:
         rows, columns = self.edges
         first = bisect_right(columns, tile.columns.start) - 1
-        held = slice(
+        cells_reached = slice(
             max(first, 0), bisect_left(columns, tile.columns.stop)
         )  # the cells that the tile reaches into
-        places, width = self.places[held] - tile.columns.start, tile.weights.shape[-1]
+        places, width = self.places[cells_reached] - tile.columns.start, tile.weights.shape[-1]
         if not places.numel() or not width:
             return
-        there = self.inside[held] & (places >= 0) & (places < width)
+        there = self.inside[cells_reached] & (places >= 0) & (places < width)
         # weights are never negative, so that a 0 beside them changes neither sum nor maximum
         cells = torch.where(there, tile.weights[..., places.clamp(0, width - 1)], 0)
         sums, tops = cells.sum(-1).double(), cells.amax(-1)
-        of_sum, of_top = (part[tile.batch, tile.heads, :, held] for part in (self.sum, self.top))
+        of_sum, of_top = (part[tile.batch, tile.heads, :, cells_reached] for part in (self.sum, self.top))
         for cell in range(bisect_right(rows, tile.rows.start) - 1, bisect_left(rows, tile.rows.stop)):
-            own = slice(max(0, rows[cell] - tile.rows.start), rows[cell + 1] - tile.rows.start)
-            of_sum[:, cell] += sums[:, own].sum(1)
-            of_top[:, cell] = torch.maximum(of_top[:, cell], tops[:, own].amax(1))
+            rows_of_cell = slice(max(0, rows[cell] - tile.rows.start), rows[cell + 1] - tile.rows.start)
+            of_sum[:, cell] += sums[:, rows_of_cell].sum(1)
+            of_top[:, cell] = torch.maximum(of_top[:, cell], tops[:, rows_of_cell].amax(1))
 
     def result(self) -> CoarseMaps:
         sizes = [torch.tensor(edges).diff().to(self.sum) for edges in self.edges]
@@ -443,10 +445,10 @@ class Estimated(NamedTuple):
 
 @dataclass
 class HeadPairs(Reduction):
-    """How alike the heads attend, pair by pair: Σ_j √(A_ij B_ij) (Bhattacharyya 1943), mean over sampled queries.
+    """Similarity of heads' attention, pair by pair: Σ_j √(A_ij B_ij) (Bhattacharyya 1943), mean over sampled queries.
 
-    1 where two heads attend alike, 0 where they never look at the same key. The standard error is that of a sample
-    without replacement: 0 where all queries are taken.
+    1 where two heads have the same attention, 0 where they never look at the same key. The standard error is that of a
+    sample without replacement: 0 where all queries are taken.
     """
 
     name = "pairs"
@@ -472,10 +474,10 @@ class HeadPairs(Reduction):
     def end_rows(self, batch: int | slice, rows: slice) -> None:
         if not self.roots:
             return
-        whole = [root.new_zeros(*root.shape[:2], self.keys) for root, _ in self.roots]
-        for into, (root, columns) in zip(whole, self.roots, strict=True):
+        full_roots = [root.new_zeros(*root.shape[:2], self.keys) for root, _ in self.roots]
+        for into, (root, columns) in zip(full_roots, self.roots, strict=True):
             into[..., columns] = root
-        by_query = torch.cat(whole).transpose(0, 1)  # query, head, key
+        by_query = torch.cat(full_roots).transpose(0, 1)  # query, head, key
         alike = (by_query @ by_query.mT).double()
         self.sum[batch] += alike.sum(0)
         self.squares[batch] += alike.square().sum(0)

@@ -1,4 +1,4 @@
-"""What an analysis is, and the analyses by name: of the workbench, each in the file of its name, and of plug-ins."""
+"""The class of analyses, and the registry of the workbench's analyses and those of plug-ins, by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Standardize = Annotated[
 ]
 
 Per = Literal["token", "pair"]
-"""What a row of the finer tables is of: a token, or a pair (query and key, two directions)."""
+"""Unit of a row in the finer tables: a token, or a pair (query and key, two directions)."""
 
 
 Method = Literal["auto", "dense", "tiled"]
@@ -106,10 +106,10 @@ Single = Annotated[
 
 @dataclass(frozen=True)
 class OfValues(OfHeads):
-    """Options of an analysis of heads whose null distribution comes from other values."""
+    """Options of an analysis of heads whose null distribution replaces the values."""
 
     padding: Annotated[
-        Literal["mask", "keep"], "mask: real tokens alone; keep: padding counts as tokens, as published"
+        Literal["mask", "keep"], "mask: only real tokens; keep: padding counts as tokens, as published"
     ] = "mask"
     null_samples: Annotated[NullSamples, "samples of the null distribution, at least 2; 0 leaves it out"] = 20
     null: Annotated[
@@ -147,13 +147,13 @@ class OfValues(OfHeads):
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis by name: the capture sites it reads, its metrics and options, and what it measures in one layer.
+    """An analysis by name: its capture sites, metrics and options, and the function that measures one layer.
 
     Without sites it reads weights, and runs on no inputs. ``options_type`` is the frozen dataclass of its options (see
-    `workbench.core.options`), one of which every function here receives.
+    `workbench.core.options`); every function here receives an instance.
 
-    What is finer than a metric of a head (a map, a row of attention) is an entry of its own in ``finer``, of the same
-    name, with ``per``: its ``measure`` yields frames of rows in place of measurements, and it has no metrics.
+    Maps and rows of attention, finer than a metric of a head, are separate entries in ``finer``, of the same name, with
+    ``per``: their ``measure`` yields frames of rows instead of measurements, and they have no metrics.
     """
 
     name: str
@@ -163,32 +163,31 @@ class Analysis:
     metrics: tuple[Metric, ...]
     options_type: type = OfInputs
     notes: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
-    """What a reader of any such result should know, of its rows and options: it stands beside every result."""
+    """Notes on every result, from its rows and options."""
     sites_of: Callable[[Any], tuple[str, ...]] | None = None
     """The sites for given options, where they depend on them."""
     across: Callable[[Sequence[tuple[Layer, Measurement]], Any], Iterator[Measurement]] | None = None
-    """What follows from the measurements of all layers of one batch, its ``form`` "across"."""
+    """Measurements across all layers of one batch, with ``form`` "across"."""
     of_heads: bool = True
-    """Whether it measures single heads, of which some may be chosen."""
+    """Whether it measures single heads, so that some may be chosen."""
     also: tuple[str, ...] = ()
     """Sites that some layers need as well; a file without them will do for the others."""
     counts_nonfinite: bool = False
     """Whether NaN and infinite values are a result rather than an error."""
     cross: Literal["", "keys", "both"] = ""
-    """What it measures of cross attention, whose queries and keys are of different tokens: nothing; what it reads of
-    keys or values alone; or both axes."""
+    """Which axes of cross attention it measures, whose queries and keys are different tokens: none, keys, or both."""
     perturb: Callable[[Inputs, Any, int], Inputs] | None = None
-    """What to run the model on beside the inputs: of (inputs, options, seed)."""
+    """A function of (inputs, options, seed) that gives perturbed inputs for a second run."""
     together: Callable[[Any], bool] = lambda options: False
     """Whether a layer is measured beside others of its batch, which are then all in memory at once."""
     of_steps: bool = False
     """Whether it says something of a single query, and so of each token that a model generates."""
     per: Per | None = None
-    """What a row is of, where it yields rows."""
+    """Unit of a row, where it yields rows."""
     finer: tuple[Analysis, ...] = ()
     """The same in finer rows."""
     findings: Callable[[pd.DataFrame, Any], list[str]] = lambda frame, options: []
-    """What the result of one run says, in sentences that begin without a capital: see `workbench.findings`."""
+    """Findings of one run, in sentences that begin without a capital: see `workbench.findings`."""
     pooled: tuple[str, ...] = ()
     """Options (or "checkpoint") over whose values runs of a model are described together; rows have a column each."""
 
@@ -209,13 +208,13 @@ class Analysis:
         """Itself for None, else its rows of tokens or pairs. Raises `InputError` where it has no such rows."""
         entries = {entry.per: entry for entry in (self, *self.finer)}
         if per not in entries:
-            known = " or ".join(repr(entry.per) for entry in self.finer)
-            takes = f"per must be {known}, or none" if known else "it gives metrics alone: leave per out"
+            kinds = " or ".join(repr(entry.per) for entry in self.finer)
+            takes = f"per must be {kinds}, or none" if kinds else "it gives metrics alone: leave per out"
             raise InputError(f"{self.name} has no rows per {per!r}; {takes}")
         return entries[per]
 
     def measured(self, layer: Layer, options: Any) -> Iterator[Measurement] | Iterator[pd.DataFrame]:
-        """What it measures in one layer, which an `InputError` names."""
+        """Yield the measurements of one layer, which an `InputError` names."""
         try:
             yield from self.measure(layer, options)
         except InputError as error:

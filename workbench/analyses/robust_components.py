@@ -91,12 +91,12 @@ def split_of(
         real = operands.check_mask(mask, keys.shape[:-1]).to(keys.device)
     k, low, s = (torch.where(real[..., None], part.double(), 0.0) for part in parts.values())
     count = real.sum(-1)
-    whole = k.square().sum((-2, -1))
+    key_norm = k.square().sum((-2, -1))
     nonzero = (s != 0).sum((-2, -1))
     return Split(
         zeros=1 - nonzero / (count * keys.shape[-1]),
-        share=s.square().sum(-1).sum(-1) / whole,
-        gap=((k - low - s).square().sum((-2, -1)) / whole).sqrt(),
+        share=s.square().sum(-1).sum(-1) / key_norm,
+        gap=((k - low - s).square().sum((-2, -1)) / key_norm).sqrt(),
     )
 
 
@@ -144,11 +144,11 @@ def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measuremen
     keys, low_rank, sparse = (
         layer.choose_heads(part) for part in (record.projected_k, record.low_rank, record.sparse)
     )
-    found = split_of(keys, low_rank, sparse, layer.head_mask(keys))
-    layer.counts.add("heads have S = 0", found.zeros == 1)
-    yield Measurement(SPARSE_ZEROS, found.zeros, columns=columns)
-    yield Measurement(SPARSE_SHARE, found.share, columns=columns)
-    yield Measurement(PURSUIT_GAP, found.gap, columns=columns)
+    split = split_of(keys, low_rank, sparse, layer.head_mask(keys))
+    layer.counts.add("heads have S = 0", split.zeros == 1)
+    yield Measurement(SPARSE_ZEROS, split.zeros, columns=columns)
+    yield Measurement(SPARSE_SHARE, split.share, columns=columns)
+    yield Measurement(PURSUIT_GAP, split.gap, columns=columns)
 
 
 def _need_split(layer: Layer) -> None:
@@ -165,7 +165,7 @@ def patches_of(layer: Layer, sizes: Float[Tensor, "batch token"]) -> Float[Tenso
 def contamination_scores(
     clean: Layer, layer: Layer, pursuit: bool = True
 ) -> dict[str, Float[Tensor, "batch patch"]]:
-    """What might tell the contaminated patches of an image, a number per patch and candidate.
+    """Scores that might tell the contaminated patches of an image, a number per patch and candidate.
 
     sparse: ‖S_j‖; clean: the same of the image before, whose S knows nothing of what was done to it; change: ‖S_j −
     S_j before‖; keys: the distance of the keys from their mean, without any pursuit; ``pursuit``: ‖S_j‖ of principal

@@ -23,7 +23,7 @@ def _is_folder(name: str) -> bool:
 
 
 Masks = Literal["ink"] | Annotated[str, Predicate(_is_folder), Accepted("a folder that is there")] | None
-"""Where masks of patches come from, as an option has it."""
+"""Source of patch masks, as an option."""
 _HALF = 127.5  # of white
 
 
@@ -88,13 +88,13 @@ def _read_mask(folder: Path, name: str, grid: tuple[int, int], image: np.ndarray
 def _mask_file(folder: Path, name: str) -> Path:
     stem = folder.expanduser() / name
     candidates = [stem.with_name(stem.stem + suffix) for suffix in IMAGE_SUFFIXES]
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is None:
+    mask_path = next((path for path in candidates if path.is_file()), None)
+    if mask_path is None:
         raise InputError(
             f"no mask for input {name!r}: looked for {candidates[0].with_suffix('')} with an ending of "
             f"{', '.join(IMAGE_SUFFIXES)}"
         )
-    return found
+    return mask_path
 
 
 def _cells(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

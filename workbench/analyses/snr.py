@@ -45,11 +45,11 @@ Corruption = Annotated[
 
 @dataclass(frozen=True)
 class Options(OfInputs):
-    """What is done to the images, and what the signal is."""
+    """Noise of the images, and the signal."""
 
     noise: Annotated[
         Corruption,
-        "what is done to the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of "
+        "noise of the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of "
         "the corruptions",
     ] = "gaussian-noise"
     severity: Annotated[int, Ge(SEVERITIES[0]), Le(SEVERITIES[-1]), "how strongly, from 1 to 5"] = 3
@@ -265,26 +265,26 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     real = layer.real_tokens(clean.attn_out.shape[1])
     centre = options.centre
     ratios = {site: signal_to_noise(layer.site(site), getattr(noisy, site), real, centre) for site in STREAMS}
-    found = residual_noise(before, later, clean.attn_out, noisy.attn_out, real, centre)
-    gains = {"attention": found.gain, "block": ratios["resid_post"] / ratios["resid_pre"]}
+    noise = residual_noise(before, later, clean.attn_out, noisy.attn_out, real, centre)
+    gains = {"attention": noise.gain, "block": ratios["resid_post"] / ratios["resid_pre"]}
     if _is_boosted(layer):
         gains["boosted"] = ratios["resid_mid"] / ratios["resid_pre"]
     silent = torch.isinf(ratios["resid_pre"])
     layer.counts.add("inputs and layers carry no noise: their ratios are undefined", silent)
 
     def measured(metric: Metric, values: Tensor, **columns: str) -> Measurement:
-        known = values.double().masked_fill(silent, torch.nan)
-        return Measurement(metric, known, ("input",), columns=columns)
+        audible = values.double().masked_fill(silent, torch.nan)
+        return Measurement(metric, audible, ("input",), columns=columns)
 
     for site, ratio in ratios.items():
         yield measured(SNR, ratio, candidate=site)
-    yield measured(SNR_ALPHA, found.alpha)
-    yield measured(SNR_BETA, found.beta)
-    yield measured(SNR_GAMMA, found.gamma)
-    yield measured(SNR_NOISE_COSINE, found.noise_cosine)
-    yield measured(SNR_BOUND, found.bound)
-    yield measured(SNR_ASSUMED, found.assumed)
-    yield measured(SNR_SUFFICIENT, found.sufficient)
+    yield measured(SNR_ALPHA, noise.alpha)
+    yield measured(SNR_BETA, noise.beta)
+    yield measured(SNR_GAMMA, noise.gamma)
+    yield measured(SNR_NOISE_COSINE, noise.noise_cosine)
+    yield measured(SNR_BOUND, noise.bound)
+    yield measured(SNR_ASSUMED, noise.assumed)
+    yield measured(SNR_SUFFICIENT, noise.sufficient)
     for name, gain in gains.items():
         yield measured(SNR_GAIN, gain, candidate=name)
         yield measured(SNR_RAISED, gain > 1, candidate=name)

@@ -117,7 +117,7 @@ def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batc
     abdullaev2025 Remark III.5 and Fig. 1 (left) speak of its largest value, which is 1/2.
 
     Exact, without any N × N matrix: the root of Σ_i p_i / (p_i − λ) between the two largest p.
-    Between 0 (one key takes everything) and 1/2 (two keys share everything, whatever N is); 1/N where all are alike.
+    Between 0 (one key takes everything) and 1/2 (two keys share everything, whatever N is); 1/N where all are equal.
     Raises `InputError` for fewer than two keys, NaN, and logits of +∞.
     """
     _check(logits)
@@ -262,7 +262,7 @@ def sampled_sensitivity(
     of all samples: slope of two vectors (pairs) and exact constant at one (local). ``softmax_perturbation`` is the mean
     over samples, of the logits and of the noise, with its 95 % interval.
     """
-    found = {
+    samples_by_metric = {
         (count, spread): sampled
         for count in tokens
         for spread, sampled in zip(spreads, _sampled(count, spreads, null_samples, seed), strict=True)
@@ -271,7 +271,7 @@ def sampled_sensitivity(
     for spread in spreads:
         for count in tokens:
             place = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
-            largest, moved = found[count, spread]
+            largest, moved = samples_by_metric[count, spread]
             for candidate, value in largest._asdict().items():
                 rows.append(
                     {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **place}
@@ -334,10 +334,11 @@ def fit_root(tokens: Sequence[int], values: Sequence[float]) -> RootFit:
 
     if len(set(tokens)) < 3:
         raise InputError(f"a fit of a/√N + b with intervals needs 3 different N; got {sorted(set(tokens))}")
-    found = stats.linregress([count**-0.5 for count in tokens], list(values))
-    a, b = float(found.slope), float(found.intercept)
+    regression = stats.linregress([count**-0.5 for count in tokens], list(values))
+    a, b = float(regression.slope), float(regression.intercept)
     room_a, room_b = (
-        float(half_width(error, len(tokens) - 2)) for error in (found.stderr, found.intercept_stderr)
+        float(half_width(error, len(tokens) - 2))
+        for error in (regression.stderr, regression.intercept_stderr)
     )
     return RootFit(a, a - room_a, a + room_a, b, b - room_b, b + room_b)
 
@@ -350,15 +351,15 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = softmax_matrix(layer)
     if attention.own is not None:
         raise NotApplicable(
-            "does not attend by softmax(scale q kᵀ + mask) alone, and its logits are not known"
+            "does not attend only by softmax(scale q kᵀ + mask), and its logits are not known"
         )
     v = layer.record.v
     if v is not None:
         v = layer.of_queries(v, layer.total_heads).double()
     groups = groups_of(layer, attention.q)
     parts = [_of_group(attention, v, options, group) for group in groups]
-    for found in zip(*parts, strict=True):
-        yield together(layer, groups, found, len(attention.q))
+    for parts_of_metric in zip(*parts, strict=True):
+        yield together(layer, groups, parts_of_metric, len(attention.q))
 
 
 def _of_group(attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group) -> list[Found]:
@@ -366,14 +367,14 @@ def _of_group(attention: AttentionMatrix, v: Tensor | None, options: Options, gr
     if v is not None:
         v = group.cut(v)
         check_finite("v", v, TOKENS)
-    found = with_null(
+    with_nulls = with_null(
         _of_heads(attention, v, options, group, q, k),
         lambda q, k: _of_heads(attention, v, options, group, q, k),
         (q, k),
         options.null_samples,
         group,
     )
-    return found if v is None else [*found, Found(VALUE_NORM_RATIO, _norm_ratio(v))]
+    return with_nulls if v is None else [*with_nulls, Found(VALUE_NORM_RATIO, _norm_ratio(v))]
 
 
 def _norm_ratio(v: Tensor) -> Tensor:
@@ -401,12 +402,12 @@ def _of_heads(
             seen = (logits > -torch.inf).sum(-1)
             outputs.append((output_perturbation(logits, noise, v), output_bound(v, seen, options.sigma)))
     columns = [torch.cat(part, -1) for part in zip(*parts, strict=True)]
-    found = _over_queries(*columns)
+    constants = _over_queries(*columns)
     for metric, part in zip(
         (OUTPUT_PERTURBATION, OUTPUT_PERTURBATION_BOUND), zip(*outputs, strict=True), strict=False
     ):
-        found.append(Found(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
-    return found
+        constants.append(Found(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
+    return constants
 
 
 def _mean_of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
@@ -466,8 +467,8 @@ def sampling_findings(sampled: pd.DataFrame) -> list[str]:
     sentences = []
     for spread, rows in sampled.groupby("spread", sort=False):
         curves = {
-            name: found.set_index("tokens")["value"]
-            for name, found in rows.groupby(rows["candidate"].fillna("moved"))
+            name: candidate_rows.set_index("tokens")["value"]
+            for name, candidate_rows in rows.groupby(rows["candidate"].fillna("moved"))
         }
         pairs, local, moved = (curves[name] for name in ("pairs", "local", "moved"))
         few, many = min(local.index), max(local.index)

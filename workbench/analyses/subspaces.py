@@ -111,14 +111,17 @@ def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
     """Mean of `coherence` (wu2025 Fig. 11) over pairs of directions inside heads, and of different heads."""
     blocks = coherence(u).sum((-3, -1))  # head × head
     heads, dim = u.shape[-3], u.shape[-1]
-    own = blocks.diagonal(dim1=-2, dim2=-1).sum(-1)
+    norms = blocks.diagonal(dim1=-2, dim2=-1).sum(-1)
     with_itself = (u != 0).any(-2).double().sum((-2, -1))  # every direction's |cos| with itself is 1
     inside_pairs, between_pairs = heads * dim * (dim - 1), heads * (heads - 1) * dim**2
 
     def mean(total: Tensor, pairs: int) -> Tensor:
         return total / pairs if pairs else torch.full_like(total, math.nan)
 
-    return Coherence(mean(own - with_itself, inside_pairs), mean(blocks.sum((-2, -1)) - own, between_pairs))
+    return Coherence(
+        mean(norms - with_itself, inside_pairs),
+        mean(blocks.sum((-2, -1)) - norms, between_pairs),
+    )
 
 
 @checked
@@ -213,20 +216,23 @@ _NULL = ("null_mean", "null_low", "null_high")
 
 def _beside_random(rows: pd.DataFrame, format: str, unit: str = "") -> str:
     """On which side of the null distribution single values lie."""
-    known = rows[rows["null_low"].notna()]
-    if known.empty:
+    nulls = rows[rows["null_low"].notna()]
+    if nulls.empty:
         return ""
-    above, below = (known["value"] > known["null_high"]).sum(), (known["value"] < known["null_low"]).sum()
+    above, below = (
+        (nulls["value"] > nulls["null_high"]).sum(),
+        (nulls["value"] < nulls["null_low"]).sum(),
+    )
     places = "pairs of heads" if unit else "layers"
     return (
-        f"; above the {null_range(rows, 'isotropic')} (mean {known['null_mean'].mean():{format}}{unit}) in {above} and "
-        f"below in {below} of {len(known)} {places}"
+        f"; above the {null_range(rows, 'isotropic')} (mean {nulls['null_mean'].mean():{format}}{unit}) in {above} and "
+        f"below in {below} of {len(nulls)} {places}"
     )
 
 
 ANALYSIS = Analysis(
     "subspaces",
-    "Subspaces that the heads read: coherence and angles, from the weights alone",
+    "Subspaces that the heads read: coherence and angles, from the weights",
     (),
     measure,
     (COHERENCE_INSIDE, COHERENCE_BETWEEN, SUBSPACE_ANGLE),

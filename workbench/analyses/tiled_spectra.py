@@ -2,8 +2,8 @@
 
 Neither matrix is ever formed: a product with a block of vectors forms its entries a tile at a time, which costs more
 than the vectors do. So a block of them is multiplied at once and the whole Krylov space is kept (Golub & Underwood
-1977; Musco & Musco 2015), where Lanczos iteration of a library would form every entry anew for each single vector.
-Traces and Frobenius norms are exact. What needs every eigenvalue, the effective rank, lies between two bounds, and is
+1977; Musco & Musco 2015), where Lanczos iteration of a library would form every entry again for each single vector.
+Traces and Frobenius norms are exact. The effective rank, which needs every eigenvalue, lies between two bounds, and is
 estimated: the leading pairs as they are, the others by random vectors (Hutch++, Meyer et al. 2021) with Lanczos
 quadrature (Ubaru, Chen & Saad 2017).
 """
@@ -46,7 +46,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 class Leading(NamedTuple):
-    """The largest eigenvalues, largest first, and what is known of them.
+    """The largest eigenvalues, largest first, with residuals and bounds.
 
     residual: ‖A x − λ x‖ of every pair, by a product of its own. Some eigenvalue of A lies that near to each of them;
     that none above was passed over is what the iteration makes likely and does not prove. converged: residuals within
@@ -64,12 +64,17 @@ class Leading(NamedTuple):
 
     def words(self) -> str:
         """How far this is to be trusted, in a sentence."""
-        found, asked = int(self.converged.sum()), len(self.values)
+        converged_count, value_count = int(self.converged.sum()), len(self.values)
         worst = float(self.residual.max() / self.values[0]) if self.values[0] > 0 else 0.0
-        said = f"largest residual {worst:.1e} of the largest eigenvalue after {self.products} products"
-        if found == asked:
-            return f"{asked} pairs converged: {said}"
-        return f"{found} of {asked} pairs converged, the others did not (a flat spectrum needs more products): {said}"
+        residual_words = (
+            f"largest residual {worst:.1e} of the largest eigenvalue after {self.products} products"
+        )
+        if converged_count == value_count:
+            return f"{value_count} pairs converged: {residual_words}"
+        return (
+            f"{converged_count} of {value_count} pairs converged, the others did not (a flat spectrum needs more "
+            f"products): {residual_words}"
+        )
 
 
 class GramTiles:
@@ -128,13 +133,13 @@ class GramTiles:
 
     def _normalisers(self, at_once: int) -> Float[Tensor, " token"]:
         """ℓ_i = log Σ_j exp(s k_i·k_j)."""
-        found = torch.empty(len(self), dtype=torch.float64, device=self.device)
+        normalisers = torch.empty(len(self), dtype=torch.float64, device=self.device)
         for start in range(0, len(self), at_once):
             rows = slice(start, start + at_once)
             scores = self._keys[rows] @ self._keys.mT
             top = scores.amax(-1, keepdim=True)
-            found[rows] = row_sums(scores.sub_(top).exp_()).log_() + top[:, 0]
-        return found
+            normalisers[rows] = row_sums(scores.sub_(top).exp_()).log_() + top[:, 0]
+        return normalisers
 
     def _pairs(self) -> Iterator[tuple[slice, slice]]:
         """Tiles on the diagonal and above it."""
@@ -149,12 +154,12 @@ class GramTiles:
 
     def _kernel_times(self, block: Float[Tensor, "token axis"]) -> Float[Tensor, "token axis"]:
         """K_φ X, not centred."""
-        own, total = block.to(self.dtype), torch.zeros_like(block)
+        cast_block, total = block.to(self.dtype), torch.zeros_like(block)
         for rows, columns in self._pairs():
             tile = self._entries(rows, columns)
-            total[rows] += tile @ own[columns]
+            total[rows] += tile @ cast_block[columns]
             if rows != columns:
-                total[columns] += tile.mT @ own[rows]
+                total[columns] += tile.mT @ cast_block[rows]
         return total
 
 
@@ -171,23 +176,23 @@ class RankEstimate(NamedTuple):
     high: Float[Tensor, ""]
 
 
-def effective_rank_of(tiles: GramTiles, found: Leading, seed: int = 0) -> RankEstimate:
+def effective_rank_of(tiles: GramTiles, leading: Leading, seed: int = 0) -> RankEstimate:
     """The effective rank (Roy & Vetterli 2007) of K̃: of its leading pairs, and of the rest by random vectors."""
     size, trace = len(tiles) - 1, tiles.trace
-    if not bool(trace > 0) or not bool(found.values[0] > 0):
+    if not bool(trace > 0) or not bool(leading.values[0] > 0):
         return RankEstimate(*(torch.zeros_like(trace) for _ in RankEstimate._fields))
-    known = found.values / trace
-    entropy = torch.special.entr(known).sum()
-    rest = (1 - known.sum()).clamp_min(0)
-    squares = (tiles.squares() / trace.square() - known.square().sum()).clamp_min(0)
-    left = size - len(known)
+    probabilities = leading.values / trace
+    entropy = torch.special.entr(probabilities).sum()
+    rest = (1 - probabilities.sum()).clamp_min(0)
+    squares = (tiles.squares() / trace.square() - probabilities.square().sum()).clamp_min(0)
+    left = size - len(probabilities)
     if left < 1 or bool(rest <= len(tiles) * torch.finfo(torch.float64).eps):
-        whole = entropy.exp()
-        return RankEstimate(whole, torch.zeros_like(whole), whole, whole)
+        rank_of_all = entropy.exp()
+        return RankEstimate(rank_of_all, torch.zeros_like(rank_of_all), rank_of_all, rank_of_all)
     # the logarithm is concave: Σ p log p ≤ Σ p · log(Σ p² / Σ p), the mean p of the rest, which no p known is below
-    typical = torch.minimum((squares / rest).clamp_min(rest / left), known[-1])
+    typical = torch.minimum((squares / rest).clamp_min(rest / left), probabilities[-1])
     low, high = entropy - rest * typical.log(), entropy + rest * (left / rest).log()
-    value, error = _entropy_left(tiles, found, rest, typical, seed)
+    value, error = _entropy_left(tiles, leading, rest, typical, seed)
     middle = torch.minimum(torch.maximum(entropy + value, low), high).exp()
     return RankEstimate(middle, middle * error, low.exp(), high.exp())
 
@@ -202,27 +207,27 @@ def _entropy_left(
     """
     source = torch.Generator().manual_seed(seed)
     signs = torch.randint(2, (len(tiles), PROBES), generator=source).mul_(2).sub_(1)
-    known = found.vectors
+    known_vectors = found.vectors
 
     def outside(block: Tensor) -> Tensor:
         block = block - block.mean(0)
-        return block - known @ (known.mT @ block)
+        return block - known_vectors @ (known_vectors.mT @ block)
 
-    start = outside(signs.to(known))
+    start = outside(signs.to(known_vectors))
     length = torch.linalg.vector_norm(start, dim=0)
     basis = [start / length]
     diagonals, besides = [], []
-    for step in range(min(STEPS, len(tiles) - 1 - known.shape[1])):
+    for step in range(min(STEPS, len(tiles) - 1 - known_vectors.shape[1])):
         image = outside(tiles @ basis[-1]) / tiles.trace
         diagonals.append((image * basis[-1]).sum(0))
         for _ in range(2):  # twice is enough
             for other in basis:
                 image = image - other * (other * image).sum(0)
-        beside = torch.linalg.vector_norm(image, dim=0)
-        if step + 1 == STEPS or bool((beside <= _FLAT).any()):
+        rest_norm = torch.linalg.vector_norm(image, dim=0)
+        if step + 1 == STEPS or bool((rest_norm <= _FLAT).any()):
             break
-        besides.append(beside)
-        basis.append(image / beside)
+        besides.append(rest_norm)
+        basis.append(image / rest_norm)
     inner = torch.diag_embed(torch.stack(diagonals, -1))
     if besides := besides[: len(diagonals) - 1]:
         next_to = torch.stack(besides, -1)
@@ -317,14 +322,14 @@ def _leading(
         # A times the basis is the basis times what is inside, and in its last block the rest
         off = torch.linalg.vector_norm(rest @ mix[-block.shape[1] :], dim=0)
         left = size - basis.shape[1]
-        found = bool((off <= 0.5 * tolerance * values[0]).all())
-        if found or not left or done >= products - 1 or float(rest.abs().amax()) <= _FLAT * values[0]:
+        all_converged = bool((off <= 0.5 * tolerance * values[0]).all())
+        if all_converged or not left or done >= products - 1 or float(rest.abs().amax()) <= _FLAT * values[0]:
             break
         block = torch.linalg.qr(rest / torch.linalg.vector_norm(rest)).Q[:, :left]
         block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
-        held = basis.shape[1]
-        basis = room[:, : held + block.shape[1]]
-        basis[:, held:] = block
+        basis_size = basis.shape[1]
+        basis = room[:, : basis_size + block.shape[1]]
+        basis[:, basis_size:] = block
     vectors = basis @ mix
     residual = torch.linalg.vector_norm(product(vectors) - vectors * values, dim=0)
     within = residual <= tolerance * values[0].clamp_min(0)

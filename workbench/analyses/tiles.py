@@ -60,7 +60,7 @@ MaskFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class Place(NamedTuple):
-    """Where scores are NaN or infinite: queries and keys from the first to the last, both included."""
+    """Position of NaN or infinite scores: queries and keys from the first to the last, both included."""
 
     batch: int
     head: int
@@ -77,8 +77,8 @@ class Mask:
     """Which keys the queries see; everything that is given holds at once.
 
     tensor: (batch or 1, head or 1, query or 1, key), true where a query may attend, or added to the scores; function:
-    the same of numbers of queries and keys, tile by tile; causal: key j ≤ query i + offset; window: so many keys back,
-    the query's own included, and as many ahead where attention is not causal. ``hidden_at``: an additive mask at or
+    the same of numbers of queries and keys, tile by tile; causal: key j ≤ query i + offset; window: number of keys
+    back, the query's own included, and also ahead where attention is not causal. ``hidden_at``: an additive mask at or
     below it counts as hiding a key (`visible_keys`).
     """
 
@@ -90,7 +90,7 @@ class Mask:
     hidden_at: float = NEVER
 
     def allows(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Where causality and window let queries, by their numbers, see keys."""
+        """Return which keys queries see under causality and window, by their numbers."""
         at = queries + self.offset
         near = keys <= at if self.causal else torch.ones_like(keys <= at)
         if self.window is not None:
@@ -100,7 +100,7 @@ class Mask:
 
     @property
     def by_head(self) -> bool:
-        """Whether heads differ in what they see."""
+        """Whether the mask differs between heads."""
         return self.tensor is not None and self.tensor.ndim == 4 and self.tensor.shape[1] > 1
 
     def span(self, rows: slice, keys: int) -> slice:
@@ -116,16 +116,16 @@ class Mask:
 
 
 class _Seen(NamedTuple):
-    """What a mask says of a tile's pairs, (1 or head, query, key of ``columns``)."""
+    """Visibility of a tile's pairs under a mask, (1 or head, query, key of ``columns``)."""
 
     columns: slice
     bias: Tensor | None
     """Added to the scores."""
     hidden: Tensor | None
-    """True where there is no weight; of the keys ``fringe`` alone, the others being hidden from none."""
+    """True where there is no weight, for the keys ``fringe``; the others are hidden from no query."""
     fringe: slice
     visible: Tensor | None
-    """What counts as seen: neither hidden nor padding; None where everything is."""
+    """True for keys that are neither hidden nor padding; None if all are."""
     count: Tensor
     """How many keys count as seen, (1 or head, query), float64."""
 
@@ -155,7 +155,7 @@ class Tile:
 
     @property
     def place(self) -> tuple[int | slice, slice, slice]:
-        """Where these rows stand in (batch, head, query)."""
+        """Index of these rows in (batch, head, query)."""
         return self.batch, self.heads, self.rows
 
     def sum_of(self, factor: Tensor) -> Float[Tensor, "*input head query"]:
@@ -185,7 +185,7 @@ REDUCTIONS: dict[str, type[Reduction]] = {}
 
 
 class Reduction(ABC):
-    """What is taken of attention tile by tile: `start`, `add` of every tile, `end_rows` after all heads, `result`.
+    """A reduction of attention tile by tile: `start`, `add` of every tile, `end_rows` after all heads, `result`.
 
     Tiles come by input, then by queries, then by heads. A subclass with a ``name`` is found by it.
     """
@@ -215,11 +215,11 @@ class Reduction(ABC):
 
 @dataclass
 class Reduced:
-    """What came of all tiles: results by the names of reductions, and of every row (batch, head, query) how it went.
+    """Results of all tiles by the names of reductions, and the state of every row (batch, head, query).
 
     log_normaliser: log Σ_j exp(score), −∞ where a query sees nothing (and for maps, whose scores are unknown); total,
     count: as in `Tile`; broken: rows with a score that is NaN or +∞, whose weights count as 0 (of maps rows with a
-    weight that is NaN, infinite or negative, each of which counts as 0); nonfinite: weights of a row that are NaN or
+    weight that is NaN, infinite or negative, which counts as 0); nonfinite: weights of a row that are NaN or
     infinite; places: where such scores stood, the first few.
     """
 
@@ -263,11 +263,11 @@ def row_sums(values: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch
     """Sums over keys: float32 over a few hundred at a time, float64 over these."""
     if values.dtype == torch.float64:
         return values.sum(-1)
-    whole = values.shape[-1] // _CHUNK * _CHUNK
-    rest = values[..., whole:].sum(-1).double()
-    if not whole:
+    chunked = values.shape[-1] // _CHUNK * _CHUNK
+    rest = values[..., chunked:].sum(-1).double()
+    if not chunked:
         return rest
-    return values[..., :whole].unflatten(-1, (-1, _CHUNK)).sum(-1).sum(-1, dtype=torch.float64) + rest
+    return values[..., :chunked].unflatten(-1, (-1, _CHUNK)).sum(-1).sum(-1, dtype=torch.float64) + rest
 
 
 @checked
@@ -292,13 +292,13 @@ def reduce_tiles(
     """
     mask = _as_mask(mask)
     _check_fit(q, k, mask, keys)
-    asked = [_found(reduction) for reduction in reductions]
+    wanted = [_found(reduction) for reduction in reductions]
     dtype = torch.promote_types(q.dtype, torch.float32)
     batch, heads, queries, _ = q.shape
     shape = Shape(batch, heads, queries, k.shape[2], q.device, dtype)
     reduced = Reduced.of(shape)
     tiles = _tiles(q, k, _by_head(scale, q), mask, keys, shape, memory, reduced)
-    return reduced.reduce(_finite(tiles, reduced) if nonfinite == "raise" else tiles, shape, asked)
+    return reduced.reduce(_finite(tiles, reduced) if nonfinite == "raise" else tiles, shape, wanted)
 
 
 def _finite(tiles: Iterator[Tile], reduced: Reduced) -> Iterator[Tile]:
@@ -387,9 +387,9 @@ def _tile(
             for part in (below, weights):
                 part.masked_fill_(broken[..., None], 0)
         filled = finite[..., 0]
-        beside = _beside_largest(weights, filled)
-        log_sum = torch.where(filled, torch.log1p(beside), -math.inf)
-        weights *= torch.where(filled, 1 / (1 + beside), 0).to(weights.dtype)[..., None]
+        rest = _beside_largest(weights, filled)
+        log_sum = torch.where(filled, torch.log1p(rest), -math.inf)
+        weights *= torch.where(filled, 1 / (1 + rest), 0).to(weights.dtype)[..., None]
         total = filled.double()
         reduced.log_normaliser[place] = torch.where(filled, top[..., 0].double() + log_sum, -math.inf)
         if real is not None and not bool(real[columns].all()):
@@ -401,17 +401,17 @@ def _tile(
 
 def _beside_largest(weights: Tensor, filled: Tensor) -> Tensor:
     """Σ of a row's exponentials without the largest, which is 1, (head, query): to all digits where it is small."""
-    beside = row_sums(weights) - 1
-    sharp = filled & (beside < _SHARP)
+    rest = row_sums(weights) - 1
+    sharp = filled & (rest < _SHARP)
     if bool(sharp.any()):
         few = weights[sharp]
         few.scatter_(-1, few.argmax(-1, keepdim=True), 0)
-        beside[sharp] = row_sums(few)
-    return beside
+        rest[sharp] = row_sums(few)
+    return rest
 
 
 def _hidden_from_all(seen: _Seen, width: int) -> Tensor:
-    """Rows (1 or head, query) in which every key of the tile is hidden."""
+    """Return the rows (1 or head, query) whose keys in the tile are all hidden."""
     if seen.hidden is None or seen.fringe.stop - seen.fringe.start < width:
         return torch.zeros_like(seen.count, dtype=torch.bool)
     return seen.hidden.all(-1)
@@ -439,7 +439,7 @@ def _note_broken(
 
 
 def _seen(mask: Mask, batch: int, heads: slice, rows: slice, shape: Shape, real: Tensor | None) -> _Seen:
-    """What the mask says of these pairs; the keys at both ends that none of the queries sees are left out."""
+    """Return the visibility of these pairs, without the keys at both ends that no query sees."""
     columns = mask.span(rows, shape.keys)
     queries = torch.arange(rows.start, rows.stop, device=shape.device)[:, None]
     allowed, bias = None, None
@@ -494,8 +494,8 @@ def _seen(mask: Mask, batch: int, heads: slice, rows: slice, shape: Shape, real:
 
 def _cut(tensor: Tensor, batch: int, heads: slice, rows: slice, columns: slice, shape: Shape) -> Tensor:
     """The part of a mask tensor, (1 or head, 1 or query, key)."""
-    whole = tensor[(None,) * (4 - tensor.ndim)]
-    of_input = whole[batch if whole.shape[0] > 1 else 0]
+    four_axes = tensor[(None,) * (4 - tensor.ndim)]
+    of_input = four_axes[batch if four_axes.shape[0] > 1 else 0]
     of_heads = of_input[heads] if of_input.shape[0] > 1 else of_input
     of_rows = of_heads[:, rows] if of_heads.shape[1] > 1 else of_heads
     return of_rows[..., columns].expand(-1, -1, columns.stop - columns.start)
@@ -551,25 +551,25 @@ def _check_fit(q: Tensor, k: Tensor, mask: Mask, keys: Tensor | None) -> None:
             f"k of shape {tuple(k.shape)} does not go with q of shape {tuple(q.shape)}: batch and head_dim are the "
             "same, and the heads of q a multiple of those of k"
         )
-    whole = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if mask.tensor is not None:
         try:
-            mask.tensor.expand(whole)
+            mask.tensor.expand(full)
         except RuntimeError as error:
             raise InputError(
-                f"mask of shape {tuple(mask.tensor.shape)} does not fit attention of shape {whole} "
+                f"mask of shape {tuple(mask.tensor.shape)} does not fit attention of shape {full} "
                 "(batch, head, query, key)"
             ) from error
     if mask.window is not None and mask.window < 1:
         raise InputError(f"window is at least 1, the query's own key; got {mask.window}")
-    if keys is not None and (keys.dtype != torch.bool or keys.shape != (whole[0], whole[3])):
+    if keys is not None and (keys.dtype != torch.bool or keys.shape != (full[0], full[3])):
         raise InputError(
-            f"keys must be boolean of shape {(whole[0], whole[3])}; got {keys.dtype} of shape {tuple(keys.shape)}"
+            f"keys must be boolean of shape {(full[0], full[3])}; got {keys.dtype} of shape {tuple(keys.shape)}"
         )
 
 
 class Operands(NamedTuple):
-    """What attention of the chosen heads of a layer is made of, as `reduce_tiles` takes it."""
+    """Operands of the attention of a layer's chosen heads, as `reduce_tiles` takes them."""
 
     q: Tensor
     k: Tensor
@@ -584,7 +584,7 @@ class Operands(NamedTuple):
         return (*self.q.shape[:3], self.k.shape[2])
 
     def of_queries(self, chosen: Tensor) -> Operands:
-        """The same of some queries alone, by their numbers."""
+        """Keep some queries, by their numbers."""
         mask, places = self.mask, chosen[:, None]
         if mask.causal or mask.window is not None:
             near = replace(mask, tensor=None, function=None)
@@ -622,7 +622,7 @@ class Maps(NamedTuple):
         return tuple(self.attn.shape)
 
     def of_queries(self, chosen: Tensor) -> Maps:
-        """The same of some queries alone, by their numbers."""
+        """Keep some queries, by their numbers."""
         visible = None if self.visible is None else self.visible.expand(self.shape)[:, :, chosen]
         return self._replace(attn=self.attn[:, :, chosen], visible=visible)
 
@@ -683,7 +683,7 @@ def layer_attention(layer: Layer, method: Method) -> Attention:
 
 
 def layer_operands(layer: Layer) -> Operands:
-    """What attention of the chosen heads of a layer is made of.
+    """Return the operands of the attention of a layer's chosen heads.
 
     Raises `NotApplicable` where attention is not the softmax of its queries and keys.
     """
@@ -719,7 +719,7 @@ def _check_same(operands: Operands, attn: Tensor) -> None:
 
 
 def count_tiled(layer: Layer, tiled: bool, lacking: str = "") -> None:
-    """Count how a layer was measured, and what a measurement in tiles is without."""
+    """Count the layers that were measured in tiles; ``lacking`` names the missing results."""
     message = "layers (of every batch) were measured in tiles, sums in float64" + (lacking and f"; {lacking}")
     layer.counts.count(message, int(tiled), 1)
 

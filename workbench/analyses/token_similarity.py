@@ -37,7 +37,7 @@ Alternatives = Literal["keep", "remove", "both"]
 
 @dataclass(frozen=True)
 class Options(OfInputs):
-    """Of which tokens, where, and beside which null distribution."""
+    """Tokens, sites and null distribution."""
 
     null: Annotated[
         Literal["gaussian", "permutation"],
@@ -325,7 +325,7 @@ def _cosine(
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How alike the tokens are in the first and the last layer, beside the null; whether the rate differs from 0."""
+    """Report tokens' similarity in the first and the last layer, beside the null; whether the rate differs from 0."""
     site = sites_of(options)[-1]
     plain = frame[(frame["candidate"] == site) & frame["axis"].isna() & frame["standardize"].isna()]
     cosines = plain[plain["metric"] == "token_cosine"]

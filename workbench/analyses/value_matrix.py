@@ -90,10 +90,10 @@ class ValueMatrix:
         Where σ² is 0 (more than half of the pairs are equal) it is the limit: 1 for equal tokens, else 0. NaN
         where all rows are equal.
         """
-        distances, own = _squared_distances(self.scaled)
+        distances, squared_norms = _squared_distances(self.scaled)
         width = _lower_median(distances)
-        if self._pairs_may_be_equal(width, own):
-            distances.masked_fill_(distances <= self._rounding * (own[:, None] + own), 0)
+        if self._pairs_may_be_equal(width, squared_norms):
+            distances.masked_fill_(distances <= self._rounding * (squared_norms[:, None] + squared_norms), 0)
             width = _lower_median(distances)
         kernel = _gaussian(distances, width)
         kernel -= kernel.mean(0)
@@ -108,15 +108,15 @@ class ValueMatrix:
     @cached_property
     def width(self) -> tuple[float, bool]:
         """σ² of `kernel` without forming it, and whether distances within rounding count as 0."""
-        own = self.scaled.square().sum(1)
+        squared_norms = self.scaled.square().sum(1)
         width = self._tiled_median(False)
-        if self._pairs_may_be_equal(width, own):
+        if self._pairs_may_be_equal(width, squared_norms):
             return self._tiled_median(True), True
         return width, False
 
-    def _pairs_may_be_equal(self, width: float, own: Tensor) -> bool:
+    def _pairs_may_be_equal(self, width: float, squared_norms: Tensor) -> bool:
         """Or look so beside larger ones, of squared lengths ``own``."""
-        return width <= 2 * self._rounding * float(own.amax())
+        return width <= 2 * self._rounding * float(squared_norms.amax())
 
     def _tiled_median(self, rounded: bool) -> float:
         """The lower median of the squared distances, exactly: counted below a bracket, and sorted within it."""
@@ -127,9 +127,9 @@ class ValueMatrix:
         if pairs > _FEW_PAIRS:
             source = torch.Generator().manual_seed(0)
             first, second = torch.randint(tokens, (2, _DRAWN), generator=source).to(self.values.device)
-            apart = (self.scaled[first] - self.scaled[second]).square().sum(1)[first != second]
+            drawn_distances = (self.scaled[first] - self.scaled[second]).square().sum(1)[first != second]
             low, high = (
-                float(apart.kthvalue(max(1, round(share * len(apart)))).values)
+                float(drawn_distances.kthvalue(max(1, round(share * len(drawn_distances)))).values)
                 for share in (0.5 - _AROUND, 0.5 + _AROUND)
             )
         while True:
@@ -145,25 +145,25 @@ class ValueMatrix:
                 at_low += int((flat == low).sum())
                 at_high += int((flat == high).sum())
                 inside.append(flat[(flat > low) & (flat < high)])
-            found = torch.cat([part.flatten() for part in inside])
+            within_bracket = torch.cat([part.flatten() for part in inside])
             place = wanted - below - at_low
             if below < wanted and place <= 0:
                 return low
-            if 0 < place <= len(found):
-                return float(found.kthvalue(place).values)
-            if len(found) < place <= len(found) + at_high:
+            if 0 < place <= len(within_bracket):
+                return float(within_bracket.kthvalue(place).values)
+            if len(within_bracket) < place <= len(within_bracket) + at_high:
                 return high
             low, high = (-1.0, low) if place <= 0 else (high, math.inf)
 
     def distances(self, rows: slice, columns: slice, rounded: bool) -> Float[Tensor, "row column"]:
         """‖x_i − x_j‖² of a tile, on the diagonal exactly 0; with ``rounded`` also where rounding is all there is."""
         here, there = self.scaled[rows], self.scaled[columns]
-        own, others = here.square().sum(1), there.square().sum(1)
-        distances = (here @ there.T).mul_(-2).add_(own[:, None]).add_(others).clamp_(min=0)
+        squared_norms, others = here.square().sum(1), there.square().sum(1)
+        distances = (here @ there.T).mul_(-2).add_(squared_norms[:, None]).add_(others).clamp_(min=0)
         if rows == columns:
             distances.fill_diagonal_(0)
         if rounded:
-            distances.masked_fill_(distances <= self._rounding * (own[:, None] + others), 0)
+            distances.masked_fill_(distances <= self._rounding * (squared_norms[:, None] + others), 0)
         return distances
 
     def kernel_tile(self, rows: slice, columns: slice) -> Float[Tensor, "row column"]:
@@ -246,10 +246,10 @@ def _squared_distances(
 ) -> tuple[Float[Tensor, "token token"], Float[Tensor, " token"]]:
     """‖x_i − x_j‖² of all pairs, up to rounding beside ‖x_i‖² + ‖x_j‖², on the diagonal exactly 0; and ‖x_i‖²."""
     gram = values @ values.T
-    own = gram.diagonal().clone()
-    distances = gram.mul_(-2).add_(own).add_(own[:, None]).clamp_(min=0)
+    squared_norms = gram.diagonal().clone()
+    distances = gram.mul_(-2).add_(squared_norms).add_(squared_norms[:, None]).clamp_(min=0)
     distances.fill_diagonal_(0)
-    return distances, own
+    return distances, squared_norms
 
 
 def _lower_median(distances: Tensor) -> float:

@@ -330,8 +330,8 @@ def _sampled_tokens(pair: _Pair) -> Tensor:
 
 def _linear_cka(pair: _Pair) -> Tensor:
     """‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) with X, Y centred and at norm 1 before any product."""
-    (x, own), (y, others) = pair.v.centred, pair.wanted.centred
-    return (x.T @ y).square().sum() / (own * others)
+    (x, norm), (y, others) = pair.v.centred, pair.wanted.centred
+    return (x.T @ y).square().sum() / (norm * others)
 
 
 def _kernel_cka(pair: _Pair) -> Tensor:
@@ -378,7 +378,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     k, scale, real = chosen_keys(layer, options.standardize, options.padding)
     quantities = chosen_quantities(options)
     tiled = options.in_tiles(k.shape[-2] ** 2)
-    found = value_similarity(
+    similarity = value_similarity(
         k,
         v,
         scale,
@@ -390,22 +390,22 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         quantities=quantities,
         tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    report_axes(layer, similarity.resolved, similarity.axes, similarity.found, v.shape[-1])
     sampled = f"MOC of tokens is of samples of {SAMPLED}, a lower bound of its mean over all"
     count_tiled(layer, tiled, sampled if k.shape[-2] > SAMPLED else "")
     layer.counts.add(
         "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
         "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",
-        found.close > 0,
+        similarity.close > 0,
     )
     for number, (name, *parts) in enumerate(quantities):
         labels = zip(Quantity._fields[1:], parts, strict=True)
         yield Measurement(
             _METRICS[name],
-            layer.per_input(found.observed[..., number]),
+            layer.per_input(similarity.observed[..., number]),
             columns=standardize_column(options.standardize) | {key: word for key, word in labels if word},
             null_samples={
-                null: layer.per_input(drawn[..., number]) for null, drawn in found.null_samples.items()
+                null: layer.per_input(drawn[..., number]) for null, drawn in similarity.null_samples.items()
             },
         )
 

@@ -24,7 +24,7 @@ class OfHeads(OfInputs, total=False):
 
 class OfValues(OfHeads, total=False):
     padding: Literal["mask", "keep"]
-    """mask: real tokens alone; keep: padding counts as tokens, as published"""
+    """mask: only real tokens; keep: padding counts as tokens, as published"""
     null_samples: int
     """samples of the null distribution, at least 2; 0 leaves it out"""
     null: Literal["gaussian", "permutation", "rotation", "both", "all", "projection"] | str
@@ -71,7 +71,7 @@ class AttentionPatterns(OfInputs, total=False, closed=True):
     (bright patches, for the bundled digits); or none"""
 
 class ClassAttention(OfHeads, total=False, closed=True):
-    """What the class token attends to: special tokens, how evenly, how far apart, on a mask."""
+    """Attention of the class token: on special tokens, how evenly, how far apart, on a mask."""
     query: Literal["auto", "mean", "first", "last"]
     """whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all
     queries), first or last"""
@@ -88,7 +88,7 @@ class ClassAttention(OfHeads, total=False, closed=True):
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
 class ClassAttentionToken(OfMatrices, total=False, closed=True):
-    """What the class token attends to, token by token, per token."""
+    """Attention of the class token, token by token, per token."""
     query: Literal["auto", "mean", "first", "last"]
     """whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all
     queries), first or last"""
@@ -129,7 +129,7 @@ class EigenvectorTest(OfValues, total=False, closed=True):
     precision: Literal["float64", "float32"]
     """float64, or float32 as published: what rounding alone does to γ"""
     noise: float
-    """standard deviation of what is added to the perturbed eigenvectors"""
+    """standard deviation of the noise added to the perturbed eigenvectors"""
     standardize: Literal["none", "per-token", "per-feature"]
     """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
     tokens)"""
@@ -167,13 +167,13 @@ class CodingRate(OfInputs, total=False, closed=True):
     trained projections have absorbed it"""
     membership: Literal["layer", "uniform"]
     """layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: every token
-    in all heads alike"""
+    equally in all heads"""
     normalize: Literal["layer", "none"]
     """layer: streams pass through the norm before the layer's attention, so that they compare with its input; none:
     as they are"""
 
 class Subspaces(OfMatrices, total=False, closed=True):
-    """Subspaces that the heads read: coherence and angles, from the weights alone."""
+    """Subspaces that the heads read: coherence and angles, from the weights."""
     projection: Literal["v", "q", "k"]
     """whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)"""
     null_samples: int
@@ -235,7 +235,7 @@ class FilterKernels(OfHeads, total=False, closed=True):
 class Snr(OfInputs, total=False, closed=True):
     """Signal and noise before and after attention: does the residual connection raise their ratio."""
     noise: str
-    """what is done to the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of the
+    """noise of the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of the
     corruptions"""
     severity: int
     """how strongly, from 1 to 5"""
