@@ -325,7 +325,7 @@ def _cosine(
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """Report tokens' similarity in the first and the last layer, beside the null; whether the rate differs from 0."""
+    """Report token similarity in the first and the last layer beside the null; whether the rate differs from 0."""
     site = sites_of(options)[-1]
     plain = frame[(frame["candidate"] == site) & frame["axis"].isna() & frame["standardize"].isna()]
     cosines = plain[plain["metric"] == "token_cosine"]
