@@ -286,11 +286,11 @@ def test_the_first_non_finite_place_is_named(layers):
 def test_requests_that_cannot_be(small, tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'digits'"):
         train("digit", tmp_path)
-    with pytest.raises(InputError, match="epochs must be positive, got 0"):
+    with pytest.raises(InputError, match="epochs must be a whole number from 1 up, or none; got 0"):
         train("digits", tmp_path, epochs=0)
     with pytest.raises(InputError, match="seed must be a whole number"):
         train("digits", tmp_path, seed=-1)
-    with pytest.raises(InputError, match="keep at least one"):
+    with pytest.raises(InputError, match="limit must be a whole number from 1 up, or none; got 0"):
         train("digits", tmp_path, limit=0)
     with pytest.raises(InputError, match="device 'gpu' is not one torch knows"):
         train("digits", tmp_path, device="gpu", recipe=small)
