@@ -204,7 +204,8 @@ def capture(
             f"the batch is empty: {', '.join(str(tuple(tensor.shape)) for tensor in batch_tensors)}"
         )
     name = getattr(model, "spec", None) or type(module).__name__
-    refuse_meta(module, name)
+    if check:
+        refuse_meta(module, name)
 
     input_tokens = getattr(chosen_inputs, "tokens", None)
 

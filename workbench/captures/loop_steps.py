@@ -51,7 +51,7 @@ class Steps:
 
 @checked
 def capture_steps(
-    model: nn.Module,
+    model: Any,
     run: Callable[[], Any],
     *,
     steps: Numbers = None,

@@ -231,7 +231,7 @@ def share_positions(blocks: Iterable[nn.Module], std: float) -> bool:
         attention for attention in attentions(blocks) if getattr(attention, "positions", None) is not None
     ]
     for attention in owners:
-        attention.position_embeddings = owners[0].positions
+        attention.positions = owners[0].positions
     if owners:
         nn.init.normal_(owners[0].positions, std=std)
     return bool(owners)
