@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -176,9 +177,9 @@ def test_the_array_of_jobs_in_the_docs_runs_as_local_processes(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "sweep.md").read_text(encoding="utf-8")
     script = next(block for block in page.split("```sh\n") if "#SBATCH --array" in block).split("```")[0]
     script = "\n".join(line for line in script.splitlines() if not line.startswith("source "))
-    script = script.replace("workbench sweep", f"{sys.executable} -P -m workbench sweep").replace(
-        "-n all", "-n 5"
-    )
+    script = script.replace(
+        "workbench sweep", f"{shlex.quote(sys.executable)} -P -m workbench sweep"
+    ).replace("-n all", "-n 5")
     script = script.replace("/scratch/sweeps/digits", str(tmp_path / "array"))
     jobs = [
         subprocess.Popen(
