@@ -451,7 +451,11 @@ def test_word_tokens_are_labelled_and_padding_is_marked(bert, text):
     ):
         assert kinds == ["class", *["word"] * (length - 2), "special", *["padding"] * (len(kinds) - length)]
         assert (labels[0], labels[length - 1]) == ("[CLS]", "[SEP]")
-        assert "".join(label.removeprefix("##") for label in labels[1 : length - 1]) == line.replace(" ", "")
+        if "[UNK]" not in labels:  # a heading's signs are not in this vocabulary
+            assert "".join(label.removeprefix("##") for label in labels[1 : length - 1]) == line.replace(
+                " ", ""
+            )
+    assert sum("[UNK]" not in labels for labels in made.tokens.labels) > 1
 
 
 def test_byte_level_pieces_read_as_text(gpt2, text):

@@ -128,13 +128,13 @@ def test_another_schema_is_refused(frame, tmp_path, schema, advice):
 def test_files_that_are_no_results_are_refused(frame, tmp_path):
     with pytest.raises(InputError, match="no result file at"):
         read_frame(tmp_path / "absent.csv")
-    with pytest.raises(InputError, match=r"\.parquet, \.csv or \.json"):
+    with pytest.raises(InputError, match=r"\.parquet, \.feather, \.csv or \.json"):
         read_frame(write_frame(frame, tmp_path / "result.tex"))
     with pytest.raises(InputError, match="cannot tell a format"):
         write_frame(frame, tmp_path / "result.xlsx")
     broken = write_frame(frame, tmp_path / "result.parquet")
     broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(InputError, match="not a whole Parquet file"):
+    with pytest.raises(InputError, match="not a whole file of its kind"):
         read_frame(broken)
     for name, content in (("a.json", "{"), ("b.json", "3"), ("c.csv", ""), ("d.csv", "x,y\n1,2\n")):
         (tmp_path / name).write_text(content)

@@ -118,7 +118,9 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     words = "Mean |cos|,<br>one head", "Mean |cos|,<br>two heads", "Principal angle less<br>random mean (°)"
     named, ends = dict(zip(COHERENCE, words, strict=True)), dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines))
     plot = Plot(rows, x="place").metric(*present)
-    plot = plot.scale(x_free=True, x_title=titles, y_title=named, y_range=ends)
+    plot = plot.scale(
+        x_free=True, x_title=titles, y_title=named, y_range=ends if np.isfinite(cosines) else {}
+    )
     band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
     mean = Line(words="mean over pairs of directions (c: over layers and pairs of heads)")
     null = Null(words="random directions", ends="one layer; c: of one pair of heads")
