@@ -63,7 +63,7 @@ def intervene(
     Args:
         model: the result of ``load``, or any ``torch.nn.Module``.
         changes: (layer, head) → value, with layers and heads counted from 0 as in `capture`; the head "*" means all.
-            A value is "zero"; "mean" (over the tokens of each input); "uniform" (attention to all visible keys alike,
+            A value is "zero"; "mean" (over the tokens of each input); "uniform" (equal attention to all visible keys,
             site attn); a tensor that broadcasts against the site; a `Capture` or a `LayerRecord` of other inputs
             (activation patching); or a function of the site. Shapes of one head: head_out, q, k and v
             (batch, token, head_dim), attn (batch, query, key), resid_pre and resid_post (batch, token, width).
@@ -144,7 +144,7 @@ class _Selection:
             axes = tuple(range(1, part.ndim - 1))  # of the tokens: rows and columns of a grid
             value = torch.zeros_like(part) if value == "zero" else part.mean(axes, keepdim=True)
         elif not isinstance(value, Tensor):
-            value = value(part.clone())  # ty: ignore[not-callable]
+            value = value(part.clone())  # ty: ignore[not-callable] - strings, tensors and captures are handled above
         if not isinstance(value, Tensor):
             raise InputError(f"{name}: the function returned a {type(value).__name__}, not a tensor")
         try:
@@ -195,8 +195,8 @@ class _Intervener(Recorder):
     def seen(self, call: Call, module: nn.Module | None) -> None:
         adapted = self.visits.adapted(self.visits.innermost(module))
         before = 0 if adapted is None else len(adapted.visit.calls)
-        joined = adapted is not None and adapter_of(type(adapted.visit.module)).joins  # ty: ignore
-        if not joined:
+        adapter = None if adapted is None else adapter_of(type(adapted.visit.module))
+        if adapter is None or not adapter.joins:
             self.change(self.numbers.count + before, call)
         super().seen(call, module)
 
