@@ -292,7 +292,7 @@ def test_a_spec_that_names_nothing(spec):
 
 
 def test_a_module_in_the_place_of_a_name_is_not_written_out():
-    with pytest.raises(InputError, match=r"got a Linear; a module of your own goes to workbench\.capture"):
+    with pytest.raises(InputError, match=r"got a Linear; hand your own module to workbench\.capture"):
         load(torch.nn.Linear(2, 3))
 
 
@@ -356,7 +356,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     about = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(about))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(InputError, match="Python code that lies beside it, which is never run") as refused:
+    with pytest.raises(InputError, match="the Python code in its folder, which is never run") as refused:
         load(f"hf:{tmp_path}")
     assert "trust_remote_code" not in str(refused.value)
     assert not (tmp_path / "ran").exists()

@@ -174,7 +174,7 @@ def overridden():
 @pytest.mark.parametrize(
     ("make", "batch", "reason"),
     [
-        (lambda: own_model().eval(), sequences, "the model (Sequences) is code of your own"),
+        (lambda: own_model().eval(), sequences, "the model (Sequences) is your own code"),
         (hooked, images, "blocks.0 (Block) has a forward hook"),
         (overridden, images, "norm (LayerNorm)['forward'] is a function"),
     ],

@@ -298,7 +298,7 @@ class _Layer:
 
     def unlike(self, how: str) -> IncompleteCapture:
         return IncompleteCapture(
-            f"{self.where}: a cache in which a token has one key, the same at every step, can be followed; here {how} "
+            f"{self.where}: the cache must keep a token's key the same at every step; here {how} "
             f"(a quantised, cropped or reordered cache). Take the model's default cache, or {_AFTERWARDS}"
         )
 

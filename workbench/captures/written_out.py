@@ -886,7 +886,7 @@ class _Arrival:
         if lead.shape[-1] > 1 and not _varies(column, -1):
             raise _NotOverKeys
         if self.scores is None:
-            raise _Unreadable("what it is a softmax of is no product of queries and keys")
+            raise _Unreadable("its logits are no product of queries and keys")
         others = range(lead.ndim - 2)
         if any(_varies(column, axis) for axis in (*others, -2)):
             raise _Unreadable("the keys differ between its queries, heads or inputs")
@@ -895,7 +895,7 @@ class _Arrival:
         first = (0,) * (lead.ndim - 2)
         self.places = [lead[..., 0, 0], row[first][:, 0], column[first][0]]
         if min(int(dense(places).min()) for places in self.places) < 0:
-            raise _Unreadable("only a part of its weights comes of queries and keys")
+            raise _Unreadable("only some of its weights depend on queries and keys")
 
     def operand(self, which: str) -> Tensor:
         """Queries or keys, (lead …, token, head_dim), where the weights have them."""

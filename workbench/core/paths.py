@@ -32,7 +32,7 @@ def notebooks_dir() -> Path:
 
 @cache
 def examples_dir() -> Path:
-    """Return the folder of the worked examples, from which `workbench new` writes files."""
+    """Return the folder of the worked examples that `workbench new` copies."""
     root = _root()
     return root / "adding" if root.name == "_bundled" else root / "docs" / "adding"
 

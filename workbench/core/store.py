@@ -113,7 +113,7 @@ class RunStore:
         write_json(self.file, {"format": self.format, **content})
 
     def locked(self, patience: float = LOOK_SECONDS) -> AbstractContextManager[None]:
-        """Hold the folder alone, as `locked` does."""
+        """Lock the folder, as `locked` does."""
         return locked(self.path, self.what, patience)
 
     def is_locked(self) -> bool:
@@ -145,7 +145,7 @@ def _make_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator[None]:
-    """Hold a folder alone, which is made where it is missing.
+    """Lock a folder; create it if it is missing.
 
     Raises `InputError` where another process holds it for longer than ``patience`` seconds. The lock is the operating
     system's: it is released when the process ends, however that happens.
@@ -198,7 +198,9 @@ def set_aside(folder: str | os.PathLike[str], first: str = "", stays: Collection
     if not inside:
         return None
     if any(used.resolve().is_relative_to(path.resolve()) for used in (Path.cwd(), Path.home())):
-        raise InputError(f"{path} is not moved aside, since you work in it; give a folder of its own (--out)")
+        raise InputError(
+            f"{path} is not moved aside, since it contains your working or home folder; name another folder (--out)"
+        )
     number = 1
     while (aside := path.with_name(f"{path.name}.before-{number}")).exists():
         number += 1

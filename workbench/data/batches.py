@@ -35,7 +35,7 @@ SHOWN = 8  # images or texts, where inputs show themselves in a notebook
 ORDERS = ("random", "file")
 """Order of the inputs of a source: drawn with the seed, or as they lie there."""
 PREPROCESSING = ("model", "saritas2025")
-"""Preprocessing of images: the model's own, or the single one of saritas2025."""
+"""Preprocessing of images: that of the model, or that of saritas2025 for all models."""
 
 
 class NoImages(InputError):
@@ -208,8 +208,8 @@ def inputs(
     ``val``), ``text:FILE`` (each line that is not blank), ``upload:HASH`` (a file
     given to the explorer), ``wikitext-103`` (raw, test split, lines of more than 30 characters), or a list in JSON:
     ``text:["a prompt", "another"]``, ``images:["cat.png"]``. The same `seed` gives the same inputs, and the first ten
-    of 25 are the ten that n = 10 gives. `n` is 25 unless given, or all there are where there are fewer, and "all" takes
-    every one. `order` is ``"random"``, or ``"file"``: the first `n` as they lie there (the default of a list).
+    of 25 are the ten that n = 10 gives. `n` is 25 by default, or fewer where the source has fewer;
+    "all" takes all. `order` is ``"random"``, or ``"file"``: the first `n` as they lie there (the default of a list).
 
     Images, ``preprocessing="model"``: the model's own resizing, crop and normalisation. ``"saritas2025"`` (the
     protocol of that paper): resized straight to the model's input size (bilinear, antialiased) and normalised
@@ -221,7 +221,7 @@ def inputs(
     (``cat.txt`` for ``cat.png``), or else with a question, through its own processor. The decoder of an
     encoder–decoder (T5, BART) gets the same text as its encoder, shifted right after its start token.
 
-    Texts are cut at `max_length` tokens, special ones included: 128 unless given, or the model's limit where
+    Texts are cut at `max_length` tokens, special ones included: by default 128, or the model's limit where
     that is less; how many were cut is in ``notes``.
 
     Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for
@@ -390,7 +390,7 @@ def pool_count(n: int | str | None, pool: Pool) -> int:
 
 
 def order_of(pool: Pool, order: str | None) -> str:
-    """Return the order in which inputs of a pool are taken; raises UnknownName for an unknown one."""
+    """Return the order of a pool's inputs; raise UnknownName for an unknown order."""
     if order is not None and order not in ORDERS:
         raise UnknownName("order", str(order), ORDERS)
     return order or ("file" if pool.listed else "random")
@@ -435,12 +435,12 @@ def _add_images(target: Inputs, model: LoadedModel, images: list[np.ndarray]) ->
             f"{model.spec} takes {expected.channels} channels; images have 1 (grey) or 3 (colour)"
         )
     if target.preprocessing == "model" and not expected.recorded:
-        if expected.own is None:
+        if expected.preprocess is None:
             raise InputError(
                 f"{model.spec} states no preprocessing; save its image processor beside the weights, or "
                 "take preprocessing='saritas2025', which resizes to the model's size and normalises as for ImageNet"
             )
-        transform = expected.own
+        transform = expected.preprocess
         prepared = torch.stack([transform(_as_pillow(image, expected.channels)) for image in images])
         mean, std = expected.mean, expected.std
     else:
@@ -530,7 +530,7 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
 
 
 def _with_image_token(processor: Any, text: str) -> str:
-    """Insert the image token into a text, by the model's template if it has one."""
+    """Insert the image token into a text, by the model's template if any."""
     if getattr(processor, "chat_template", None):
         content = [{"type": "image"}, {"type": "text", "text": text}]
         return processor.apply_chat_template(
@@ -636,7 +636,7 @@ def _check_vocabulary(model: LoadedModel, ids: Tensor) -> None:
 
 
 def _vocabulary(module: Any) -> int | None:
-    """Return the number of token embeddings of the model, if it is known."""
+    """Return the number of token embeddings of the model; None if unknown."""
     get = getattr(module, "get_input_embeddings", None)
     try:
         embeddings = get() if callable(get) else None
@@ -666,9 +666,9 @@ def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, added: Tensor |
             [
                 "padding" if not keep
                 else "word" if not mark
-                else "class" if number == tokenizer.cls_token_id and place == row.index(number)
+                else "class" if number == tokenizer.cls_token_id and position == row.index(number)
                 else "special"
-                for place, (number, keep, mark) in enumerate(zip(row, real, marked, strict=True))
+                for position, (number, keep, mark) in enumerate(zip(row, real, marked, strict=True))
             ]
         )  # fmt: skip
     return TokenInfo(labels, kinds, None, attention.bool())

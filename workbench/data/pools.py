@@ -98,7 +98,7 @@ class Pool:
     classes: tuple[str, ...] | None = None
     """Names of the class folders, in the order that targets number them."""
     listed: bool = False
-    """Whether the inputs were given one by one: by default all of them are taken, in their order."""
+    """Whether the inputs were listed: by default all of them are taken, in their order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -145,7 +145,7 @@ def _names_in(spec: str, listed: str) -> list[str]:
 
 
 def listed_inputs(items: Sequence[Any], modality: str | None = None) -> tuple[str, Pool]:
-    """Return the spec and the pool of inputs given one by one: texts, or images as paths, arrays or PIL images.
+    """Return the spec and the pool of listed inputs: texts, or images as paths, arrays or PIL images.
 
     A model of both takes images, or pairs of an image and its text. Without a ``modality`` texts that end like a file
     of an image are paths. The spec names all inputs (``text:["a prompt"]``), unless an image has no path.
@@ -181,7 +181,9 @@ def _listed_pool(scheme: str, items: Sequence[Any]) -> Pool:
     names = [Path(image) if isinstance(image, str | Path) else None for image, _ in pairs]
     short = [printable(name.name) if name else f"image:{number}" for number, name in enumerate(names, 1)]
     if len({*short}) < len(short):
-        short = [printable(str(name)) if name else given for name, given in zip(names, short, strict=True)]
+        short = [
+            printable(str(name)) if name else file_name for name, file_name in zip(names, short, strict=True)
+        ]
 
     def read(i: int) -> Sample:
         (image, caption), name = pairs[i], names[i]

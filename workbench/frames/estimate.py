@@ -38,7 +38,7 @@ def first_to_last(by_layer: Mapping[int, Finding], format: str = ".2f", between:
 
 
 def compare_with_null(rows: pd.DataFrame, format: str = ".2f") -> str:
-    """Count the layers in which a metric exceeds or falls below its null range, in words, with the null's mean.
+    """Describe how many layers exceed or fall below a metric's null range, with the null's mean.
 
     The rows have one kind of null distribution; "" if they have none.
     """

@@ -1,7 +1,7 @@
 """Statistics of one quantity over inputs, head by head and rank by rank, in memory that does not grow with them.
 
 Quantiles come from a DDSketch (Masson, Rim & Lee 2019), which counts values in bins whose bounds grow by a constant
-factor. A quantile comes from the bin that holds it, so it is within the relative error `ACCURACY` of the value of that
+factor. A quantile is read from its bin, so it is within the relative error `ACCURACY` of the value of that
 rank; nothing is drawn at random, and sketches merge in any order to the same result. Negative values have
 separate bins, and zero (anything below the smallest normal float) is counted exactly. NaN and infinite values belong to
 no bin and must not be added.

@@ -251,7 +251,7 @@ def _literals(source: str) -> dict[str, Any]:
 def notebook_parameters() -> tuple[dict[str, Any], str | None]:
     """Return the parameters of the running notebook, and their source.
 
-    "render": the values with which `workbench render` runs it. "variables": the variables that its cell tagged
+    "render": the values that `workbench render` sets. "variables": the variables that its cell tagged
     "parameters" assigns, as they are now, in JupyterLab and VS Code, which tell a kernel the file of its notebook, and
     in papermill (`notebook_run`); of a notebook whose file is unknown the variables that papermill injected.
     The source is None for a script and for a notebook whose file is unknown.

@@ -1,1 +1,1 @@
-"""`load(spec)`: the catalog, the hub, a file for every source, and small architectures of our own."""
+"""`load(spec)`: the catalog, the hub, a file for every source, and our small architectures."""

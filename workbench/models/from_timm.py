@@ -1,4 +1,4 @@
-"""Models of timm, with published weights, a file of one's own, or random ones."""
+"""Models of timm, with published weights, weights from a file, or random weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLACES = ("hf-hub", "hf_hub", "local-dir")
 
 
 class _Weights(TypedDict, total=False):
-    """What timm relies on of what a configuration says of its weights; null is as good as nothing."""
+    """The keys about weights that timm reads in a configuration; null counts as missing."""
 
     num_classes: Annotated[int, Ge(0)] | None
     input_size: Annotated[list[Annotated[int, Ge(1)]], Len(3, 3)] | None
@@ -49,7 +49,7 @@ class _Weights(TypedDict, total=False):
 
 
 class _Configuration(_Weights):
-    """A config.json of timm, where what is said of the weights may also stand at the top, as in old ones."""
+    """A config.json of timm, whose keys about weights may also be at the top level, as in old files."""
 
     architecture: str
     pretrained_cfg: NotRequired[_Weights]
@@ -76,8 +76,8 @@ def check(name: str, checkpoint: str | None, pretrained: bool) -> None:
         require_file(Path(checkpoint).expanduser())
     elif pretrained and not getattr(get_pretrained_cfg(name), "has_weights", False):
         raise InputError(
-            f"timm has no trained weights for {architecture}; take timm:{architecture}@random for random ones, or "
-            "@FILE for a file of your own"
+            f"timm has no trained weights for {architecture}; take timm:{architecture}@random for random weights, or "
+            "@FILE for your own file"
         )
 
 
@@ -90,9 +90,9 @@ def load(
     model with its configuration.
     """
     check(name, checkpoint, pretrained)
-    place, _, where = name.partition(":")
+    scheme, _, where = name.partition(":")
     with _options_explained(f"timm:{name}", options):
-        return _load(name, place, where, checkpoint, pretrained, options)
+        return _load(name, scheme, where, checkpoint, pretrained, options)
 
 
 @contextlib.contextmanager
@@ -110,12 +110,12 @@ def _options_explained(what: str, options: Mapping[str, Any]) -> Generator[None]
 
 
 def _load(
-    name: str, place: str, where: str, checkpoint: str | None, pretrained: bool, options: Mapping[str, Any]
+    name: str, scheme: str, where: str, checkpoint: str | None, pretrained: bool, options: Mapping[str, Any]
 ) -> Source:
     from workbench.core.light_timm import timm
 
-    if place in _PLACES:
-        architecture, module, image = _with_configuration(place, where, pretrained, options)
+    if scheme in _PLACES:
+        architecture, module, image = _with_configuration(scheme, where, pretrained, options)
         checkpoint = None if pretrained else RANDOM_WEIGHTS
         return Source(module, _family(architecture), "image", checkpoint, image)
     architecture = timm.models.split_model_name_tag(name)[0]
@@ -139,27 +139,27 @@ def _family(architecture: str) -> str:
 
 
 def _with_configuration(
-    place: str, where: str, pretrained: bool, options: Mapping[str, Any]
+    scheme: str, where: str, pretrained: bool, options: Mapping[str, Any]
 ) -> tuple[str, nn.Module, ImageFormat]:
     """A timm model with its configuration, in a folder or on the hub: its architecture, itself, and how to feed it."""
     from workbench.core.light_timm import timm
 
-    what = f"timm:{place}:{where}"
-    if place != "local-dir":
+    what = f"timm:{scheme}:{where}"
+    if scheme != "local-dir":
         cached = hub.cached_file(where, ["config.json"])
         if cached and (hub.cached_file(where, _SAFE_FILES) or not pretrained):
-            place, where = "local-dir", str(Path(cached).parent)
+            scheme, where = "local-dir", str(Path(cached).parent)
         elif (problem := hub.obstacle()) is not None:
             raise hub.missing(what, where, problem)
-    if place == "local-dir":
+    if scheme == "local-dir":
         _check_configuration(Path(where) / "config.json", what)
         for file in _SAFE_FILES:
             require_content(Path(where) / file)
     try:
-        local = pretrained and place == "local-dir" and Path(where).is_dir()
+        local = pretrained and scheme == "local-dir" and Path(where).is_dir()
         with seeded(), bounded_by_weights(where, what) if local else bounded_by_memory(what):
             module = hub.download(
-                what, where, lambda: timm.create_model(f"{place}:{where}", pretrained=pretrained, **options)
+                what, where, lambda: timm.create_model(f"{scheme}:{where}", pretrained=pretrained, **options)
             )
         settings: Any = module.pretrained_cfg
         return settings["architecture"], module, image_format(module)
@@ -242,17 +242,23 @@ def _with_file(architecture: str, path: Path, options: Mapping[str, Any]) -> nn.
 
 def _check_size(module: nn.Module, state: Mapping[str, Tensor], architecture: str, path: Path) -> None:
     """Raise `InputError` for weights of images of another size than the model's, which timm would resample."""
-    own, held = module.state_dict().get("pos_embed"), state.get("pos_embed")
+    model_positions, saved_positions = module.state_dict().get("pos_embed"), state.get("pos_embed")
     embedding = getattr(module, "patch_embed", None)
-    if own is None or held is None or own.shape == held.shape or own.ndim != 3 or held.ndim != 3:
+    if (
+        model_positions is None
+        or saved_positions is None
+        or model_positions.shape == saved_positions.shape
+        or model_positions.ndim != 3
+        or saved_positions.ndim != 3
+    ):
         return
     grid, patch = getattr(embedding, "grid_size", None), getattr(embedding, "patch_size", None)
-    if own.shape[2] != held.shape[2] or grid is None or patch is None:
+    if model_positions.shape[2] != saved_positions.shape[2] or grid is None or patch is None:
         return
-    prefix = own.shape[1] - grid[0] * grid[1]
-    side = math.isqrt(max(0, held.shape[1] - prefix))
-    sizes = f"{own.shape[1]} positions in {architecture}, {held.shape[1]} in the file"
-    if side**2 + prefix != held.shape[1]:
+    prefix = model_positions.shape[1] - grid[0] * grid[1]
+    side = math.isqrt(max(0, saved_positions.shape[1] - prefix))
+    sizes = f"{model_positions.shape[1]} positions in {architecture}, {saved_positions.shape[1]} in the file"
+    if side**2 + prefix != saved_positions.shape[1]:
         raise InputError(
             f"{path} does not fit {architecture}: {sizes}; give the arguments that it was trained with"
         )

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class NoSuchRepository(InputError):
-    """The hub was asked, and has no repository of that name."""
+    """The hub has no repository of that name."""
 
 
 def switched_off() -> bool:
@@ -35,9 +35,9 @@ def switched_off() -> bool:
 
 
 def obstacle() -> str | None:
-    """Why the hub cannot be asked, in words; None if it answers. Takes at most a few seconds.
+    """Return why the hub cannot be reached, in words; None if it answers. Takes at most a few seconds.
 
-    The hub's own client retries for 20 to 50 seconds before it says so.
+    The hub's own client retries for 20 to 50 seconds before it fails.
     """
     from huggingface_hub import constants
 
@@ -76,7 +76,7 @@ def _obstacle_of(endpoint: str, minute: int) -> str | None:
 
 
 def cache_folder() -> str:
-    """Where the hub's files are cached; ``HF_HOME`` moves it."""
+    """Return the folder of the hub's cached files; ``HF_HOME`` moves it."""
     from huggingface_hub import constants
 
     return str(constants.HF_HUB_CACHE)
@@ -100,16 +100,16 @@ def cached_file(
     from huggingface_hub import try_to_load_from_cache
 
     for name in names:
-        found = try_to_load_from_cache(repo, name, repo_type=kind, revision=revision)
-        if isinstance(found, str):
-            return found
+        path = try_to_load_from_cache(repo, name, repo_type=kind, revision=revision)
+        if isinstance(path, str):
+            return path
     return None
 
 
 def from_cache_or_hub(what: str, repo: str, fetch: Callable[[bool], Result]) -> Result:
     """``fetch(local_files_only)`` on the cache, then on the hub if it answers.
 
-    Raises MissingResource if neither has it because the hub cannot be asked, or fails; NoSuchRepository if
+    Raises MissingResource if neither has it because the hub cannot be reached or fails; NoSuchRepository if
     the hub has none of that name. Other errors of `fetch` pass through.
     """
     try:
@@ -182,9 +182,9 @@ def _page(repo: str) -> str:
 def missing(
     what: str, repo: str, problem: str, kind: str = "model", random_weights: bool = True
 ) -> MissingResource:
-    """The error for what is neither cached nor to be had: what was tried, what there is, what to do."""
+    """Return the error for a file that is neither cached nor on the hub: attempt, cached repositories, remedies."""
     repos = cached_repos(kind)
-    shown = ", ".join(repos[:6]) + (f" and {len(repos) - 6} more" if len(repos) > 6 else "")
+    listed = ", ".join(repos[:6]) + (f" and {len(repos) - 6} more" if len(repos) > 6 else "")
     remedies = ["connect this machine and load it once", "set HF_HOME to a cache that holds it"]
     if kind == "model":
         remedies.append("give a local folder as hf:FOLDER")
@@ -194,6 +194,6 @@ def missing(
     return MissingResource(
         f"{what} is not on this machine.\n"
         f"  tried: {folder}the cache {cache_folder()} for {repo}; the hub, which was {problem}\n"
-        f"  cached {kind}s: {shown or 'none'}\n"
+        f"  cached {kind}s: {listed or 'none'}\n"
         f"  what helps: {'; '.join(remedies)}"
     )

@@ -38,7 +38,7 @@ _CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
 
 @dataclass
 class LoadedModel:
-    """A model in eval mode on its device, with its identity and what is needed to feed it."""
+    """A model in eval mode on its device, with its identity and its input format."""
 
     module: nn.Module = field(repr=False)
     spec: str
@@ -54,19 +54,19 @@ class LoadedModel:
     max_length: int | None = None
     """For text models: the longest text in tokens, or None without a limit."""
     origin: str | None = None
-    """Where the weights were found, if not under the name in ``spec``: the folder of an installed package."""
+    """Folder of the installed package that has the weights; None if they are under the name in ``spec``."""
     meta: dict[str, Any] | None = field(default=None, repr=False)
     """For models trained here: what the checkpoint says of itself (task, recipe, …; see `read_checkpoint`)."""
     _load_tokenizer: Any = field(default=None, repr=False)
     _load_processor: Any = field(default=None, repr=False)
     name: str | None = None
-    """What frames and figures call the model in place of ``spec``."""
+    """The model's name in frames and figures, instead of ``spec``."""
 
     @cached_property
     def processor(self) -> Any:
-        """What makes a batch of images and texts for a model of both, as transformers has it.
+        """The transformers processor that makes a batch of images and texts for a model of both.
 
-        Raises InputError for any other model, and where none lies beside the weights.
+        Raises InputError for any other model, and if the weights come without one.
         """
         if self._load_processor is None:
             raise InputError(f"{self.spec} does not take images with texts and has no processor")
@@ -76,8 +76,8 @@ class LoadedModel:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer, padding and cutting on the right.
 
-        Models trained without a padding token (GPT-2) get their end-of-text token in its place: it is masked.
-        Raises InputError for an image model, and where no tokenizer lies beside the weights.
+        Models trained without a padding token (GPT-2) get their end-of-text token as padding: it is masked.
+        Raises InputError for an image model, and if the weights come without a tokenizer.
         """
         if self._load_processor is not None:
             return self.processor.tokenizer
@@ -115,8 +115,8 @@ class LoadedModel:
         """Type of the floating-point weights."""
         import torch
 
-        found = (value.dtype for value in self.module.parameters() if value.is_floating_point())
-        return next(found, torch.get_default_dtype())
+        dtypes = (value.dtype for value in self.module.parameters() if value.is_floating_point())
+        return next(dtypes, torch.get_default_dtype())
 
     @property
     def fingerprint(self) -> str:
@@ -132,7 +132,7 @@ class LoadedModel:
 
     @property
     def identity(self) -> dict[str, str | None]:
-        """What provenance records: spec, checkpoint, sha256 of the weights, and the name where there is one."""
+        """The model's entry in provenance: spec, checkpoint, sha256 of the weights, and the name if any."""
         named = {} if self.name is None else {"name": self.name}
         return {"spec": self.spec, "checkpoint": self.checkpoint, "sha256": self.fingerprint} | named
 
@@ -164,7 +164,7 @@ class LoadedModel:
             "images": image and f"{image.channels} × {image.size[0]} × {image.size[1]}",
             "longest text": self.max_length and f"{self.max_length} tokens",
             "weights": f"{weights:,}, {self._place}",
-            "found in": self.origin,
+            "weights in": self.origin,
         }
         return card(f"Model {self._title}", facts)
 
@@ -178,9 +178,9 @@ def fingerprint(module: nn.Module) -> str:
     The hash is kept with the module until a tensor is replaced or changed in place.
     """
     versions = _versions(module)
-    known = _FINGERPRINTS.get(module)
-    if versions is not None and known is not None and known[0] == versions:
-        return known[1]
+    cached = _FINGERPRINTS.get(module)
+    if versions is not None and cached is not None and cached[0] == versions:
+        return cached[1]
     digest = hashlib.sha256()
     for name, value in sorted(whole_state(module).items()):
         for part in parts_of(value):
@@ -291,7 +291,7 @@ def load(
     from workbench.frames.results import RANDOM_WEIGHTS, random_seed
     from workbench.models.source import initialised_from
 
-    place, number = find_device(device), _dtype(dtype)
+    target, number = find_device(device), _dtype(dtype)
     plain, options, label = split_spec(spec)
     scheme, short = resolve(plain)
     if label is not None and checkpoint is not None:
@@ -321,7 +321,7 @@ def load(
         )
     module = source.module.eval().requires_grad_(False)
     if device_map is None and "quantization_config" not in by_transformers:
-        module = module.to(device=place, dtype=number) if number is not None else module.to(place)
+        module = module.to(device=target, dtype=number) if number is not None else module.to(target)
     if isinstance(quantization, str):
         module = quantized(module, quantization)
     return LoadedModel(
@@ -365,7 +365,7 @@ def wrap(
     the model's name in frames and figures; two models of one name are numbered there. The module stays as it is:
     training mode, gradients, device.
 
-    Raises `InputError` for what is no module, and what `load` raises for `like`.
+    Raises `InputError` if ``module`` is no module, and the errors of `load` for `like`.
     """
     import torch
 
@@ -418,8 +418,8 @@ def _written(options: Mapping[str, Any]) -> str:
 def architecture_of(spec: str) -> nn.Module:
     """The model's modules without its weights, on the device "meta": shapes that hold no numbers.
 
-    Raises what `load` raises for a name or a file that is wrong, and where the hub alone knows the architecture and
-    cannot be asked.
+    Raises what `load` raises for a name or a file that is wrong, and where only the hub knows the architecture and
+    cannot be reached.
     """
     return _unfilled(spec).module
 
@@ -482,10 +482,10 @@ def _check_options(scheme: str, options: Mapping[str, Any]) -> None:
 
 def _need_transformers(spec: str, scheme: str, options: dict[str, Any]) -> None:
     """Raise for options of `load` that only models of transformers take, or that need a package."""
-    given = [name for name, value in options.items() if value is not None]
+    option_names = [name for name, value in options.items() if value is not None]
     if scheme != "hf":
         raise InputError(
-            f"{', '.join(given)}: only models of transformers (hf:) take that, and {spec} is {scheme}:"
+            f"{', '.join(option_names)}: only models of transformers (hf:) take that, and {spec} is {scheme}:"
         )
     if options.get("device_map") is not None:
         require("device_map", "accelerate")
@@ -515,10 +515,10 @@ def check_name(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
 ) -> None:
-    """Raise what `load` raises for what is wrong on every machine: a name, a folder or file, a device, a type.
+    """Raise the errors of `load` that every machine would raise: a name, a folder or file, a device, a type.
 
-    Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; where it cannot be
-    asked, a bare name is wrong only if it is near a known one.
+    Reads no weights. The hub is asked about a repository that is neither cached nor in the catalog; if the hub
+    cannot be reached, a bare name is wrong only if it resembles a known name.
     """
     from workbench.frames.results import is_random
     from workbench.models import from_authors, from_hugging_face, from_python, from_timm
@@ -560,10 +560,10 @@ def known_modality(spec: str) -> str | None:
 def resolve(spec: str) -> tuple[str, str]:
     """(scheme, name) of a model spec without options and checkpoint; touches neither weights nor network."""
     if not isinstance(spec, str) or not spec.strip():
-        given = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
+        description = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
         raise InputError(
-            f"a model is named by a text such as 'bundled:digits-vit', got {given}; a module of your own goes to "
-            "workbench.capture as it is"
+            f"a model is named by a text such as 'bundled:digits-vit', got {description}; hand your own module to "
+            "workbench.capture"
         )
     spec = spec.strip()
     if spec.partition(":")[0] not in SCHEMES and (entry := catalog.find(spec)) is not None:
@@ -578,7 +578,10 @@ def resolve(spec: str) -> tuple[str, str]:
         return scheme, name
     if colon and not Path(spec).exists() and re.fullmatch(r"[a-z]{2,}", scheme):
         raise UnknownName(
-            "kind of model", f"{scheme}:", [f"{known}:" for known in SCHEMES], "before the name"
+            "kind of model",
+            f"{scheme}:",
+            [f"{name_of_scheme}:" for name_of_scheme in SCHEMES],
+            "before the name",
         )
     path = Path(spec).expanduser()
     if path.suffix in WEIGHT_SUFFIXES and not path.exists():
@@ -611,34 +614,34 @@ def _is_timm(name: str) -> bool:
 
 def bundled_checkpoints(name: str) -> dict[str, int]:
     """Name and epoch of every checkpoint of a bundled model, from the first to the last."""
-    found = _checkpoint_files(name)
-    return {found[epoch].stem: epoch for epoch in sorted(found)}
+    files = _checkpoint_files(name)
+    return {files[epoch].stem: epoch for epoch in sorted(files)}
 
 
 def bundled_checkpoint(name: str, checkpoint: str | None = None) -> Path:
     """File of one checkpoint of a bundled model; the last one unless `checkpoint` names another."""
-    found = _checkpoint_files(name)
+    files = _checkpoint_files(name)
     if checkpoint is None:
-        return found[max(found)]
-    asked = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
-    if asked is None or int(asked[1]) not in found:
-        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in found.values()])
-    return found[int(asked[1])]
+        return files[max(files)]
+    epoch = re.fullmatch(r"(?:epoch-)?0*(\d+)", checkpoint)
+    if epoch is None or int(epoch[1]) not in files:
+        raise UnknownName(f"checkpoint of bundled:{name}", checkpoint, [path.stem for path in files.values()])
+    return files[int(epoch[1])]
 
 
 def _checkpoint_files(name: str) -> dict[int, Path]:
-    """Epoch → file of a bundled model; there is at least one."""
+    """Return epoch → file of a bundled model; never empty."""
     root = paths.data_dir() / "models"
     folder = root / name
     if not (folder / "model.json").is_file():
-        known = [entry.alias for entry in catalog.bundled_models()]
-        raise UnknownName("bundled model", name, known, f"in {root}")
-    found = {
+        aliases = [entry.alias for entry in catalog.bundled_models()]
+        raise UnknownName("bundled model", name, aliases, f"in {root}")
+    files = {
         int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT_FILE.fullmatch(path.name))
     }
-    if not found:
+    if not files:
         raise MissingResource(f"bundled:{name} has no checkpoints in {folder}; install the package again")
-    return found
+    return files
 
 
 def list_models() -> list[dict[str, str]]:
@@ -671,13 +674,13 @@ def list_models() -> list[dict[str, str]]:
 
 
 def _elsewhere(entry: catalog.Entry, name: str) -> str | None:
-    """Where a named model's weights are if not under its name: an installed package, an older cached name."""
+    """Return another place of a named model's weights: an installed package, an older cached name."""
     folder = catalog.installed_folder(entry)
     if folder is not None:
         return str(folder)
     # Before they had owners, these models were cached as "bert-base-uncased", "gpt2", …
-    own, old = (hub.cached_file(repo, ["config.json"]) for repo in (name, entry.alias))
-    return entry.alias if old and not own else None
+    cached, cached_as_alias = (hub.cached_file(repo, ["config.json"]) for repo in (name, entry.alias))
+    return entry.alias if cached_as_alias and not cached else None
 
 
 def _one_file(name: str, checkpoint: str | None) -> Path:
@@ -707,11 +710,11 @@ def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository)
 
     from workbench.core.light_timm import timm
 
-    known = {*catalog.aliases(), *timm.list_models()}
+    names = {*catalog.aliases(), *timm.list_models()}
     far = isinstance(error, MissingResource)
-    if "/" not in name and (not far or difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
+    if "/" not in name and (not far or difflib.get_close_matches(name, names, n=1, cutoff=0.8)):
         problem = f"was {hub.obstacle()}" if hub.obstacle() else "does not give it either"
-        return UnknownName("model", name, known, f"as hf:{name} it is not cached, and the hub {problem}")
+        return UnknownName("model", name, names, f"as hf:{name} it is not cached, and the hub {problem}")
     if not far:
         return error
     return MissingResource(
@@ -720,7 +723,7 @@ def _unknown_bare_name(name: str, error: MissingResource | hub.NoSuchRepository)
 
 
 def default_device() -> str:
-    """The name of the device where none is given."""
+    """Return the name of the default device."""
     return os.environ.get(DEVICE) or "cpu"
 
 
@@ -759,7 +762,7 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     import torch
 
     if dtype is None or isinstance(dtype, torch.dtype):
-        found = dtype
+        torch_dtype = dtype
     else:
         short = {
             "fp32": "float32",
@@ -769,12 +772,12 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
             "fp64": "float64",
         }
         name = str(dtype).removeprefix("torch.")
-        found = getattr(torch, short.get(name, name), None)
-    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        torch_dtype = getattr(torch, short.get(name, name), None)
+    if dtype is not None and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
         raise InputError(
             f"dtype {dtype!r} is not a floating type; take float32, float64, bfloat16 or float16"
         )
-    return found
+    return torch_dtype
 
 
 def _spread(value: int | tuple[int, ...]) -> str:

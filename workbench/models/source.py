@@ -1,6 +1,6 @@
-"""What every place that models come from gives: the module with its weights, and how to feed it.
+"""The form that every source of models returns: the module with its weights, and how to feed it.
 
-Weights are read as safetensors or with ``weights_only=True``; code that comes with weights is never run.
+Weights are read as safetensors or with ``weights_only=True``; code beside the weights is never run.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _WRAPPINGS = ("state_dict_ema", "model_ema", "state_dict", "model")
 
 @dataclass
 class ImageFormat:
-    """What an image model receives: (channels, *size), normalised by mean and std, one number per channel."""
+    """Images for a model: (channels, *size), normalised by mean and std, one number per channel."""
 
     size: tuple[int, int]
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    own: Callable[[Image], Tensor] | None = None
+    preprocess: Callable[[Image], Tensor] | None = None
     """The model's own preprocessing of one image; None where the model states none."""
     recorded: bool = False
     """Trained here: resizing to `size`, mean and std are what it was trained with, and used in every mode."""
@@ -62,7 +62,7 @@ class Source:
     load_processor: Callable[[], Any] | None = None
     """Of models of images and texts: what makes a batch of both."""
     meta: dict[str, Any] | None = None
-    """What a checkpoint trained here says of itself; None for others."""
+    """Metadata of a checkpoint trained here; None for others."""
 
 
 def read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str, Tensor]:
@@ -78,11 +78,16 @@ def read_state(path: Path, wrappings: tuple[str, ...] = _WRAPPINGS) -> dict[str,
                 f"{path} is not a readable safetensors file ({error}); it may be truncated"
             ) from error
     content = read_torch_file(path)
-    found = [key for key in wrappings if isinstance(content, dict) and isinstance(content.get(key), dict)]
-    if found:
-        if "ema" in found[0] and len(found) > 1:
-            warnings.warn(f"{path}: the averaged weights are read ({found[0]}, not {found[1]})", stacklevel=2)
-        content = content[found[0]]
+    wrapping_keys = [
+        key for key in wrappings if isinstance(content, dict) and isinstance(content.get(key), dict)
+    ]
+    if wrapping_keys:
+        if "ema" in wrapping_keys[0] and len(wrapping_keys) > 1:
+            warnings.warn(
+                f"{path}: the averaged weights are read ({wrapping_keys[0]}, not {wrapping_keys[1]})",
+                stacklevel=2,
+            )
+        content = content[wrapping_keys[0]]
     if not isinstance(content, dict) or not any(
         isinstance(value, torch.Tensor) for value in content.values()
     ):
@@ -98,7 +103,7 @@ def read_torch_file(path: str | Path) -> Any:
     """Content of a ``.pt`` or ``.pth`` file, read with ``weights_only=True``: tensors and plain containers.
 
     ``argparse.Namespace`` and the dict of Lightning's hyperparameters are allowed too, since many training scripts keep
-    their arguments beside the weights; other objects are read as if they were empty where tensors stand beside them.
+    their arguments beside the weights; beside tensors, other objects are read as empty.
     Raises InputError if the file is missing, damaged, or holds anything else; nothing in it is
     executed.
     """
@@ -215,11 +220,11 @@ def fitting_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], pat
     """
     counts: Counter[str] = Counter()
     for name in state:
-        starts = [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
+        starts = [0, *(index + 1 for index, letter in enumerate(name) if letter == ".")]
         counts.update(name[:start] for start in starts if name[start:] in wanted)
     if not counts:
         return dict(state)
-    prefix = max(counts, key=lambda known: (counts[known], "ema" in known, -len(known)))
+    prefix = max(counts, key=lambda candidate: (counts[candidate], "ema" in candidate, -len(candidate)))
     if not prefix:
         return dict(state)
     kept = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -243,14 +248,14 @@ _LEAST = 2**10  # numbers that would take the memory of a small tensor, with the
 
 
 class Bounded(TorchFunctionMode):
-    """Building a model of no more numbers than ``most``; more is an `InputError` that says why.
+    """Limit a model under construction to ``most`` numbers; a larger one raises `InputError` with the reason.
 
     A configuration of a few bytes could otherwise fill the memory.
     """
 
     def __init__(self, what: str, most: int, why: str) -> None:
         super().__init__()
-        self.what, self.most, self.why, self.made = what, most, why, 0
+        self.what, self.most, self.why, self.count = what, most, why, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -265,10 +270,10 @@ class Bounded(TorchFunctionMode):
                 ]  # a number for each layer to come
             elif isinstance(size[0], (tuple, list)):
                 size = size[0]
-            self.made += max(math.prod(size), _LEAST)  # a million layers of width 1 fill the memory too
-            if self.made > self.most:
+            self.count += max(math.prod(size), _LEAST)  # a million layers of width 1 fill the memory too
+            if self.count > self.most:
                 raise InputError(
-                    f"{self.what}: its configuration asks for more than {self.made:,} numbers; {self.why}"
+                    f"{self.what}: its configuration asks for more than {self.count:,} numbers; {self.why}"
                 )
         return func(*args, **kwargs)
 
@@ -301,9 +306,9 @@ def bounded_by_weights(folder: str | Path, what: str) -> Bounded:
     Weights packed below one bit have 16 numbers in a byte at most; buffers come beside them.
     """
     files = [path for path in Path(folder).iterdir() if path.suffix in WEIGHTS and path.is_file()]
-    held = sum(path.stat().st_size for path in files)
-    why = f"its weights are {held:,} bytes; take both from where the model was saved"
-    return Bounded(what, 16 * held + 2**24, why)
+    size = sum(path.stat().st_size for path in files)
+    why = f"its weights are {size:,} bytes; take both from where the model was saved"
+    return Bounded(what, 16 * size + 2**24, why)
 
 
 def bounded_by_memory(what: str) -> Bounded:
@@ -336,18 +341,18 @@ def seeded() -> Generator[None]:
 
 def in_our_words(error: BaseException) -> str:
     """A library's message on one line, but for those that advise to run what a stranger wrote."""
-    said = str(error)
-    if "trust_remote_code" in said or "auto_map" in said:
+    message = str(error)
+    if "trust_remote_code" in message or "auto_map" in message:
         return (
-            "its config.json asks for Python code that lies beside it, which is never run: take a model whose class is "
-            "in transformers, or build this one in code of your own and hand the module to workbench.capture"
+            "its config.json asks for the Python code in its folder, which is never run: take a model whose class is "
+            "in transformers, or build this model yourself and hand the module to workbench.capture"
         )
-    if "weights_only" in said or isinstance(error, pickle.UnpicklingError):
+    if "weights_only" in message or isinstance(error, pickle.UnpicklingError):
         return (
             "its weights are a pickle that could run code, and are not read: save them as model.safetensors where they "
             "were made, with model.save_pretrained(FOLDER) or safetensors.torch.save_file(model.state_dict(), FILE)"
         )
-    return first_lines(error) if said.strip() else type(error).__name__
+    return first_lines(error) if message.strip() else type(error).__name__
 
 
 def first_lines(error: BaseException) -> str:

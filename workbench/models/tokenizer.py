@@ -25,7 +25,7 @@ def characters_of(texts: Iterable[str]) -> str:
 def character_tokenizer(characters: str, max_length: int | None = None) -> PreTrainedTokenizerFast:
     """A tokenizer with one token per character: ``SPECIAL``, then `characters` in their order.
 
-    Any other character is unknown. It adds no token of its own to a text. `max_length` is the longest text of
+    Any other character is unknown. It adds no special tokens to a text. `max_length` is the longest text of
     its model, in tokens. Raises InputError for no characters, or one given twice.
     """
     from tokenizers import decoders
@@ -38,7 +38,7 @@ def character_tokenizer(characters: str, max_length: int | None = None) -> PreTr
 def byte_tokenizer(max_length: int | None = None) -> PreTrainedTokenizerFast:
     """A tokenizer with one token per byte of a text in UTF-8: ``SPECIAL``, then the bytes from 0 to 255.
 
-    The names of the tokens are those of GPT-2's bytes ("Ġ" is a blank). It adds no token of its own.
+    The names of the tokens are those of GPT-2's bytes ("Ġ" is a blank). It adds no special tokens.
     """
     from tokenizers import decoders, pre_tokenizers
     from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -53,7 +53,7 @@ def word_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A tokenizer with one token per word between blanks: ``SPECIAL``, then `words` in their order.
 
-    Characters in `dropped` count as blanks; any other word is unknown. It adds no token of its own. Raises
+    Characters in `dropped` count as blanks; any other word is unknown. It adds no special tokens. Raises
     InputError for no words, or one given twice.
     """
     from tokenizers import pre_tokenizers
@@ -76,8 +76,8 @@ def _tokenizer(
     """``SPECIAL``, then the tokens; ``steps`` cut a text into them, ``decoder`` puts them together."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    known = {token: number for number, token in enumerate([*SPECIAL, *tokens])}
-    tokenizer = Tokenizer(models.WordLevel(known, unk_token=UNKNOWN))
+    numbers = {token: number for number, token in enumerate([*SPECIAL, *tokens])}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
     if decoder is not None:
         tokenizer.decoder = decoder

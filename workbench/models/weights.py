@@ -1,4 +1,4 @@
-"""Where a model's weights are and how large it is, before any of them is read."""
+"""Location and size of a model's weights, before any of them is read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Weights(NamedTuple):
 
 
 def find_weights(spec: str) -> Weights:
-    """Where the weights of a model are; on the hub only if it answers. Reads none of them.
+    """Locate the weights of a model; on the hub only if it answers. Reads none of them.
 
     Raises `InputError` or `UnknownName` for a spec or a file that is wrong on every machine.
     """
     plain, _, checkpoint = split_spec(spec)
     scheme, name = resolve(plain)
     if scheme == "py":
-        return Weights(spec, "here", None, "a module of your own")
+        return Weights(spec, "here", None, "your own module")
     if is_random(checkpoint):
         return Weights(spec, "random", None, "random weights were asked for")
     own_file = scheme == "hf" and Path(str(checkpoint)).suffix in _SUFFIXES
@@ -60,8 +60,8 @@ def find_weights(spec: str) -> Weights:
         return _in_files(spec, inside, "installed package" if installed else "here", str(folder))
     repositories, file = _repositories(scheme, name, entry)
     for repository in repositories:
-        if found := hub.cached_file(repository, [file] if file else _HUB_FILES, revision=checkpoint):
-            return _in_files(spec, [Path(found)], why="cached")
+        if path := hub.cached_file(repository, [file] if file else _HUB_FILES, revision=checkpoint):
+            return _in_files(spec, [Path(path)], why="cached")
     count = weight_count(spec)
     expected = None if count is None else _BYTES * count
     if hub.obstacle() is None:
@@ -79,7 +79,7 @@ def _in_files(spec: str, files: Iterable[Path], where: str = "here", why: str = 
 
 
 def _repositories(scheme: str, name: str, entry: catalog.Entry | None) -> tuple[list[str], str | None]:
-    """Names that the hub's cache may know a model by, and the file if it has a name of its own."""
+    """Return the possible names of a model in the hub's cache, and the file if the spec names one."""
     if scheme != "timm":
         return [name, *([entry.alias] if entry else [])], None
     from workbench.core.light_timm import timm

@@ -175,7 +175,7 @@ def module_content(module: nn.Module) -> list[Any]:
     for path, child in module.named_modules():
         where = f"{path or 'the model'} ({type(child).__name__})"
         if type(child).__module__.partition(".")[0] not in LIBRARIES:
-            raise Unhashable(f"{where} is code of your own, which may change under the same name")
+            raise Unhashable(f"{where} is your own code, which may change under the same name")
         if child._forward_hooks or child._forward_pre_hooks:
             raise Unhashable(f"{where} has a forward hook")
         owner = declared_elsewhere(type(child))

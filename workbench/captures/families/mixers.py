@@ -30,7 +30,7 @@ _KINDS = {
     "approximation of attention in several resolutions": (
         "transformers.models.mra.modeling_mra.MraSelfAttention",
     ),
-    "attention of the most telling queries alone": (
+    "attention of only the most informative queries": (
         "transformers.models.informer.modeling_informer.InformerProbSparseAttention",
     ),
     "autocorrelation of the series": ("transformers.models.autoformer.modeling_autoformer.AutoformerAttention",),

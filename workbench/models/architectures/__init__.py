@@ -54,7 +54,7 @@ __all__ = [
 def attention_of(architecture: Mapping[str, Any]) -> str:
     """The attention variant that a description names, or that its architecture has where it names none.
 
-    Softmax for architectures that are not known here: whoever builds one says so.
+    Softmax for unknown architectures.
     """
     builder = ARCHITECTURES.get(str(architecture.get("name")), build_vit)
     return architecture.get("attention", inspect.signature(builder).parameters["attention"].default)

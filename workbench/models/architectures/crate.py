@@ -42,7 +42,7 @@ def build_crate(
 
     Every block is x ← x + MSSA(norm x), then x ← ISTA(norm x), which has its residual inside: what leaves a block
     is never negative. Positions and class token start with spread 1, as published. ``attention``,
-    ``attention_layers`` and ``attention_options`` as in ``build_vit``, to put another in the place of MSSA.
+    ``attention_layers`` and ``attention_options`` as in ``build_vit`` replace MSSA.
 
     Raises what ``build_vit`` raises.
     """

@@ -17,7 +17,7 @@ from workbench.models.architectures.sizes import Count, Positive, Size
 from workbench.models.architectures.vit import share_positions
 
 KINDS = 3
-"""Tokens of a time step: what is still to be earned, what is observed, what is done."""
+"""Number of tokens in a time step: return to go, observation, action."""
 
 
 def build_decision(

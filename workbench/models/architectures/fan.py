@@ -97,7 +97,7 @@ class Half(nn.Module):
 
 
 class ChannelAttention(AttentionModule):
-    """Channels weighed by their own token profile (Zhou et al. 2022, as their code has it), in the place of the MLP.
+    """Channels weighed by their own token profile (Zhou et al. 2022, as their code has it); replaces the MLP.
 
     The weight of channel c of a head is τ σ(Σ_n softmax_n(q_nc) k̄_n), k̄ the mean over channels of softmax_n(x_nc) and τ
     a learned number of the head; it multiplies a channel of norm(MLP(x)), whose MLP mixes neighbours in between (3×3,

@@ -1,4 +1,4 @@
-"""The sparsifying half of a CRATE layer (Yu et al. 2023): one step of ISTA in the place of the MLP.
+"""The sparsifying half of a CRATE layer (Yu et al. 2023): one step of ISTA instead of the MLP.
 
 wu2025 (Table 8) compares it with the MLP inside ToST.
 """
@@ -30,7 +30,7 @@ def ista_step(
 
 
 class Ista(nn.Module):
-    """``ista_step`` with a learned dictionary; η and λ are fixed, at 0.1 each unless given, as published."""
+    """``ista_step`` with a learned dictionary; η and λ are fixed, by default 0.1 each, as published."""
 
     def __init__(self, dim: int, *, step: float = 0.1, threshold: float = 0.1) -> None:
         super().__init__()

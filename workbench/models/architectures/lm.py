@@ -55,18 +55,18 @@ def build_lm(
     head_dim 24 and about 467 000 parameters.
 
     ``attention``, ``attention_layers``, ``attention_options`` and ``boost`` as in ``build_vit``; the other
-    layers have softmax attention. Every layer is causal. Where every layer brings positions of its own
-    (bilateral, nonlocal, alibi), none are added to the tokens; with nonlocal and alibi sequences may then be
-    longer than ``context``. ``pos_embed_std`` is the spread that positions start with: unless given, that of the
-    tokens, 0.02, where they are added, and √½, that of sinusoidal ones, where they stand in the logits.
+    layers have softmax attention. Every layer is causal. If every layer has its own positions (bilateral, nonlocal,
+    alibi), none are added to the tokens; with nonlocal and alibi sequences may then be longer than ``context``.
+    ``pos_embed_std`` is the initial standard deviation of positions. Its default for positions added to the tokens
+    is that of the tokens, 0.02; for positions in the logits it is that of sinusoidal positions, √½.
     ``layer_scale`` is where LayerScale starts, one factor for each feature of an update, as in ToST; None: no
     such factors. ``norm_eps`` is what LayerNorm adds to the variance.
 
-    With ``experts`` a mixture of so many stands in the place of every MLP (`SwitchMlp`). With ``num_classes`` the model
-    is a `TextClassifier` with that many logits in the place of the next token's.
+    With ``experts`` a mixture of that number replaces every MLP (`SwitchMlp`). With ``num_classes`` the model is a
+    `TextClassifier`, with one logit per class instead of the next token's.
 
     Raises UnknownName for an attention or an option of it that does not exist, InputError if the head count
-    does not divide the width, the attention has no causal form, or there is one expert alone.
+    does not divide the width, the attention has no causal form, or there is only one expert.
     """
     norm: Any = partial(LayerNorm, eps=norm_eps)
     attentions = attention, attention_layers, attention_options
@@ -95,11 +95,11 @@ def causal_blocks(
     attention: tuple[str, Numbers, Mapping[str, Any] | None],
     **options: Any,
 ) -> nn.Sequential:
-    """Fresh blocks in which no token sees a later one: sizes as `make_blocks` takes them, attention as `build_lm`.
+    """Make causal blocks: sizes as `make_blocks` takes them, attention as `build_lm`.
 
     ``options`` are further ones of the blocks. Raises what `build_lm` raises.
     """
-    name, layers, given = attention
+    name, layers, raw_options = attention
     _, width, heads, *_ = sizes
     if width % heads:
         raise InputError(f"num_heads {heads} does not divide embed_dim {width}")
@@ -108,11 +108,13 @@ def causal_blocks(
             f"attention {name!r} mixes all tokens and has no causal form; a language model takes "
             + ", ".join(causal_variants())
         )
-    own = table_of_options(name, given)
-    if not own.get("causal", True):
+    attention_options = table_of_options(name, raw_options)
+    if not attention_options.get("causal", True):
         raise InputError("a language model reads from left to right: leave causal=False out of its attention")
     blocks = make_blocks(*sizes, **options)
-    install_attention(blocks, name, layers, own, others="softmax", num_tokens=tokens, causal=True)
+    install_attention(
+        blocks, name, layers, attention_options, others="softmax", num_tokens=tokens, causal=True
+    )
     return blocks
 
 
@@ -155,7 +157,7 @@ class LanguageModel(nn.Module):
     def features(
         self, input_ids: Int[Tensor, "batch token"], attention_mask: Int[Tensor, "batch token"] | None
     ) -> Float[Tensor, "batch token width"]:
-        """What the head is given."""
+        """Return the head's input."""
         tokens = input_ids.shape[1]
         if self.max_length is not None and tokens > self.max_length:
             raise InputError(

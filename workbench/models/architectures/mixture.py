@@ -1,4 +1,4 @@
-"""A sparse mixture of experts in the place of an MLP (Switch Transformer, Fedus et al. 2022; teo2024 Table 11)."""
+"""A sparse mixture of experts instead of an MLP (Switch Transformer, Fedus et al. 2022; teo2024 Table 11)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BALANCE = 0.01
 
 
 class SwitchMlp(nn.Module):
-    """One of several MLPs for each token: the most likely one, its output times that probability.
+    """Several MLPs: each token takes the most likely, and its output is multiplied by that probability.
 
     In training an expert takes the first ``capacity`` · token / experts tokens of a sequence that choose it (rounded
-    up); the others pass by it. Otherwise all are taken. So no token depends on a later one, nor on another sequence.
+    up); the others pass by it. Otherwise all are taken. So no token depends on a later token, nor on another sequence.
     In training the gradient is that of the loss + ``balance`` · `load_balance`, whatever the loss.
     """
 
@@ -48,21 +48,21 @@ class SwitchMlp(nn.Module):
             weight = weight * self.taken(choice)
         output = torch.zeros_like(x)
         for number, expert in enumerate(self.experts):
-            own = choice == number
-            output = output.masked_scatter(own[..., None], expert(x[own]).to(x.dtype))
+            chosen = choice == number
+            output = output.masked_scatter(chosen[..., None], expert(x[chosen]).to(x.dtype))
         return weight[..., None] * output
 
     def taken(self, choice: Tensor) -> Tensor:
         """Whether a token is among the first that its expert has room for, (batch, token)."""
         room = math.ceil(self.capacity * choice.shape[1] / len(self.experts))
-        place = (
+        position = (
             nn.functional.one_hot(choice, len(self.experts)).cumsum(1).gather(2, choice[..., None])[..., 0]
         )
-        return place <= room
+        return position <= room
 
 
 def load_balance(probability: Float[Tensor, "batch token expert"], choice: Tensor) -> Float[Tensor, ""]:
-    """experts · Σ f P over the experts: f the share of tokens that choose one, P its mean probability.
+    """experts · Σ f P over the experts: f the share of tokens that choose the expert, P its mean probability.
 
     1 where both are even; smallest there (Fedus et al. 2022, eq. 4).
     """
@@ -84,7 +84,7 @@ class _Balanced(torch.autograd.Function):
 
 
 def install_mixture(blocks: Iterable[nn.Module], experts: int) -> None:
-    """Put a mixture of so many experts in the place of the MLP of every block."""
+    """Replace the MLP of every block by a mixture of ``experts`` experts."""
     owners: list[Any] = list(blocks)
     for block in owners:
         first = block.mlp.fc1
@@ -102,14 +102,16 @@ def expert_choices(model: nn.Module, **batch: Tensor) -> Int[Tensor, "layer batc
     mixtures = [part for part in model.modules() if isinstance(part, SwitchMlp)]
     if not mixtures:
         raise InputError("the model has no mixture of experts; give one whose recipe has experts")
-    found: list[Tensor] = []
+    choices: list[Tensor] = []
     handles = [
-        one.router.register_forward_hook(lambda module, given, output: found.append(output.argmax(dim=-1)))
-        for one in mixtures
+        mixture.router.register_forward_hook(
+            lambda module, inputs, output: choices.append(output.argmax(dim=-1))
+        )
+        for mixture in mixtures
     ]
     try:
         model(**batch)
     finally:
         for handle in handles:
             handle.remove()
-    return torch.stack(found)
+    return torch.stack(choices)

@@ -26,12 +26,12 @@ class Published:
     names: tuple[tuple[str, str], ...]
     """Ours → theirs: regular expressions, applied one after the other to a name of ours."""
     layer: str
-    """What comes before the number of a layer in their names."""
+    """Prefix of a layer's number in the authors' names."""
     embedding: str
     """Their name of a tensor whose last axis is the model's width."""
 
     def theirs(self, name: str) -> str:
-        """What the authors call the weight ``name``."""
+        """Return the authors' name of the weight ``name``."""
         for pattern, replacement in self.names:
             name = re.sub(pattern, replacement, name)
         return name
@@ -39,7 +39,7 @@ class Published:
     def describe(self, state: Mapping[str, Tensor]) -> tuple[int, int] | None:
         """(width, depth) of a state dict under the authors' names; None where it has no such names."""
         width = state[self.embedding].shape[-1] if self.embedding in state else None
-        layers = [int(found[1]) for name in state if (found := re.match(rf"{self.layer}(\d+)\.", name))]
+        layers = [int(match[1]) for name in state if (match := re.match(rf"{self.layer}(\d+)\.", name))]
         return None if width is None or not layers else (width, max(layers) + 1)
 
 
@@ -139,7 +139,7 @@ def fitting(kind: str, size: str, state: Mapping[str, Tensor], origin: str) -> d
 
     That of the size, for texts with the file's own vocabulary and context.
 
-    Raises InputError naming both sizes where the weights are of another one.
+    Raises InputError naming both sizes if the weights are of another size.
     """
     published = PUBLISHED[kind][size]
     architecture = dict(published.architecture)
@@ -170,11 +170,11 @@ def take(
 ) -> tuple[dict[str, Tensor], str | None]:
     """The authors' ``state`` under the names of ``module``, and in words what of it was left out.
 
-    A head for another number of classes is left out: the module's own stands in its place. Raises InputError
+    A head for another number of classes is left out: the module keeps its own. Raises InputError
     that names every weight that is missing and every one that is not part of the model, by the authors' names.
     """
-    own = module.state_dict()
-    renamed = {published.theirs(name): name for name in own}
+    initial_state = module.state_dict()
+    renamed = {published.theirs(name): name for name in initial_state}
     prepared = (
         _as_timm(module, state, origin) if isinstance(module, Xcit) else _untied(dict(state), renamed, origin)
     )
@@ -184,10 +184,10 @@ def take(
                 (("it lacks", missing), ("not part of the model are", surplus)) if names]  # fmt: skip
     if problems:
         raise InputError(f"{origin} does not fit: {'; '.join(problems)}")
-    found = {renamed[name]: value for name, value in prepared.items()}
-    if "pos_embed" in found and found["pos_embed"].ndim == 2:
-        found["pos_embed"] = found["pos_embed"][None]
-    return found, _without_other_head(found, own)
+    renamed_state = {renamed[name]: value for name, value in prepared.items()}
+    if "pos_embed" in renamed_state and renamed_state["pos_embed"].ndim == 2:
+        renamed_state["pos_embed"] = renamed_state["pos_embed"][None]
+    return renamed_state, _without_other_head(renamed_state, initial_state)
 
 
 def _as_timm(module: nn.Module, state: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
@@ -217,12 +217,14 @@ def _untied(state: dict[str, Tensor], renamed: Mapping[str, str], origin: str) -
     return state
 
 
-def _without_other_head(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> str | None:
-    """Put the module's own head in the place of one for another number of classes; what was left out."""
-    if "head.weight" not in found or len(found["head.weight"]) == len(own["head.weight"]):
+def _without_other_head(renamed_state: dict[str, Tensor], initial_state: Mapping[str, Tensor]) -> str | None:
+    """Keep the module's own head if the file's has another number of classes; return a note about it."""
+    if "head.weight" not in renamed_state or len(renamed_state["head.weight"]) == len(
+        initial_state["head.weight"]
+    ):
         return None
-    sizes = len(found["head.weight"]), len(own["head.weight"])
-    found |= {name: own[name] for name in ("head.weight", "head.bias")}
+    sizes = len(renamed_state["head.weight"]), len(initial_state["head.weight"])
+    renamed_state |= {name: initial_state[name] for name in ("head.weight", "head.bias")}
     return (
         f"its head has {sizes[0]} classes and the model's {sizes[1]}: it was left out, and the model's head is "
         "random; use what lies before it"
@@ -233,9 +235,9 @@ def by_layer(names: Iterable[str]) -> str:
     """Names in a list, those that differ in the number of their layer together: blocks.0-11.gamma3."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for name in names:
-        found = re.match(r"(.*?)\.(\d+)\.(.*)", name)
-        key = (f"{found[1]}.", f".{found[3]}") if found else (name, "")
-        numbers.setdefault(key, []).extend([int(found[2])] if found else [])
+        match = re.match(r"(.*?)\.(\d+)\.(.*)", name)
+        key = (f"{match[1]}.", f".{match[3]}") if match else (name, "")
+        numbers.setdefault(key, []).extend([int(match[2])] if match else [])
     return ", ".join(
         f"{start}{ranges(indices).replace(' ', '') if indices else ''}{end}"
         for (start, end), indices in numbers.items()

@@ -36,7 +36,7 @@ def build_segmenter(
     """(batch, in_chans, img_size, img_size) → (batch, num_classes, img_size, img_size) logits of every pixel.
 
     ``build_vit`` without a head encodes the patches; ``decoder_depth`` blocks with softmax attention then have one
-    learned token for each class among them (teo2024 Table 6 and abdullaev2025 Table IV change the encoder alone), and
+    learned token for each class among them (teo2024 Table 6 and abdullaev2025 Table IV change only the encoder), and
     the logit of a class at a patch is the product of both. ``attention``, ``attention_layers``, ``attention_options``
     and ``boost`` as in ``build_vit``, for the encoder.
 

@@ -1,6 +1,6 @@
 """ToST (wu2025) and XCiT without local patch interaction, of any size, on timm's ``Xcit``.
 
-Convolutional patch embedding, Fourier positions, blocks in which the patches are among themselves, and two
+Convolutional patch embedding, Fourier positions, blocks of patches without a class token, and two
 class-attention layers at the end, where the class token joins them.
 """
 
@@ -53,7 +53,7 @@ def build_tost(
     ``depth`` blocks of patches among themselves, x + γ1 · attention(norm x) and x + γ2 · MLP(norm x), then
     ``cls_attn_layers`` of class attention.
 
-    ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
+    ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (default: all)
     with ``attention_options``; the other layers have softmax attention. ToST's own weights expect ``tssa`` with
     ``{"convention": "as_implemented"}``; ``xca`` gives XCiT as wu2025 trains it. ``mlp`` "ista" puts CRATE's ISTA in
     the place of the MLP and its residual (wu2025 Table 8); class attention keeps its MLP. ``layer_scale`` is

@@ -1,6 +1,6 @@
 """A small vision transformer on timm's ``VisionTransformer``, which the bundled checkpoints hold, and its blocks.
 
-The other architectures share the blocks: which attention in which layer, whose positions, which residual.
+The other architectures share the blocks: the attention of each layer, the positions, the residual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.models.architectures.ista import IstaBlock
 from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 
 MLPS = ("mlp", "ista")
-"""What the second half of a block may be: timm's MLP with its residual, or CRATE's ISTA in the place of both."""
+"""Second half of a block: timm's MLP with its residual, or CRATE's ISTA instead of both."""
 CLASS_TOKEN_FIRST = "the class token, which stands first, would see no patch"
 """Why vision transformers with a class token take no causal attention."""
 
@@ -47,11 +47,11 @@ def build_vit(
     117 000 parameters. The position embedding starts at ``pos_embed_std``: timm's 0.02 is drowned by the
     patch embedding, and on small data the model then stays at chance for twenty epochs.
 
-    ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (all unless given)
-    with ``attention_options``; the other layers have softmax attention. Where every layer brings positions of
-    its own (bilateral, nonlocal, alibi), none are added to the tokens, and bilateral layers share one
-    parameter. ``boost`` gives every layer a boosted residual around its attention. ``mlp`` "ista" puts CRATE's
-    ISTA in the place of the MLP and its residual (wu2025 Table 8).
+    ``attention`` is a variant of ``workbench.attention.VARIANTS``, in ``attention_layers`` (default: all)
+    with ``attention_options``; the other layers have softmax attention. If every layer has its own positions
+    (bilateral, nonlocal, alibi), none are added to the tokens, and bilateral layers share one
+    parameter. ``boost`` gives every layer a boosted residual around its attention. ``mlp`` "ista" replaces the
+    MLP and its residual by CRATE's ISTA (wu2025 Table 8).
 
     Raises UnknownName for an attention, an option of it or an mlp that does not exist, InputError if the patch
     size does not divide the image, the head count does not divide the width, or the attention is causal: the
@@ -88,7 +88,7 @@ def build_vit(
 class BoostedBlock(Block):
     """timm's block with a boosted residual around its attention (abdullaev2025 eq. 26).
 
-    The residual around the MLP stays the ordinary one: the paper's f_ℓ is the attention. Its ``forward``
+    The residual around the MLP stays ordinary: the paper's f_ℓ is the attention. Its ``forward``
     also takes ``first``, the tokens that entered the first block; ``BoostedBlocks`` hands it on.
     """
 
@@ -110,7 +110,7 @@ class BoostedBlock(Block):
 
 
 class BoostedBlocks(nn.Sequential):
-    """Blocks of which each also gets what entered the first."""
+    """Blocks that each also receive the input of the first."""
 
     def forward(self, input: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         x = input
@@ -166,7 +166,7 @@ def make_blocks(
 
 
 def run_blocks(blocks: nn.Sequential, x: Tensor, mask: Tensor | None) -> Tensor:
-    """What comes out of the last block; ``mask`` (batch, token) goes to every attention."""
+    """Return the output of the last block; ``mask`` (batch, token) goes to every attention."""
     if isinstance(blocks, BoostedBlocks):
         return blocks(x, attn_mask=mask)
     for block in blocks:
@@ -190,10 +190,10 @@ def install_attention(
     layers and values that cannot be.
     """
     owners: list[Any] = list(blocks)
-    own = table_of_options(name, options)
+    attention_options = table_of_options(name, options)
     chosen = parse_numbers("layer", layers, len(owners))
     for layer, block in enumerate(owners):
-        kind, wanted = (name, own) if layer in chosen else (others, {})
+        kind, wanted = (name, attention_options) if layer in chosen else (others, {})
         if kind is None:
             continue
         width, heads = block.attn.qkv.in_features, block.attn.num_heads
@@ -204,7 +204,7 @@ def install_attention(
 
 
 def table_of_options(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of the variant ``name`` as a dict; UnknownName and InputError for what cannot be one."""
+    """Return the options of the variant ``name`` as a dict; raises UnknownName and InputError."""
     find_variant(name)
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"attention_options is a table of options of {name!r}, got {options!r}")
@@ -218,7 +218,7 @@ def attentions(blocks: Iterable[nn.Module]) -> list[Any]:
 
 
 def brings_positions(blocks: Iterable[nn.Module]) -> bool:
-    """Whether every layer has positions of its own (or, non-local, none on purpose) in its logits."""
+    """Return whether every layer has positions in its logits (or, non-local, none on purpose)."""
     return all(getattr(attention, "brings_positions", False) for attention in attentions(blocks))
 
 
@@ -238,5 +238,5 @@ def share_positions(blocks: Iterable[nn.Module], std: float) -> bool:
 
 
 def causal_variants() -> list[str]:
-    """Names of the variants in which no token sees a later one, or that can be asked for that."""
+    """Return the names of the variants that are causal or have a causal form."""
     return [name for name, variant in VARIANTS.items() if variant.causality != "never"]

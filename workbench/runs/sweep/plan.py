@@ -154,7 +154,7 @@ class Plan:
         return Plan((*models,), (*analyses.values(),), (*models.values(),), self.settings)
 
     def _by_name(self) -> dict[str, dict[str, Any]]:
-        """Models and analyses by name, with what is planned of them."""
+        """Models and analyses by name, with their planned shards."""
         planned = zip(self.models, self.shards, strict=True)
         return {
             "models": {

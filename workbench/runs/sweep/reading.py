@@ -42,8 +42,8 @@ def read_sweep(
 ) -> pd.DataFrame:
     """Read the results of a sweep, or of several folders: one frame of all models and analyses.
 
-    ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models. Where the
-    sweep has several analyses, the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` lists
+    ``analyses`` keeps some, by name or by label ("gram-spectrum:max_rank=8"), ``models`` some of the models.
+    With several analyses the first column, ``analysis``, holds their labels. ``frame.attrs["notes"]`` lists
     unreadable inputs and the notes of a run.
 
     A sweep with missing or damaged parts is read only with ``allow_partial``; the notes then give the number of inputs.

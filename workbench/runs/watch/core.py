@@ -79,7 +79,7 @@ def watch(
     every: steps between two loggings. The first call of ``step`` always logs.
     analyses: names, or names with options; `ANALYSES_WATCHED` unless given.
     layers: which layers; all for None.
-    max_cost: the share of the training's time that loggings may take. Where one costs more, the cadence is stretched to
+    max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
         a multiple of ``every``, with a note in the log. None for no limit.
     name: the model's name in the column ``model``; its class unless given.
     restart: start over, with the old folder renamed. Otherwise the watch resumes in a folder that holds a part of this

@@ -144,7 +144,9 @@ def _pixels_of(
 ) -> tuple[PixelModel, Inputs, Float[Tensor, "n channel height width"]]:
     from workbench.data.batches import IMAGENET_MEAN, IMAGENET_STD, inputs
 
-    has_preprocessing = model.image is not None and (model.image.recorded or model.image.own is not None)
+    has_preprocessing = model.image is not None and (
+        model.image.recorded or model.image.preprocess is not None
+    )
     chosen = inputs(
         spec, model, n=n, seed=seed, preprocessing="model" if has_preprocessing else "saritas2025"
     )
