@@ -1,8 +1,5 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
-from .claims import claims_caption as claims_caption
-from .claims import claims_figure as claims_figure
-from .claims import shown_claims as shown_claims
 from .class_attention import class_attention_figure as class_attention_figure
 from .class_attention import class_attention_summary_figure as class_attention_summary_figure
 from .class_attention import class_attention_text_figure as class_attention_text_figure

@@ -302,10 +302,10 @@ def verdict_words(claims: pd.DataFrame) -> str:
     rows = verdicts.counted(claims[claims["verdict"] != NOT_TESTED])
     again = rows.duplicated(["paper", "claim", "interpretation"]) & rows["over"].isin([*verdicts.OF_NO_MODEL])
     rows = rows[~again]
-    start = f"of {len(rows)} headline claim{'s' if len(rows) != 1 else ''}"
+    start = f"Of {len(rows)} headline claim{'s' if len(rows) != 1 else ''}"
     if (models := rows["model"].nunique()) > 1:
         start += f" (claim and model) about {models} models"
-    return f"{start} {_listed(_numbered(rows))}"
+    return f"{start}, {_listed(_numbered(rows))}"
 
 
 def _listed(words: list[str]) -> str:

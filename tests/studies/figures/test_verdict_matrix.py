@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.figures.claims import PAGE_HEIGHT, VERDICTS
 from workbench.papers.verdicts import (
     EQUIVALENT,
     NOT_DIAGNOSTIC,
@@ -16,6 +15,7 @@ from workbench.papers.verdicts import (
 )
 from workbench.studies import claims_from_records, recorded_claims
 from workbench.studies.figures import verdict_matrix_caption, verdict_matrix_figure
+from workbench.studies.figures.claims_chart import PAGE_HEIGHT, VERDICTS
 from workbench.studies.figures.verdict_matrix import matrix_cells
 from workbench.studies.records import claims_record
 

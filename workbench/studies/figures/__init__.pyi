@@ -1,3 +1,6 @@
+from .claims_chart import claims_caption as claims_caption
+from .claims_chart import claims_figure as claims_figure
+from .claims_chart import shown_claims as shown_claims
 from .condition_curves import conditions_figure as conditions_figure
 from .condition_curves import swapped_share_figure as swapped_share_figure
 from .embedded_tasks import SCORE_MARKS as SCORE_MARKS

@@ -8,7 +8,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.claims import VERDICTS
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import cut, line_count, text_width, wrap
 from workbench.figures.theme import PAGE
@@ -22,6 +21,7 @@ from workbench.papers.verdicts import (
     counted,
     outcome,
 )
+from workbench.studies.figures.claims_chart import VERDICTS
 
 RECORDS, MECHANISM = "records", "own model"
 """Columns of claims that committed records answer, and of models that carry a paper's mechanism."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,12 +26,8 @@ from workbench.papers.published import claim_options
 from workbench.papers.verdicts import (
     ALPHA,
     CARRIED,
-    CONFIRMED,
-    EACH,
     EQUIVALENT,
     EXPLORED,
-    LOG_T,
-    MEDIAN,
     NOT_DIAGNOSTIC,
     NOT_TESTED,
     OF_NO_MODEL,
@@ -39,7 +35,6 @@ from workbench.papers.verdicts import (
     RANDOM_TOO,
     UNDECIDED,
     NullBand,
-    T,
     counted,
     parse_measure,
     refuted_by_equality,
@@ -72,94 +67,16 @@ _FONT, _LINE, _GAP, _MARGIN = 9.6, 12, 7, 6  # px; the layout follows the letter
 # Left edges in px of the models and the verdicts, the right one of all, and the least width of a null distribution.
 _WHO, _VERDICT, _END, _LEAST = 208, 570, PAGE - 2 * _MARGIN, 3
 _DOUBTS = {
-    "†": "decided by its own interval, undecided among the paper's primary claims of its date: Holm-adjusted p = {}",
-    "‡": "decided over all data sets, undecided without one of them: Holm-adjusted p = {}",
-}
-# By the analysis, what the null of permutations permutes.
-_PERMUTED = {
-    "membership": "the patches of a mask in random order",
-    "position-logits": "the positions in random order over the tokens",
-    "value-similarity": "the rows of V in random order",
+    "†": "undecided only after Holm's adjustment",
+    "‡": "undecided only without one data set",
 }
 _UNTRAINED = marker_of("triangle-down-open", SIZE.large, "black", WIDTH.fine)
 _ARROWS = {-1: "triangle-left", 0: "", 1: "triangle-right"}
-_AROUND = 145  # px of the key, the heads and the words beneath; the rest of a page is the rows'
+_AROUND = 85  # px of the key and the heads; the rest of a page is the rows'
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _NULL, _SAME, _THIN, _BARE = "rgba(90,90,90,0.55)", "bracket", "thin", "untrained"
 _KINDS = {"identity": "mathematics", "count": "exact count", "question": "our question"}
-# How an estimate and its interval were found, by the column `interval`, as the words under the chart say it.
-_WAYS = {
-    T: "mean, t-interval within the bounds of the quantity",
-    LOG_T: "geometric mean, t-interval on logarithms",
-    MEDIAN: "median, interval of the sign test",
-    EACH: "the least favourable input, without an interval: one exception decides",
-    "t, of a slope": "slope fitted through sizes, or difference of two, with its t-interval",
-    "Welch": "difference of means, Welch's interval",
-    "Welch, on logarithms": "ratio of geometric means, Welch's interval on logarithms",
-    "Welch, with inputs crossed": "difference of means, Welch's interval over seeds and inputs",
-    "paired t": "mean difference, t-interval of pairs (two trainings of one data set, or one model twice)",
-    "Hartung–Knapp": "mean over data sets as random effects, Hartung and Knapp's interval",
-    "Newcombe": "difference, Newcombe's interval",
-    "Newcombe, on logarithms": "ratio, Newcombe's interval on logarithms",
-    "none: counted": "counted exactly, without an interval",
-    "same": "the same for every input, without an interval",
-    "": "computed, without an interval",
-}
-_SCOPES = {
-    CONFIRMED: "seeds of training are confirmatory, trained after the rules of verdicts were fixed",
-    EXPLORED: "those of rows marked exploratory were seen before the rules were fixed",
-    "this pair of weights": "intervals over {} are of one trained pair, which says nothing of other seeds",
-    "this device": "exponents are of one device",
-}
-# What a paper's labels are short for, for the words under the chart: papers (all with ""), what they hold, and words.
-_SYMBOLS = [
-    ("", "V̇", "V̇: the values that kernel PCA of the keys predicts"),
-    ("", "CKA", "CKA: centred kernel alignment"),
-    ("teo2024", "K̃", "K̃: the keys' centred Gram matrix"),
-    ("teo2024", "1_N", "1<sub>N</sub>: matrix of entries 1/N (N tokens); V̇ = G(I − 1<sub>N</sub>)X of eigenvectors X, "
-                       "with G the diagonal normaliser of the keys' kernel"),
-    ("teo2024", "γ", "γ = K̃a/(Na), entry by entry, for a vector a: all entries are alike where a is an eigenvector"),
-    ("saritas2025", "γ", "γ = K̃a/(Na), entry by entry, for a vector a, N tokens and the keys' centred Gram matrix K̃: "
-                         "all entries are alike where a is an eigenvector"),
-    ("saritas2025", "ratio above the floor", "Ratio above the floor: of both errors, each less the least there is"),
-    ("", "inconsistency", "Inconsistency: share of the norm of G⁻¹V, with G the diagonal normaliser of the "
-                                     "keys' kernel, that no eigenvectors can give"),
-    ("", "eigen-residual", "Eigen-residual: ‖K̃a − ρa‖ / ‖K̃a‖ with ρ = aᵀK̃a / aᵀa, 0 for an eigenvector a"),
-    ("chen2023", "ffective rank", "Effective rank: exp of the entropy of the singular values over their sum"),
-    ("teo2024", "removable error", "Removable error: that of outputs of zeros above the least there is"),
-    ("saritas2025", "the floor", "Floor: the exact error of the true projections, the least there is"),
-    ("teo2024", "â", "â: a from V"),
-    ("abdullaev2025", "γ", "α, γ: factors by which attention scales the lengths of signal and noise; β: cosine of the "
-                           "signal before and after it; bound of the gain in SNR: √(1 + 2αβ + α²)/(1 + γ)"),
-    ("abdullaev2025", "than signal", "Signal: what a clean input gives; noise: what a noisy one gives, less that"),
-    ("abdullaev2025", "ross terms", "Cross terms: of a query's token with a key's position, and the other way round"),
-    ("abdullaev2025", "|r|", "|r|: size of the correlation"),
-    ("abdullaev2025", "rate r", "Rate r: that of 1 − cosine = δ exp(−r layer), from layer to layer"),
-    ("abdullaev2025", "boost", "Boosted residual: with a share of the first tokens added"),
-    ("abdullaev2025", "SNR", "SNR: signal-to-noise ratio"),
-    ("abdullaev2025", "√N", "N: number of tokens; SD: standard deviation of the logits"),
-    ("chen2023", "Primal", "Primal: in the last layer unless all are said"),
-    ("", "φ", "φ: a query in feature space"),
-    ("", "‖h‖", "h: a head's output"),
-    ("", "J_proj", "J<sub>proj</sub>: projection error"),
-    ("", "R_c", "R<sub>c</sub>: coding rate within groups of tokens, one a head"),
-    ("", "memberships", "Memberships: how much a token belongs to each head, as the attention computes it"),
-    ("", "clusters", "Clusters: the same, computed from the subspaces of the heads' values"),
-    ("", "r-score", "r-scores: projections on right singular vectors"),
-    ("", "ε =", "ε: largest change of a pixel, whose values run from 0 to 1"),
-    ("", "(L2)", "L2: ε is the norm of the change"),
-    ("", "(L1)", "L1: ε is the sum of the absolute changes"),
-    ("", "noise, ε", "noise: ε is its SD"),
-    ("", "FGSM", "FGSM: fast gradient sign method"),
-    ("", "PGD", "PGD: projected gradient descent"),
-    ("", "AUPR", "AUPR: area under the precision–recall curve"),
-    ("", " pp", "pp: percentage points"),
-    ("", "TSSA", "TSSA: token statistics self-attention"),
-    ("", "ToST", "ToST: token statistics transformer"),
-    ("", "ISTA", "ISTA: iterative shrinkage–thresholding"),
-    ("", "XCiT", "XCiT: cross-covariance image transformer"),
-]  # fmt: skip
 
 
 class _Lane(NamedTuple):
@@ -173,9 +90,7 @@ class _Lane(NamedTuple):
     same: tuple[float, ...] | None  # what is equivalent, where that is not all that is allowed
     words: str
     why: str
-    letter: str  # of how that was found, where it is not as usual
     doubts: str  # marks beside the verdict, of `_DOUBTS`
-    adjusted: float  # Holm's p
     thin: tuple[float, ...]  # ends of the interval at Holm's level, where that is wider
     untrained: float  # the same of untrained weights
 
@@ -297,7 +212,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
 
     A row has its own axis, but for differences and ratios of trained models, which share one. The range where the
     claim holds is shaded, up to the threshold or the end of the null distribution; published numbers have a separate
-    line. Rows that `shown_claims` leaves out are counted below.
+    line. `claims_caption` counts the rows that `shown_claims` leaves out.
 
     Args:
         frame: the result of `workbench.claims`, for one model or several under one another, or of
@@ -308,52 +223,42 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         UnknownName: a verdict that there is not.
     """
     drawn, rows = _shown(frame)
-    tested = frame[frame["verdict"] != NOT_TESTED]
-    left = [f"{count} {words.format('s' * (count > 1))}" for count, words in (
-        (len(tested[tested["verdict"] != PREMISE].drop_duplicates(_KEYS)) - len(rows), "further interpretation{}"),
-        (len(tested[tested["verdict"] == PREMISE].drop_duplicates(_KEYS)), "row{} whose premise is not met"),
-        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
-    ) if count > 0]  # fmt: skip
-    below = [_method(drawn, rows), *_doubts(rows), *_margins(drawn)]
-    below += _untrained(drawn)
-    below += [f"Only in the figure's table: {_listed(left)}."] if left else []
-    plain = re.sub(r"<sub>(.*?)</sub>", r"_\1", " ".join(row.label for row in rows).replace("<br>", " "))
-    papers = {*frame["paper"]}
-    below += [f"{words}." for of, symbol, words in _SYMBOLS if symbol in plain and (not of or of in papers)]
     null = (_null_words(drawn) if drawn["null"].nunique() == 1 else "") or "null"
     null += f": {null_range(frame, analyses={*drawn.loc[drawn['null'].notna(), 'analysis']})}"
-    return _Chart(rows, null).figure(" ".join(below))
+    return _Chart(rows, null).figure()
 
 
-def claims_caption(frame: pd.DataFrame, titles: Mapping[str, str] | None = None) -> str:
-    """Return how the figure of a table of claims is read: verdicts, rows that do not count, and data.
+def claims_caption(frame: pd.DataFrame) -> str:
+    """Return the caption's sentences on what the chart of a table of claims plots: samples, marks, rows left out.
 
     Args:
         frame: what `claims_figure` takes.
-        titles: embedded data → what they are, in words.
     """
     drawn, rows = _shown(frame)
-    lanes, verdicts = _lanes(rows), {*drawn["verdict"]}
-    parts = [
-        "A claim holds where its whole 95 % CI lies in the shaded range, fails where it lies outside, and is undecided "
-        "otherwise"
-    ]
-    if EQUIVALENT in verdicts or any(lane.same for lane in lanes):
-        against = any(lane.verdict == AGAINST for lane in lanes)
-        part = "equivalent: within the margin (bracket, or shading about a number)"
-        parts.append(part + (", no effect where one is claimed" if against else ""))
-    if NOT_DIAGNOSTIC in verdicts:
-        parts.append("not diagnostic: the null lies in the range too")
-    if RANDOM_TOO in verdicts:
-        parts.append("also random: it holds of untrained weights too")
-    model = "about one model " if counted(drawn)["model"].nunique() > 1 else ""
-    parts.append(f"primary claims of one date {model}are decided together (Holm, 5 %)")
-    sentences = ["; ".join(parts) + "."]
+    pairs = _of_pairs(drawn)
+    sample = (
+        "trained models, over seeds unless a row says otherwise" if pairs else _listed_units(_usual(drawn))
+    )
+    sentences = [f"Estimate and 95 % CI over {sample}; shaded: where the claim holds."]
+    marks = {mark for lane in _lanes(rows) for mark in lane.doubts}
+    sentences += [
+        "; ".join(f"{mark} {words}" for mark, words in _DOUBTS.items() if mark in marks) + "."
+    ] * bool(marks)
     if aside := _listed(_aside(drawn)).replace(" and ", " or "):
         sentences.append(f"Rows marked {aside} do not count.")
-    sentences.append("Margins, and thresholds that a paper does not print, are ours.")
-    data = [f"{DATA[name]}." for name in _data(drawn) if name in DATA]
-    return " ".join([*sentences, *data, *_embedded(drawn, titles or {})])
+    tested = frame[frame["verdict"] != NOT_TESTED]
+    left = [
+        (
+            len(tested[tested["verdict"] != PREMISE].drop_duplicates(_KEYS)) - len(rows),
+            "further interpretation{}",
+        ),
+        (len(tested[tested["verdict"] == PREMISE].drop_duplicates(_KEYS)), "row{} whose premise is not met"),
+        (len(frame[frame["verdict"] == NOT_TESTED].drop_duplicates(_KEYS)), "row{} not tested at this scale"),
+    ]
+    words = [f"{count} {words.format('s' * (count > 1))}" for count, words in left if count > 0]
+    sentences += [f"Only in the table: {_listed(words)}."] * bool(words)
+    sentences += [f"{DATA[name]}." for name in _data(drawn) if name in DATA]
+    return " ".join([*sentences, "Rules, nulls and symbols: docs/papers/verdicts.md."])
 
 
 def _tested(frame: pd.DataFrame) -> pd.DataFrame:
@@ -418,7 +323,6 @@ def _cut(rows: Sequence[_Row]) -> bool:
 def _rows(frame: pd.DataFrame) -> list[_Row]:
     usual = {} if _of_pairs(frame) else _usual(frame)
     nulls = frame["null"].dropna().nunique()
-    ways = _ways(frame)
     rows = []
     frame = frame.assign(
         model=[OF_NO_MODEL.get(*pair) for pair in zip(frame["over"], frame["model"], strict=True)]
@@ -430,7 +334,7 @@ def _rows(frame: pd.DataFrame) -> list[_Row]:
         factor, unit = (100.0, " pp") if points else (1.0, "")
         baseline = claim_options(first["options"] or "").get("baseline")
         word = {"model - baseline": "less", "model / baseline": "over"}.get(first["over"], "over")
-        lanes = [_lane(row, factor, unit, ways) for row in claim_rows["row"]]
+        lanes = [_lane(row, factor, unit) for row in claim_rows["row"]]
         thresholds = {factor * end for lane in lanes for end in lane.allowed or ()}
         published = [factor * float(value) for value in claim_rows["published"].dropna().unique()]
         published = [value for value in published if not any(math.isclose(value, end) for end in thresholds)]
@@ -494,17 +398,6 @@ def _data(frame: pd.DataFrame) -> list[str]:
             data_sets[0] if len(data_sets) == 1 else f"{len(data_sets)} data sets" for data_sets in embedded
         ),
     ]
-
-
-def _embedded(frame: pd.DataFrame, titles: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names of the rows' embedded data, with descriptions where there are few."""
-    data_options = [claim_options(options).get("data") for options in frame["options"].fillna("").unique()]
-    for names in dict.fromkeys(tuple(data.split("+")) for data in data_options if data):
-        entries = [
-            f"{name} ({titles[name]})" if len(names) < 3 and name in titles else name for name in names
-        ]
-        many = f"{len(names)} data sets, of which a row has the mean" if len(names) > 1 else "Data"
-        yield f"{many}: {_listed(entries)}."
 
 
 def _whole(words: str) -> str:
@@ -574,7 +467,7 @@ def _claimed(rows: pd.DataFrame, factor: float, unit: str) -> str:
     return f"{_SIGNS.get(comparison, comparison)} {number}{unit}{same}"
 
 
-def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) -> _Lane:
+def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
     value, low, high = (factor * float(row[name]) for name in ("measured", "low", "high"))
     null = None
     if pd.notna(row["null_mean"]):
@@ -590,7 +483,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
     )
     options = claim_options(row["options"] or "")
     model = options.get("model") or options.get("operator")
-    method, verdict = _way(row), row["verdict"]
+    verdict = row["verdict"]
     words = interval_words(value, low, high, allowed or ()) + unit
     band = None if null is None else (factor * null.low, factor * null.high)
     thin = (factor * float(row["low_adjusted"]), factor * float(row["high_adjusted"]))
@@ -600,8 +493,8 @@ def _lane(row: dict[str, Any], factor: float, unit: str, ways: Sequence[str]) ->
         variant_words(model) if model else short_name(row["model"]),
         AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
-        words, str(row.get("why") or ""), chr(96 + ways.index(method)) if method in ways[1:] else "",
-        doubts, row["p_adjusted"], thin if math.isfinite(thin[0]) and thin != (low, high) else (),
+        words, str(row.get("why") or ""), doubts,
+        thin if math.isfinite(thin[0]) and thin != (low, high) else (),
         math.nan if row["over"].startswith("trained ") else factor * row["untrained"],
     )  # fmt: skip
 
@@ -613,89 +506,16 @@ def _bounds(row: Any) -> tuple[float, float]:
     return (metric.low, metric.high) if plain else (-math.inf, 1.0)
 
 
-def _way(row: Any) -> str:
-    """How the interval of a row was found, of `_WAYS`."""
-    if row["over"] == "nothing":
-        return ""
-    how = row["interval"] if isinstance(row["interval"], str) and row["interval"] else T
-    return "same" if how.startswith("t") and row["low"] == row["high"] else how
-
-
-def _ways(frame: pd.DataFrame) -> list[str]:
-    """How intervals were found, first what is not marked: what most rows have."""
-    every = [_way(row) for row in frame.to_dict("records")]
-    return [*dict.fromkeys([max(every, key=every.count), *every])]
-
-
-def _method(frame: pd.DataFrame, rows: Sequence[_Row]) -> str:
-    """Return the sentence on estimates, intervals and samples; letters mark unusual ones."""
-    usual, *others = _ways(frame)
-    words = _WAYS.get(usual, usual)
-    over = "" if _of_pairs(frame) else f" over {_listed_units(_usual(frame))}"
-    start, comma, interval = words.partition(",")
-    phrases = [f"{start[:1].upper()}{start[1:]}{over}{comma}{interval}"]
-    phrases += [
-        f"<b>{chr(97 + number)}</b>\u00a0{_WAYS.get(method, method)}" for number, method in enumerate(others)
-    ]
-    units = {
-        scope: _listed([*scope_units.dropna().unique()])
-        for scope, scope_units in frame.groupby("scope")["units"]
-    }
-    scopes_drawn = [scope for scope in _SCOPES if scope in units and _of_pairs(frame)]
-    scopes = [_SCOPES[scope].format(units[scope]) for scope in scopes_drawn]
-    return ". ".join(["; ".join(phrases), *(phrase[:1].upper() + phrase[1:] for phrase in scopes)]) + "."
-
-
-def _doubts(rows: Sequence[_Row]) -> Iterator[str]:
-    """Yield a sentence for each mark beside the verdicts."""
-    for mark, words in _DOUBTS.items():
-        ps = [f"{lane.adjusted:.2g}" for lane in _lanes(rows) if mark in lane.doubts]
-        if ps:
-            words = words.format(", ".join(ps) + " from the top" * (len(ps) > 1))
-            yield f"{mark} {words[:1].upper()}{words[1:]}."
-
-
-def _margins(frame: pd.DataFrame) -> Iterator[str]:
-    """Of what a margin about a null is a share, and which null it is."""
-    rows = frame[frame["comparison"].str.endswith("null") & frame["null"].notna()]
-    margins = {str(margin).replace("%", " %") for margin in rows["margin"] if str(margin).endswith("%")}
-    bounds = {math.isfinite(_bounds(row)[1]) for row in rows.to_dict("records")}
-    shares = ["of the way from the null's mean to 1"] * (True in bounds)
-    shares += ["of the null's mean" + " where nothing bounds it" * (True in bounds)] * (False in bounds)
-    if margins:
-        yield f"{' and '.join(sorted(margins))}: {', or '.join(shares)}, or the null's end if that is farther."
-    papers = {*frame.loc[frame["null"] == "gaussian", "paper"]}
-    if papers:
-        of = (
-            "as queries and keys (ranks), outputs (r-scores) or V"
-            if papers == {"chen2023"}
-            else "in the place of V"
-        )
-        yield f"Gaussian null: Gaussian noise {of}."
-    for permuted in frame.loc[frame["null"] == "permutation", "analysis"].unique():
-        if permuted in _PERMUTED:
-            yield f"Permuted null: {_PERMUTED[permuted]}."
-    if len(rows):
-        yield "A claim about noise must hold against every null there is; the one that decides is drawn."
-
-
-def _untrained(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield over how many initialisations the means of untrained weights are."""
-    counts = [*frame.get("untrained_n", pd.Series(dtype=float)).dropna().astype(int).unique()]
-    if counts:
-        yield f"Untrained weights: mean over {_listed([*map(str, sorted(counts))])} initialisations of each model."
-
-
 def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _listed_units(usual: dict[str, str]) -> str:
-    """Return the sample of a mean, 25 inputs or 25 inputs (all-MiniLM-L6-v2: 8 inputs), where models differ."""
+    """Return the sample of a mean, 25 inputs or 25 inputs (8 inputs for all-MiniLM-L6-v2), where models differ."""
     first, *_ = units = [*usual.values()] or ["inputs"]
     if len(set(units)) == 1:
         return first
-    others = [f"{short_name(name)}: {count}" for name, count in usual.items() if count != first]
+    others = [f"{count} for {short_name(name)}" for name, count in usual.items() if count != first]
     return f"{first} ({', '.join(others)})"
 
 
@@ -715,7 +535,7 @@ class _Chart:
     def __init__(self, rows: Sequence[_Row], null: str) -> None:
         self.rows, self.lanes, self.null = rows, _lanes(rows), null
         model_width = widest([*(row.beside for row in rows), *(lane.who for lane in self.lanes)], _FONT)
-        words = [*(row.printed for row in rows), *(f"{lane.words} {lane.letter}" for lane in self.lanes)]
+        words = [*(row.printed for row in rows), *(lane.words for lane in self.lanes)]
         self.value = _VERDICT - 10 - widest([*words, "<b>Measured [95 % CI]</b>"], _FONT)
         self.strip = _WHO + max(model_width, 60) + 12
         self.wide = self.value - 14 - self.strip
@@ -726,7 +546,7 @@ class _Chart:
     def _at(self, scale: _Scale, value: float) -> float:
         return self.strip + self.wide * scale.at(value)
 
-    def figure(self, below: str) -> go.Figure:
+    def figure(self) -> go.Figure:
         top = self._key()
         heads = "Claim, and what must hold", "Model", "Measured [95 % CI]", "Verdict"
         for x, words in zip((0, _WHO, self.value, _VERDICT), heads, strict=True):
@@ -735,9 +555,6 @@ class _Chart:
         for group in _groups(self.rows):
             top = self._group(group, top)
         self._box(0, _END, top, top, line={"color": "#CCCCCC", "width": WIDTH.edge})
-        text = wrap(re.sub(r" ([=/+−]) ", "\u00a0\\1\u00a0", below), _END, _FONT)
-        self._write(text, 0, top + 5, GREY)
-        top += 8 + line_count(text) * _LINE
         fig = go.Figure(self.traces)
         fig.update_xaxes(visible=False, range=[0, _END], fixedrange=True)
         fig.update_yaxes(visible=False, range=[top, 0], fixedrange=True)
@@ -815,7 +632,6 @@ class _Chart:
             self._range(lane, scale, above)
             self._write(lane.who, _WHO, above)
             self._write(lane.words, self.value, above)
-            self._write(lane.letter, self.value + text_width(lane.words, _FONT) + 3, above, GREY)
             verdict = _COLUMN_WORDS.get(lane.verdict) or re.split(r" within| beyond| \(", lane.verdict)[0]
             self._write(f"<b>{verdict}{lane.doubts}</b>", _VERDICT, above, colour)
             x = tuple(self._at(scale, end) for end in lane.ends)
