@@ -213,7 +213,7 @@ def test_a_cache_that_changes_what_it_holds_is_refused(how: str):
             if how == "reordered":
                 layer.keys = layer.keys.flip(0)
 
-    with pytest.raises(IncompleteCapture, match=r"layer 0 .*a token has one key, the same at every step"):
+    with pytest.raises(IncompleteCapture, match=r"layer 0 .*keep a token's key the same at every step"):
         capture_generation(model, prompts(), NEW, past_key_values=changing_cache(model.config, change))
 
 

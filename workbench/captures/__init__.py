@@ -9,8 +9,8 @@ a file of q, k, v. One call of attention passes these files:
 - ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it, the residual ``stream`` of its
   block, and the tensors that ``keeper`` saves from being overwritten;
 - ``recomputation`` recomputes the attention and compares it with the model's;
-- ``token_labels`` labels the tokens and tells self from cross attention, ``position_path`` follows the position
-  embedding;
+- ``labelled_tokens`` holds the tokens, ``token_labels`` reads them from inputs and tells self from cross attention;
+- ``position_path`` follows the position embedding;
 - ``capturing`` hands the layers over, or returns them as a ``Capture``; ``storage`` and ``qkv`` are its files;
 - ``loop_steps`` captures a model that a loop runs again and again, ``generation`` one that generates, a query a step;
 - ``interventions`` change what heads compute, through the same routes.
@@ -31,6 +31,7 @@ from workbench.captures.family import (
 )
 from workbench.captures.generation import capture_generation
 from workbench.captures.interventions import INTERVENTION_SITES, intervene
+from workbench.captures.labelled_tokens import TokenInfo, image_tokens
 from workbench.captures.layout import (
     attention_geometry,
     attention_modules,
@@ -50,14 +51,7 @@ from workbench.captures.records import (
     LayerRecord,
     WindowOrigin,
 )
-from workbench.captures.token_labels import (
-    TokenInfo,
-    fit_tokens,
-    image_tokens,
-    patch_grid,
-    special_kinds,
-    token_info,
-)
+from workbench.captures.token_labels import fit_tokens, patch_grid, special_kinds, token_info
 
 __all__ = [
     "capture",

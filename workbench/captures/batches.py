@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from workbench.captures.capturing import Capture
+from workbench.captures.labelled_tokens import stack_tokens
 from workbench.captures.records import SITES, STREAM, LayerRecord
-from workbench.captures.token_labels import stack_tokens
 
 
 def inputs_in(record: LayerRecord) -> int:

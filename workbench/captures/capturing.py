@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from workbench.captures.attention_kernels import compiled_parts
 from workbench.captures.family import class_path
 from workbench.captures.keeper import Keeper, tensors_in
+from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.position_path import POSITION, watch_positions
 from workbench.captures.recorder import Overwritten, Recorder
-from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord
+from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord
 from workbench.captures.routes import (
     Visitor,
     fused_kernels,
@@ -32,9 +33,9 @@ from workbench.captures.routes import (
     without_checkpoints,
     zero_padding,
 )
-from workbench.captures.storage import read_capture, write_capture
+from workbench.captures.storage import Contents, read_capture, write_capture
 from workbench.captures.thread_guard import CAPTURING
-from workbench.captures.token_labels import TokenInfo, fit_tokens, token_info
+from workbench.captures.token_labels import fit_tokens, token_info
 from workbench.core import sources
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
@@ -51,7 +52,7 @@ class LayerNotCaptured(InputError, IndexError):
 
 
 @dataclass
-class Capture:
+class Capture(Contents):
     """The attention calls of one forward pass, in call order.
 
     ``capture[3]`` is layer 3 whichever layers were asked for; ``capture[-1]`` the last one captured;
@@ -61,21 +62,7 @@ class Capture:
     where the model continued its inputs (see `capture_generation`): a query is then a step.
     """
 
-    layers: list[LayerRecord]
-    sites: tuple[str, ...] = DEFAULT_SITES
-    tokens: TokenInfo | None = None
-    inputs: dict[str, Any] = field(default_factory=dict)
     result: Any = None
-    not_run: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    generated: Generated | None = None
-    identity: Callable[..., dict[str, Any]] = field(default=lambda fingerprint=True: {}, repr=False)
-    """Names the model; with ``fingerprint=False`` without the fingerprint, which takes its time to compute."""
-
-    @property
-    def model(self) -> dict[str, Any]:
-        """Return spec, checkpoint and fingerprint of the model (computed at the first request)."""
-        return self.identity()
 
     def __len__(self) -> int:
         return len(self.layers)

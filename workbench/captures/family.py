@@ -11,16 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.records import Call
 from workbench.core.errors import InputError
 from workbench.core.plugins import OURS, Plugin, load_plugins
-
-if TYPE_CHECKING:
-    from workbench.captures.token_labels import TokenInfo
 
 
 def class_path(module: nn.Module | type) -> str:

@@ -35,11 +35,12 @@ from workbench.captures.capturing import (
     watching,
 )
 from workbench.captures.keeper import Keeper, tensors_in
+from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
 from workbench.captures.layout import is_library_model
 from workbench.captures.position_path import POSITION
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
-from workbench.captures.token_labels import TokenInfo, readable_token, token_info, tokens_by_id
+from workbench.captures.token_labels import readable_token, token_info
 from workbench.core.arguments import checked
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import Numbers, parse_numbers, ranges

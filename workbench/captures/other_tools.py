@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
 from workbench.captures.qkv import check_values
 from workbench.captures.records import SITE_AXES, STREAM, LayerRecord
-from workbench.captures.token_labels import TokenInfo, tokens_by_id
 from workbench.core.errors import InputError
 
 _LENS = re.compile(r"blocks\.(\d+)\.(?:attn\.)?hook_(\w+)")

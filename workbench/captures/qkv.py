@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
 from workbench.captures.records import SITE_AXES, LayerRecord
-from workbench.captures.token_labels import TokenInfo, fit_tokens, tokens_by_id
+from workbench.captures.token_labels import fit_tokens
 from workbench.core.errors import InputError
 
 _READ = ("q", "k", "v", "scale", "mask", "attn")

@@ -11,8 +11,10 @@ import hashlib
 import json
 import zipfile
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import IO, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import torch
@@ -21,16 +23,13 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from workbench._version import __version__
+from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.other_tools import other_tools_layers
 from workbench.captures.qkv import check_values, layers_of
-from workbench.captures.records import SITES, Generated, LayerRecord, WindowOrigin
-from workbench.captures.token_labels import TokenInfo
+from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord, WindowOrigin
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, check_format
 from workbench.core.options import conforming, parsed
-
-if TYPE_CHECKING:
-    from workbench.captures.capturing import Capture
 
 FORMAT_VERSION = 3
 _KEY = "workbench"
@@ -41,7 +40,27 @@ _MOST_UNPACKED, _MOST_PACKED = (
 _PICKLED = (".pt", ".pth")
 
 
-def write_capture(path: str | Path, capture: Capture) -> Path:
+@dataclass
+class Contents:
+    """The layers of a capture and what its file says of them."""
+
+    layers: list[LayerRecord]
+    sites: tuple[str, ...] = DEFAULT_SITES
+    tokens: TokenInfo | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)
+    not_run: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    generated: Generated | None = None
+    identity: Callable[..., dict[str, Any]] = field(default=lambda fingerprint=True: {}, repr=False)
+    """Names the model; with ``fingerprint=False`` without the fingerprint, which takes its time to compute."""
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Return spec, checkpoint and fingerprint of the model (computed at the first request)."""
+        return self.identity()
+
+
+def write_capture(path: str | Path, capture: Contents) -> Path:
     """Write the file that ``Capture.save`` describes."""
     tensors, header = _tensors(capture), _metadata(capture)
     return write_tensors(path, tensors, header | {"sha256": _digest(header, tensors)})
@@ -130,7 +149,7 @@ def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _tensors(capture: Capture) -> dict[str, Tensor]:
+def _tensors(capture: Contents) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     records = capture.layers
     for site in SITES:
@@ -177,7 +196,7 @@ def _as_tensor(value: Tensor | float) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def _metadata(capture: Capture) -> dict[str, Any]:
+def _metadata(capture: Contents) -> dict[str, Any]:
     layers = [
         {
             "index": record.index,

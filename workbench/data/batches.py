@@ -15,7 +15,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from workbench.captures.token_labels import TokenInfo, other_streams, readable_token, token_info, with_images
+from workbench.captures.labelled_tokens import TokenInfo
+from workbench.captures.token_labels import other_streams, readable_token, token_info, with_images
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.notebook_html import card, fold, shape, shortened, table, thumbnail
 from workbench.data.pools import Pool, Sample, Unreadable, listed_inputs, open_pool, printable

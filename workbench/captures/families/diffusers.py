@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from workbench.captures.family import Family
-from workbench.captures.token_labels import TokenInfo, video_tokens
+from workbench.captures.labelled_tokens import TokenInfo, video_tokens
 
 
 def _wan(model: Any, batch: Mapping[str, Any]) -> TokenInfo | None:

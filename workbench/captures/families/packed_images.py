@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workbench.captures.family import Adapter, Family, Visit
+from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.records import Call
-from workbench.captures.token_labels import TokenInfo
 
 
 class PackedImages(Adapter):
