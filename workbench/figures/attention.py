@@ -16,12 +16,12 @@ from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.arguments import check_arguments
 from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
 from workbench.figures.composition import in_the_middle
-from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.scales import Scale
+from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice
 from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, pooled_view, view_tokens
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of, series_labels, without_provenance
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line
+from workbench.figures.specification import SERIES
 
 RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
 CHANGE = "change of coding_rate_variational"

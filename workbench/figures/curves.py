@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,17 +14,15 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, beside_panels, compose, in_the_middle, with_room
-from workbench.figures.drawing import SERIES, Drawing, dashed, entries, metric_axis, unit_of
+from workbench.figures.drawing import Drawing, dashed, entries, metric_axis, unit_of
 from workbench.figures.estimates import quantity
 from workbench.figures.frames import series_labels, without_provenance
 from workbench.figures.marks import NEUTRAL_STYLE, Band, Line, Series, coloured, key_entry
 from workbench.figures.measuring import cut, widest
+from workbench.figures.specification import SERIES, Specification
 from workbench.figures.theme import WIDTHS, depth_scale, theme_of
 from workbench.figures.words import COLUMNS
 from workbench.frames.metrics import METRICS, Metric
-
-if TYPE_CHECKING:
-    from workbench.figures.grammar import Plot
 
 _USUAL_ROOM = 160  # pixels along y
 _MOST_COLOURS = 6  # beyond so many, ordered colours have a bar instead of a key
@@ -35,7 +33,7 @@ class Curves(Drawing):
 
     default = Line()
 
-    def __init__(self, plot: Plot) -> None:
+    def __init__(self, plot: Specification) -> None:
         if not plot.metrics:
             raise InputError("the plot has no metric; choose with .metric('attention_entropy', …)")
         frame = without_provenance(plot.frame)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,16 +13,13 @@ from workbench.figures.composition import Axis, with_room
 from workbench.figures.estimates import input_count
 from workbench.figures.frames import model_label, short_name
 from workbench.figures.marks import Mark, Series
+from workbench.figures.specification import SERIES, Specification
 from workbench.figures.theme import SIZE, depth_colours, series_style
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import NAMES, attention_of
 from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS, Metric
 
-if TYPE_CHECKING:
-    from workbench.figures.grammar import Plot
-
-SERIES = "series"  # the column of models with their checkpoints, as `series_labels` names them
 ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
 
 
@@ -31,7 +28,7 @@ class Drawing:
 
     default: Mark
 
-    def __init__(self, plot: Plot, rows: Mapping[Any, pd.DataFrame], color: str | None) -> None:
+    def __init__(self, plot: Specification, rows: Mapping[Any, pd.DataFrame], color: str | None) -> None:
         self.plot, self.rows, self.color = plot, rows, color
         self.inputs, self.null_range = input_count(plot.frame), null_range(plot.frame)
         self.units = {name: unit_of(name, panel_rows) for name, panel_rows in rows.items()}

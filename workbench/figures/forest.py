@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,9 @@ from workbench.figures.marks import (
     lying,
 )
 from workbench.figures.measuring import line_count, text_width, widest
+from workbench.figures.specification import Specification
 from workbench.figures.theme import SIZE, WIDTH, theme_of
 from workbench.frames.metrics import METRICS, Metric
-
-if TYPE_CHECKING:
-    from workbench.figures.grammar import Plot
 
 _PALE = "#E6E6E6"
 _GRID = {"color": _PALE, "width": WIDTH.hair}
@@ -52,7 +50,7 @@ class Forest(Drawing):
 
     default = Interval()
 
-    def __init__(self, plot: Plot) -> None:
+    def __init__(self, plot: Specification) -> None:
         check_arguments(x=plot.x)
         self.titles: Mapping[str, str] = plot.x if isinstance(plot.x, Mapping) else dict.fromkeys(plot.x, "")
         frame, self.column = without_provenance(plot.frame), plot.panel or "metric"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import at_level, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null, Points
+from workbench.figures.specification import SERIES
 
 SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
 _CURVES = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, at_level
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null, Rule
+from workbench.figures.specification import SERIES
 
 _CROSS = "cross terms with the others"
 SHARES = ("token-token", "token-position", "position-token", "position-position", "covariances")

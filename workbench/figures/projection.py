@@ -8,11 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count, values_once
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import NOISE, Band, Line, Null, Rule
+from workbench.figures.specification import SERIES
 
 _CONVENTIONS = {
     "exact": "exact J of the output",

@@ -7,11 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.drawing import SERIES
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.multipanel import multipanel
+from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice
 
 _HOLDING = "rank_90"

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anywidget
 import numpy as np
@@ -24,7 +24,7 @@ from workbench.core.errors import InputError, WorkbenchError
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.bundle import Bundle
-    from workbench.apps.explorer.explorer import Explorer
+    from workbench.apps.explorer.material import Material
 
 TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
 GENERATED = 12
@@ -44,6 +44,18 @@ class Opened(NamedTuple):
     choices: list[str]
     generate: int = 0
     """How many tokens the model has written besides."""
+
+
+class Host(Protocol):
+    """The explorer behind a page: `workbench.Explorer`."""
+
+    material: Material
+    asked: Address
+
+    def after(self, changes: Mapping[str, Any], address: Address | None = None) -> Address: ...
+    def take(self, address: Address) -> None: ...
+    def code_at(self, address: Address) -> str: ...
+    def save_at(self, address: Address, name: str) -> object: ...
 
 
 class PageWidget(anywidget.AnyWidget):
@@ -99,7 +111,7 @@ class PageWidget(anywidget.AnyWidget):
     def __init__(
         self,
         bundle: Bundle | None = None,
-        explorer: Explorer | None = None,
+        explorer: Host | None = None,
         layers: Sequence[int] | None = None,
         ablations: bool | None = None,
         analyses: Sequence[str] = (),
@@ -212,7 +224,7 @@ class PageWidget(anywidget.AnyWidget):
         else:
             self._put(Opened(address, self.bundle, self.choices, self._generated))
 
-    def _host(self) -> Explorer:
+    def _host(self) -> Host:
         if self._explorer is None:
             raise InputError("this page shows one bundle; Explorer(…).page() opens others")
         return self._explorer
@@ -448,7 +460,7 @@ class PageWidget(anywidget.AnyWidget):
             )
         return address.moved(view=view, against=against)
 
-    def _free(self) -> tuple[Address, Bundle, Explorer]:
+    def _free(self) -> tuple[Address, Bundle, Host]:
         """Return address, bundle and explorer; raise `InputError` where there is none, or other work is running."""
         explorer = self._host()
         if self.location is None or self.bundle is None:

@@ -9,12 +9,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.drawing import SERIES
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Dots, Line, Null
 from workbench.figures.overlays import data_uri
+from workbench.figures.specification import SERIES
 from workbench.figures.theme import PAGE, even_choice, theme_of
 
 # What the key calls a kernel, in the order of the lines. A bilateral filter of queries and keys is no better than
