@@ -19,7 +19,9 @@ OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "attention/replacing", "core/operands",
 }  # fmt: skip
 OWN_FUNCTIONS = {
-    "attention_map": {"attention_report", "head_output_norm", "permuted_heads"},
+    "attention_map": {
+        "asking_queries", "attention_report", "head_output_norm", "permuted_heads", "rows_of_maps",
+    },
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",
     },

@@ -315,7 +315,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = layer_attention(layer, options.method)
     count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
     _, heads, *size = attention.shape
-    asking = _asking(layer, attention)
+    asking = asking_queries(layer, attention)
     here, positions = _positions(layer, size)
     sums = _map_sums(asking, here, positions)
     sums += [Diversity()] if heads > 1 else []
@@ -380,8 +380,11 @@ def _positions(layer: Layer, size: Sequence[int]) -> tuple[Tensor | None, Tensor
     return (positions if positions is None or square else positions[-1:]), positions
 
 
-def _asking(layer: Layer, attention: Attention) -> Tensor | None:
-    """Mask of the queries that are real tokens: those of the keys, but in cross attention; None for a single query."""
+def asking_queries(layer: Layer, attention: Attention) -> Bool[Tensor, "batch query"] | None:
+    """Return the mask of the queries that are real tokens; None for a single query.
+
+    They are those of the keys, but in cross attention.
+    """
     if layer.record.source == "cross":
         return layer.real_on(attention[0], 2)
     return attention.keys if attention.shape[2] == attention.shape[3] else None
@@ -455,10 +458,17 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     Padding is left out, as query and as key. Class attention has one query, the class token.
     """
     need_token_attention(layer)
+    yield from rows_of_maps(layer, layer.choose_heads(token_attention(layer.record)), options.query)
+
+
+def rows_of_maps(
+    layer: Layer, maps: Float[Tensor, "batch head query key"], query: int | None
+) -> Iterator[pd.DataFrame]:
+    """Yield values of pairs of tokens as rows, of one query or (None) of all; see `pair_rows`."""
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, and each attends within itself")
-    attn = layer.choose_heads(token_attention(layer.record)).double().cpu()
-    queries, keys = attn.shape[-2:]
+    maps = maps.double().cpu()
+    queries, keys = maps.shape[-2:]
     for number, name in enumerate(layer.ids):
         labels = np.array(layer.token_labels(keys, number, keys=True), dtype=object)
         if len(labels) != keys:
@@ -473,12 +483,12 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
             query_labels = np.array(layer.token_labels(queries, number), dtype=object)
             asking = _real_places(layer, number, queries, keys=False)
         if layer.step is not None:
-            chosen = [layer.query] if options.query in (None, layer.query) else []
+            chosen = [layer.query] if query in (None, layer.query) else []
         else:
-            chosen = asking if options.query is None else [options.query]
+            chosen = asking if query is None else [query]
         if layer.step is None and not {*chosen} <= {*asking}:
             raise InputError(
-                f"input {name!r} has no token {options.query}: its tokens are {asking[0]} to {asking[-1]}"
+                f"input {name!r} has no token {query}: its tokens are {asking[0]} to {asking[-1]}"
             )
         if queries == 1 and layer.step is None:
             chosen = [0]
@@ -488,7 +498,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
         rows.insert(0, "input", name)
         step_label = None if layer.step is None or layer.tokens is None else layer.tokens.labels[number][-1]
         yield rows.assign(
-            value=attn[number][:, [0] * len(chosen) if queries == 1 else chosen][..., real].numpy().ravel(),
+            value=maps[number][:, [0] * len(chosen) if queries == 1 else chosen][..., real].numpy().ravel(),
             query_label=query_labels[rows["query"]] if layer.step is None else step_label,
             key_label=labels[rows["key"]],
         )

@@ -13,7 +13,16 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from workbench.captures import LayerRecord, Projection, TokenInfo, attention_weights, head_projection
+from workbench.captures import (
+    PROJ_OUT,
+    LayerRecord,
+    OutputProjection,
+    Projection,
+    TokenInfo,
+    attention_weights,
+    head_projection,
+    output_projection,
+)
 from workbench.captures.recomputation import check_room_for_maps
 from workbench.captures.records import SITES
 from workbench.core import null_distributions, operands
@@ -116,12 +125,16 @@ class Layer:
     @property
     def module(self) -> nn.Module:
         """The attention module of this layer."""
+        return self.need_model().get_submodule(self.record.path)
+
+    def need_model(self) -> nn.Module:
+        """Return the model. Raises `InputError` for a file, which holds no weights."""
         if self.model is None:
             raise InputError(
                 f"layer {self.index}: this analysis reads the model's weights, which a file of q, k, v does not hold; "
                 "give model and inputs"
             )
-        return self.model.get_submodule(self.record.path)
+        return self.model
 
     def projection(self, name: str = "v") -> Projection:
         """How the layer's input is projected to its heads; see `workbench.captures.head_projection`.
@@ -138,6 +151,16 @@ class Layer:
                     f"has {_OPERANDS[name]} that are not a projection of what the attention receives"
                 )
         return projection
+
+    def output_projection(self) -> OutputProjection:
+        """The projection W_O of all heads; see `workbench.captures.output_projection`.
+
+        Raises `NotApplicable` where no linear layer reads the outputs of the heads.
+        """
+        model = self.need_model()
+        if PROJ_OUT not in self.record.extra:
+            raise NotApplicable("has no linear layer that reads the outputs of its heads")
+        return output_projection(model, self.record)
 
     def choose_heads(self, tensor: Tensor) -> Tensor:
         """The chosen heads of a tensor (batch, head, …); remembers their numbers."""

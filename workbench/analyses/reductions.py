@@ -315,14 +315,30 @@ class HeadOutput(Reduction):
         self.values = shape.rows(self.v.shape[-1], dtype=shape.dtype)
 
     def add(self, tile: Tile) -> None:
+        self.average(tile, tile.weights)
+
+    def average(self, tile: Tile, weights: Tensor) -> None:
+        """Put weights × v of a tile into its rows."""
         values = self.wide[tile.batch, tile.heads.start // self.group : tile.heads.stop // self.group]
-        *_, heads, height, width = tile.weights.shape
-        grouped = tile.weights.reshape(*values.shape[:-2], heads // values.shape[-3] * height, width)
+        *_, heads, height, width = weights.shape
+        grouped = weights.reshape(*values.shape[:-2], heads // values.shape[-3] * height, width)
         output = grouped @ values[..., tile.columns, :]
-        self.values[tile.place] = output.view(*tile.weights.shape[:-1], -1)
+        self.values[tile.place] = output.view(*weights.shape[:-1], -1)
 
     def result(self) -> Float[Tensor, "batch head query value_dim"]:
         return self.values
+
+
+@dataclass
+class UniformOutput(HeadOutput):
+    """Uniform attention to the keys that a query sees × v."""
+
+    name = "uniform_output"
+
+    def add(self, tile: Tile) -> None:
+        share = (1 / tile.count.clamp_min(1)).to(tile.weights.dtype)[..., None]
+        share = share if tile.visible is None else share * tile.visible
+        self.average(tile, share.expand(tile.weights.shape))
 
 
 class CoarseMaps(NamedTuple):

@@ -40,7 +40,14 @@ from workbench.captures.layout import (
     token_mixers,
 )
 from workbench.captures.loop_steps import Steps, capture_steps
-from workbench.captures.projections import PROJECTIONS, Projection, head_projection
+from workbench.captures.projections import (
+    PROJ_OUT,
+    PROJECTIONS,
+    OutputProjection,
+    Projection,
+    head_projection,
+    output_projection,
+)
 from workbench.captures.recomputation import attention_output, attention_weights
 from workbench.captures.records import (
     DEFAULT_SITES,
@@ -76,8 +83,11 @@ __all__ = [
     "block_path",
     "first_norm",
     "PROJECTIONS",
+    "PROJ_OUT",
     "Projection",
     "head_projection",
+    "OutputProjection",
+    "output_projection",
     "attention_weights",
     "attention_output",
     "token_info",

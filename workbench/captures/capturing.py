@@ -20,6 +20,7 @@ from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.layout import attends_compiled, is_library_model
 from workbench.captures.position_path import POSITION, watch_positions
+from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Overwritten, Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, LayerRecord
 from workbench.captures.routes import (
@@ -162,8 +163,8 @@ def capture(
         transformers returns), what ``inputs`` returned, or what ``inputs`` takes: a spec, or a list of texts or
         images (for a model that ``load`` returned). Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
-    sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, and position
-        (see docs/capture.md).
+    sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, position and
+        proj_out (see docs/capture.md).
     check: compare the captured tensors with the model's output. With the site attn everything is compared,
         otherwise a few rows of every input.
     keep_nonfinite: keep layers with NaN or infinite values, unchecked, with a line in the capture's ``notes``.
@@ -295,13 +296,15 @@ def read_qkv(path: str | Path) -> Capture:
 def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     """Return the sites in their order. Raises InputError for one that does not exist, or for none."""
     names = list(sites) if isinstance(sites, Iterable) and not isinstance(sites, str) else [sites]
-    choices = (*SITES, POSITION)
+    choices = (*SITES, POSITION, PROJ_OUT)
     for name in names:
         if name not in choices:
             hint = "a mechanism's further sites, such as membership, are captured without a request"
             raise UnknownName("site", str(name), choices, hint)
     if not names:
         raise InputError(f"sites is empty: choose from {', '.join(choices)}")
+    if PROJ_OUT in names:  # it is recognised by the outputs of the heads
+        names.append("head_out")
     return tuple(site for site in choices if site in names)
 
 

@@ -38,6 +38,7 @@ from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
 from workbench.captures.layout import is_library_model
 from workbench.captures.position_path import POSITION
+from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
 from workbench.captures.token_labels import readable_token, token_info
@@ -86,8 +87,8 @@ def capture_generation(
     module = module_of(model)
     name = getattr(model, "spec", None) or type(module).__name__
     sites = check_sites(sites)
-    if POSITION in sites:
-        raise InputError(f"{POSITION!r} is followed through a whole text: {_AFTERWARDS}")
+    for site in {POSITION, PROJ_OUT}.intersection(sites):
+        raise InputError(f"{site!r} is followed through a whole text: {_AFTERWARDS}")
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     tokens = getattr(chosen_inputs, "tokens", None)
     arguments = batch_on_device(tensors, module)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from workbench.attention.base import merge_heads
 from workbench.captures.family import Rows, class_path, declared
-from workbench.captures.layout import heads_of
+from workbench.captures.layout import block_path, heads_of
+from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")
+PROJ_OUT = "proj_out"
+"""The output of the projection W_O that mixes the heads, before any layer scale, norm or residual."""
 _SEPARATE = {
     "q": ("q_proj", "query", "q", "q_lin", "to_q", "wq"),
     "k": ("k_proj", "key", "k", "k_lin", "to_k", "wk"),
@@ -60,3 +65,57 @@ def _rows(module: nn.Module, name: str, path: str) -> Rows:
         f"{path}: where {class_path(module)} keeps its projection to {name} is not known; looked for a linear layer "
         f"{', '.join(_SEPARATE[name])}; declare it in workbench.captures.Family(projections=…)"
     )
+
+
+class OutputProjection(NamedTuple):
+    """The projection W_O of a layer, Σ_k z_k weight[k] + bias of the outputs z_k of its heads; ``bias`` may be None."""
+
+    weight: Float[Tensor, "head head_dim width"]
+    bias: Float[Tensor, " width"] | None
+
+    def __call__(
+        self, head_out: Float[Tensor, "batch head token head_dim"]
+    ) -> Float[Tensor, "batch head token width"]:
+        """Return what every head writes; the sum over heads, plus the bias, is the output of the projection."""
+        return head_out @ self.weight.to(head_out)
+
+
+def output_projection(model: nn.Module, record: LayerRecord) -> OutputProjection:
+    """Return the output projection W_O of a layer that was captured with the site proj_out, head by head.
+
+    Raises `InputError` where no linear layer makes the recorded proj_out of the recorded outputs of the heads.
+    """
+    if record.head_out is None or PROJ_OUT not in record.extra:
+        raise InputError(f"{record.title} holds no {PROJ_OUT}; capture it with sites=[{PROJ_OUT!r}]")
+    heads, target = merge_heads(record.head_out).float(), record.extra[PROJ_OUT]
+    bound = 1e-3 if target.dtype in (torch.float32, torch.float64) else 2e-2
+    for child in model.get_submodule(projecting_module(model, record.path)).modules():
+        weight = linear_weight(child)
+        if weight is None or weight.shape != (heads.shape[-1], target.shape[-1]):
+            continue
+        weight, bias = weight.detach(), getattr(child, "bias", None)
+        output = heads @ weight.float()
+        output = output if bias is None else output + bias.detach().float()
+        if (output - target).abs().max() <= bound * target.abs().max():
+            by_head = weight.unflatten(0, (record.head_out.shape[1], -1))
+            return OutputProjection(by_head, None if bias is None else bias.detach())
+    raise InputError(
+        f"{record.title}: no linear layer makes its {PROJ_OUT} of the outputs of its heads; quantised weights and "
+        "adapters such as LoRA are not read: merge them into the weights first"
+    )
+
+
+def projecting_module(model: nn.Module, path: str) -> str:
+    """Return the path of the module that holds the attention at ``path`` and its output projection."""
+    block = block_path(model, path)
+    return path.rpartition(".")[0] if block is None else block
+
+
+def linear_weight(module: nn.Module) -> Tensor | None:
+    """Return the weight (feature, width) of a linear layer; None of any other module."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return None
+    if isinstance(module, nn.Linear):
+        return weight.mT
+    return weight if type(module).__name__ == "Conv1D" else None  # GPT-2's, which transformers stores so

@@ -352,7 +352,8 @@ class Recorder:
     def hand_over(self) -> None:
         """Give away the layers that are complete, unless others are still being read."""
         reading = any(
-            frame.records or frame.visit.calls or frame.visit.attended for frame in self.visits.frames
+            frame.records or frame.projected or frame.visit.calls or frame.visit.attended
+            for frame in self.visits.frames
         )
         if self.each is None or self.failure is not None or self.last or reading:
             return

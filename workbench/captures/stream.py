@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from workbench.attention.base import merge_heads
 from workbench.captures.family import Reading, Visit, class_path, merged
 from workbench.captures.keeper import Keeper, first_tensor
 from workbench.captures.layout import (
@@ -18,6 +19,8 @@ from workbench.captures.layout import (
     reads_block,
     resid_post_reading,
 )
+from workbench.captures.projections import PROJ_OUT, linear_weight, projecting_module
+from workbench.captures.recomputation import TOLERANCE
 from workbench.captures.records import STREAM, LayerRecord
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.visits import Frame, Visits
@@ -30,6 +33,7 @@ class Stream:
     def __init__(self, visits: Visits, name: str, sites: tuple[str, ...], keeper: Keeper) -> None:
         self.visits, self.name, self.keeper = visits, name, keeper
         self.sites = [site for site in STREAM if site in sites]
+        self.projected = PROJ_OUT in sites
         self.blocks: dict[str, str | None] = {}
         self.readings: dict[str, dict[str, Reading]] = {}
 
@@ -41,6 +45,11 @@ class Stream:
             for name in merged("inner_sites"):
                 if isinstance(getattr(module, name, None), nn.Module):
                     stack.callback(self._hook(module, (name, "input")).remove)
+        for owner in {projecting_module(modules[""], path) for path in attention} if self.projected else ():
+            for name, child in modules[owner].named_modules():
+                if linear_weight(child) is not None or isinstance(child, nn.MultiheadAttention):
+                    stack.callback(self._hook(modules[owner], (name, "input")).remove)
+                    stack.callback(self._hook(modules[owner], (name, "output")).remove)
         watched = set()
         for path in (*attention, *self.visits.mixers) if self.sites else ():
             block = self._block_of(path)
@@ -100,6 +109,11 @@ class Stream:
 
     def expect(self, record: LayerRecord, visit: Visit) -> None:
         """Have the sites of a record read when its block is complete."""
+        if self.projected and not record.mixer:
+            owner = projecting_module(self.visits.modules[""], visit.path)
+            for frame in self.visits.frames:
+                if frame.visit.path == owner:
+                    frame.projected.append(record)
         if not self.sites:
             return
         block = self._block_of(visit.path)
@@ -123,6 +137,10 @@ class Stream:
 
     def read(self, frame: Frame) -> None:
         """Read the sites of the records that expect them in this block."""
+        for record in frame.projected:
+            value = _projected(record, frame)
+            if value is not None:
+                record.extra[PROJ_OUT] = self.keeper.keep({PROJ_OUT: value})[PROJ_OUT]
         if not frame.records:
             return
         passed = frame.passed | {
@@ -139,3 +157,24 @@ class Stream:
                     )
                 value = reading(*(passed[source] for source in reading.sources))
                 setattr(record, site, self.keeper.keep({site: value})[site])
+
+
+def _projected(record: LayerRecord, frame: Frame) -> Tensor | None:
+    """Return the output of the linear layer whose input is the outputs of the heads side by side; None without one."""
+    if record.head_out is None:
+        return None
+    heads = merge_heads(record.head_out)
+    bound = TOLERANCE.get(heads.dtype, 5e-2) * heads.detach().abs().max()
+    for (name, side), value in frame.passed.items():
+        output = frame.passed.get((name, "output"))
+        if side != "input" or not isinstance(output, Tensor):
+            continue
+        module = frame.visit.module.get_submodule(name)
+        if isinstance(module, nn.MultiheadAttention):  # it applies its projection without calling it
+            if record.path == f"{frame.visit.path}.{name}".strip("."):
+                return output if module.batch_first else output.transpose(0, 1)
+            continue
+        same_size = value.numel() == heads.numel() and value.shape[-1] == heads.shape[-1]
+        if same_size and (value.reshape(heads.shape) - heads).abs().max() <= bound:
+            return output.reshape(*heads.shape[:-1], -1)
+    return None

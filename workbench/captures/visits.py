@@ -28,6 +28,8 @@ class Frame:
 
     visit: Visit
     records: list[tuple[LayerRecord, dict[str, Reading]]] = field(default_factory=list)
+    projected: list[LayerRecord] = field(default_factory=list)
+    """Records whose heads are not projected yet."""
     passed: dict[tuple[str, str], Any] = field(default_factory=dict)
     attends: bool = False
     """Whether attention was seen inside, read or not."""

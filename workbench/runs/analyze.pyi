@@ -217,6 +217,33 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
+    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutput],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutputToken],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
+    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
+    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
+    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutputPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
     analysis: str, model: AnyModel | None = None, inputs: AnyInputs | None = None, *, n: Count | None = None,
     seed: Seed = 0, layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
     preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,

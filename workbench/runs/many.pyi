@@ -212,6 +212,33 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
+    analysis: Literal["value-output"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
+    preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
+    dtype: DType | None = None, name: str | None = None, per: None = None,
+    checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutput],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["value-output"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
+    preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
+    dtype: DType | None = None, name: str | None = None, per: Literal["token"],
+    checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutputToken],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["value-output"], runs: Pairs, *, n: Count | None = None, seed: Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
+    preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
+    dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
+    checkpoints: Iterable[str | int] | str | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.ValueOutputPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
     analysis: str, runs: Pairs, *, n: Count | None = None, seed: Seed = 0, layers: Numbers = None,
     heads: Numbers = None, order: Order | None = None, preprocessing: Preprocessing = "model",
     batch_size: BatchSize = 8, device: Device | None = None, dtype: DType | None = None, name: str | None = None,

@@ -244,3 +244,19 @@ class Snr(OfInputs, total=False, closed=True):
     zero"""
     per_head: bool
     """one row per input and layer, in place of means"""
+
+class ValueOutput(OfInputs, total=False, closed=True):
+    """What heads write: the norm of attention × value × output projection, and the share of the most attended key."""
+    null: Literal["uniform", "permutation", "both"]
+    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
+    weights permuted among these keys), or both, a row for each"""
+    null_samples: int
+    """samples of the null of permuted keys, at least 2; 0 leaves it out"""
+
+class ValueOutputToken(OfMatrices, total=False, closed=True):
+    """Norm of what heads write, per token."""
+
+class ValueOutputPair(OfMatrices, total=False, closed=True):
+    """Norm of what heads write, per pair."""
+    query: int | None
+    """only this token as the query; none: all of them"""
