@@ -2,7 +2,7 @@
 
 import { fresh, mosaic, percent, quantile, scaled } from "./colour.js";
 import { arranged, tint, wordColours } from "./grid.js";
-import { drawPatches, inputImage, patchAt } from "./image.js";
+import { drawChips, drawPatches, inputImage, patchAt } from "./image.js";
 import { button, capital, make, readable, viewKey } from "./state.js";
 
 const PAIRS = 240; // pairs of heads, for the usual difference
@@ -102,6 +102,11 @@ export class Compare {
     return this.known.value;
   }
 
+  /** The panes as an export draws them. */
+  get parts() {
+    return this.panes.map(({ title, part }) => ({ title: title.textContent, ...part }));
+  }
+
   /** Draw all panes; returns the value at which both views have full colour. */
   draw(found, width, height) {
     const { state } = this;
@@ -147,14 +152,14 @@ export class Compare {
       if (one === state.one) this.listens(pane.canvas, (event) => patchAt(event, pane.canvas, one));
     }
     pane.canvas.setAttribute("aria-label", pane.title.textContent);
-    const pen = fresh(pane.canvas, width, height);
-    if (!pen) return;
     if (!this.images.has(one)) this.images.set(one, inputImage(one, true));
-    drawPatches(pen, one, this.images.get(one), width, height, view.tokens, (token) => {
+    pane.part = { width, height, draw: (pen) => drawPatches(pen, one, this.images.get(one), width, height, view.tokens, (token) => {
       if (!values || token >= values.length) return null;
       const { share, direction } = colour(values[token]);
       return tint(state, share * state.opacity, direction);
-    });
+    }) };
+    const pen = fresh(pane.canvas, width, height);
+    if (pen) pane.part.draw(pen);
   }
 
   drawWords(pane, view, values, colour) {
@@ -169,8 +174,10 @@ export class Compare {
         if (one === state.one) this.listens(chip, () => token);
         return [token, chip];
       });
-      pane.room.replaceChildren(make("div", "aw-text", null, ...pane.chips.map(([, chip]) => chip)));
+      pane.text = make("div", "aw-text", null, ...pane.chips.map(([, chip]) => chip));
+      pane.room.replaceChildren(pane.text);
     }
+    pane.part = { width: pane.text.clientWidth, height: pane.text.scrollHeight, draw: (pen, ink) => drawChips(pen, pane.chips, ink) };
     for (const [token, chip] of pane.chips) {
       const { share, direction } = values && token < values.length ? colour(values[token]) : { share: 0, direction: "from" };
       [chip.style.backgroundColor, chip.style.color] = wordColours(state, share, direction);

@@ -4,7 +4,7 @@ import { palette } from "./colour.js";
 import { button, make, onEnter } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
-const SIDE = 720; // of an exported image, in its own units
+const SIDE = 720; // least width of an exported image
 const LETTERS = "Arial, Helvetica, sans-serif";
 const VIEWS = { norms: "norms", spectra: "spectrum", membership: "membership" };
 const FIGURES = [
@@ -90,26 +90,25 @@ export function viewSvg(state, view) {
   const [ground, ink, muted] = ["--panel", "--ink", "--muted"].map((name) => style.getPropertyValue(name));
   const text = (words, x, y, size, fill, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
   const title = wrapped(view.headline.textContent, 78);
-  const top = 26 + title.length * 22;
-  const pen = new SvgPen(20, top);
-  let [width, height] = [SIDE, 0];
-  if (one.grid) {
-    const [tall, wide] = one.image ?? one.grid;
-    height = ((SIDE - 40) * tall) / wide;
-    view.drawOver(pen, SIDE - 40, height);
-  } else {
-    width = Math.max(SIDE, view.text.clientWidth + 40);
-    height = view.text.scrollHeight;
-    view.drawChips(pen, ink);
-  }
-  const foot = top + height + 24;
+  const { parts } = view;
+  const top = 26 + title.length * 22 + (parts[1] ? 24 : 0);
+  let left = 20;
+  const drawn = parts.flatMap(({ title: name, width, draw }) => {
+    const pen = new SvgPen(left, top);
+    draw(pen, ink);
+    const named = wrapped(name, Math.max(12, width / 6.5)).map((line, i, all) => text(line, left, top - 8 - 15 * (all.length - 1 - i), 12, muted));
+    left += width + 20;
+    return [pen.shapes, ...named];
+  });
+  const width = Math.max(SIDE, left);
+  const foot = top + Math.max(...parts.map((part) => part.height)) + 24;
   const scale = new SvgPen(12, foot);
   view.drawScale(scale, 270);
   const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
   const source = text(`attention · ${bundle.model.spec}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
   return shape(
     "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
-    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), pen.shapes, ...names, scale.shapes, source,
+    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), ...drawn, ...names, scale.shapes, source,
   );
 }
 
@@ -124,16 +123,16 @@ export function csv(rows) {
 }
 
 /** What the head view shows, a row for each token; beside a pinned view its numbers and the difference. */
-export function seenRows(state) {
+export function seenRows(state, view) {
   const { one } = state;
-  const values = state.shown();
-  const pinned = state.against && state.viewOf(state.against);
-  const others = pinned && pinned.one === one ? state.values(pinned.layer, pinned.head, pinned.tokens.length ? state.tokens : [], pinned.one) : null;
+  const { values } = view;
+  const both = view.comparing ? view.compare.views() : null;
+  const others = both?.alike ? new Map(both.pairs.map(([pinned, here]) => [here, both.a[pinned]])) : null;
   const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", "attention"];
   const asked = state.tokens.length ? state.tokens.join("+") : "all";
   const rows = [...(values ?? []).keys()].filter((token) => one.real[token]).map((token) => {
     const start = [one.id, state.layer, state.heads.map(([layer, head_]) => `${layer}.${head_}`).join("+"), asked, state.look.direction, token, one.labels[token], one.kinds[token], values[token]];
-    return others ? [...start, others[token], values[token] - others[token]] : start;
+    return others ? [...start, others.get(token) ?? NaN, values[token] - (others.get(token) ?? NaN)] : start;
   });
   return [others ? [...head, "pinned", "difference"] : head, ...rows];
 }
@@ -201,7 +200,7 @@ export class Export {
     const drawn = make("div", "aw-row", null, this.svg, this.png);
     const numbers = make(
       "div", "aw-row", null,
-      button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state)), "text/csv")),
+      button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state, view)), "text/csv")),
       button("Metrics, CSV", "Every metric of every head, with its null distribution", () => download(name("metrics.csv"), csv(metricRows(state)), "text/csv")),
     );
     this.figure = make("select", "aw-select");
@@ -269,8 +268,7 @@ export class Export {
     this.figure.replaceChildren(...FIGURES.filter(([name]) => name !== "compare" || state.against).map(([name, words]) => Object.assign(make("option", "", words), { value: name })));
     this.figure.value = figureOf(state);
     this.write();
-    const nothing = !this.view.values || (this.view.comparing && !state.one.grid); // whose words are not laid out
-    for (const one of [this.svg, this.png]) one.disabled = nothing;
+    for (const one of [this.svg, this.png]) one.disabled = !this.view.values;
     this.box.showModal();
   }
 

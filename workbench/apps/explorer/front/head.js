@@ -3,13 +3,14 @@
 import { HEADS, fresh, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
-import { drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
+import { drawChips, drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
 import { Steps } from "./steps.js";
 import { button, choice, largest, make, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
 const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
 const WRITTEN = 12; // tokens that a model is asked to go on with
+const PRINTED = 680; // width of an exported image, in its own units
 const FAINT = 0.015; // attention below which no line is drawn
 
 export class HeadView {
@@ -392,21 +393,21 @@ export class HeadView {
     this.drawLines(pen, places);
   }
 
-  /** All words where they stand, on a pen that has no chips. */
-  drawChips(pen, ink) {
-    const { state } = this;
-    for (const [token, chip] of this.tokens) {
-      const { offsetLeft: x, offsetTop: y, offsetWidth: width, offsetHeight: height } = chip;
-      const [ground, letters] = wordColours(state, this.share(token));
-      pen.fillStyle = ground || "none";
-      pen.fillRect(x, y, width, height);
-      pen.strokeStyle = ink;
-      pen.lineWidth = 2;
-      if (state.asked.includes(token)) pen.strokeRect(x, y, width, height);
-      Object.assign(pen, { fillStyle: letters || ink, font: `${(parseFloat(this.text.style.fontSize) || 15) * 0.96}px`, textAlign: "center", textBaseline: "middle" }); // letters of the file may be wider
-      pen.fillText(chip.textContent, x + width / 2, y + height / 2);
+  /** What an export draws: its size, and how. */
+  get parts() {
+    const { one } = this.state;
+    if (this.comparing) return this.compare.parts;
+    if (!one.grid) {
+      const { clientWidth: width, scrollHeight: height } = this.text;
+      const draw = (pen, ink) => {
+        drawChips(pen, this.tokens, ink);
+        this.drawLines(pen, this.fit().places);
+      };
+      return [{ title: "", width, height, draw }];
     }
-    this.drawLines(pen, this.fit().places);
+    const [tall, wide] = one.image ?? one.grid;
+    const height = (PRINTED * tall) / wide;
+    return [{ title: "", width: PRINTED, height, draw: (pen) => this.drawOver(pen, PRINTED, height) }];
   }
 
   /** Lines from the words in question to those with most of their attention. */

@@ -17,6 +17,22 @@ export function inputImage({ image: size, pixels }, grey) {
   return canvas;
 }
 
+/** Words where they stand, in the colours that they have in the page. */
+export function drawChips(pen, chips, ink) {
+  for (const [, chip] of chips) {
+    const { offsetLeft: x, offsetTop: y, offsetWidth: width, offsetHeight: height } = chip;
+    const { backgroundColor, color } = chip.style;
+    pen.fillStyle = backgroundColor || "none";
+    pen.fillRect(x, y, width, height);
+    pen.strokeStyle = ink;
+    pen.lineWidth = 2;
+    if (chip.classList.contains("aw-asked")) pen.strokeRect(x, y, width, height);
+    const size = parseFloat(chip.parentElement.style.fontSize) || 14;
+    Object.assign(pen, { fillStyle: color || ink, font: `${size * 0.96}px`, textAlign: "center", textBaseline: "middle" }); // letters of the file may be wider
+    pen.fillText(chip.textContent, x + width / 2, y + height / 2);
+  }
+}
+
 const RIM = [["#ffffff", 4], ["#111418", 2]]; // dark on light: seen on any colour
 
 /** The tokens that are patches, row by row. */
