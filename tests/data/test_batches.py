@@ -282,6 +282,16 @@ def test_sixteen_bit_images_are_scaled_not_clipped(tmp_path):
     np.testing.assert_array_equal(samples.read_image(tmp_path / "ramp.png"), ramp >> 8)
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_transparent_parts_are_white(tmp_path, mode):
+    image = Image.new("RGBA", (3, 2), (10, 10, 10, 255))
+    image.putpixel((1, 0), (0, 0, 0, 0))
+    image.convert(mode).save(tmp_path / "clear.png")
+    pixels = samples.read_image(tmp_path / "clear.png").reshape(2, 3, -1)
+    assert (pixels[0, 1] == 255).all()
+    assert (pixels[1] == 10).all()
+
+
 def test_images_are_turned_upright(tmp_path):
     pixels = np.zeros((20, 30, 3), dtype=np.uint8)
     exif = Image.Exif()

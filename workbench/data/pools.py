@@ -500,7 +500,9 @@ INPUT_SPECS = (
 
 
 def read_image(path: Path) -> np.ndarray:
-    """Read an image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame, no alpha.
+    """Read an image as uint8, (height, width) if grey, else (height, width, 3); upright, first frame.
+
+    Transparent parts are white.
 
     Raises Unreadable if it is damaged, cut short, or of no known format, and if the range of its pixels is unknown.
     """
@@ -525,6 +527,9 @@ def _pixels(opened: Image.Image) -> np.ndarray:
     if image.mode == "F":
         raise Unreadable("it holds floating-point pixels, whose range is not known")
     grey = image.mode in ("L", "LA", "1")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return np.asarray(image.convert("L" if grey else "RGB"))
 
 

@@ -27,6 +27,7 @@ def test_the_query_of_a_url_is_an_address():
     assert address_of_url(said) == expected
     assert address_of_url("model=digits-vit@epoch-000") == {"model": "digits-vit@epoch-000"}
     assert address_of_url("query=all") == {"token": None}
+    assert address_of_url("query=12,3&direction=to") == {"token": 12}
     assert address_of_url("token=secret") == {}
     with pytest.raises(InputError, match="layer of an address is a whole number, got 'last'"):
         Address.from_dict(address_of_url("layer=last"))

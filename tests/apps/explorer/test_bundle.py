@@ -394,3 +394,17 @@ def test_arrays_that_do_not_fit_the_header_are_told(bundle):
             Bundle(bundle.header, bundle.arrays | {name: wrong})
     with pytest.raises(InputError, match=f"lacks the array '{name}'"):
         Bundle(bundle.header, {key: array for key, array in bundle.arrays.items() if key != name})
+
+
+def test_layers_over_the_patches_only_have_the_memberships_of_the_analysis():
+    """Before the class token joins them, token i of the layer is patch i of the input."""
+    model = workbench.load("bundled:photos-tost")
+    photo = workbench.inputs("bundled:photos", model, n=1)
+    rows = workbench.analyze("membership", model=model, inputs=photo, per="token", layers=[0])
+    part = _Input(bundles._input(capture(model, photo), photo, False).card, [], {}, {}, set(), [])
+    bundles._belong(part, model, photo, [0])
+    found = part.arrays["layers.0.membership"]
+    assert np.isnan(found[:, 0]).all()
+    for row in rows.sample(40, random_state=0).itertuples():
+        assert found[row.head, row.token + 1] == pytest.approx(row.value, rel=1e-6)
+        assert part.card.labels[row.token + 1] == row.label

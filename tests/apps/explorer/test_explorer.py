@@ -147,8 +147,8 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         assert 100 in boxes.customdata
     values = rows.pivot(index="token", columns="head", values="value")
     most = (values.idxmax(axis=1) == 3).sum()
-    share = f"{values[3].mean():.1%} of the membership of the tokens (even: {1 / values.shape[1]:.1%})"
-    said = f"Head 3 holds {share}; {most} of {len(values)} belong to it most. Π is as the layer computes it."
+    share = f"{values[3].mean():.1%} of the membership of the tokens (uniform: {1 / values.shape[1]:.1%})"
+    said = f"Head 3 holds {share}; {most} of {len(values)} belong to it most. Membership is as the layer computes it."
     assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
@@ -333,7 +333,7 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     at_patch = explorer.location.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
     place = "row 0, column 2"
-    found = "0.5000, 32.0\u00a0× an even share. To"
+    found = "0.5000, 32.0\u00a0× uniform attention. To"
     assert said.startswith(
         f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 0.5000 of"
     )
@@ -346,10 +346,10 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.location).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.location, explorer.material)
-    assert f": {row.max():.4f}, {row.max() * 8:.1f}\u00a0× an even share. To " in said
+    assert f": {row.max():.4f}, {row.max() * 8:.1f}\u00a0× uniform attention. To " in said
     tokens = row.numel()
     even = sum(1 / (place + 1) for place in range(tokens)) / tokens
-    assert f"(even: {even:.1%})" in VIEWS["matrix"].read(explorer.location, explorer.material)
+    assert f"(uniform: {even:.1%})" in VIEWS["matrix"].read(explorer.location, explorer.material)
 
 
 def test_a_checkpoint_is_loaded_and_named_in_code():

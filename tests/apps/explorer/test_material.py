@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.apps.explorer import Address
+from workbench.apps.explorer import Address, code
 from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
@@ -180,3 +180,14 @@ def test_runs_of_training_in_this_folder_are_models_to_choose(tmp_path, monkeypa
     assert found["name"] == "file:runs/mine/seed-3/epoch-010.safetensors"
     assert found["note"] == "the last of 2"
     assert load(found["name"]).family == load("bundled:digits-xcit").family
+
+
+def test_files_of_ones_own_are_taken_by_name(tmp_path):
+    """And the lines of Python take the same."""
+    from PIL import Image
+
+    for name in ("c", "a", "d", "b"):
+        Image.new("L", (16, 16), 200).save(tmp_path / f"{name}.png")
+    address = Address(inputs=f"images:{tmp_path}", n=2)
+    assert Material().inputs(address).ids == ["a.png", "b.png"]
+    assert any('order="file"' in line for line in code.matrix(address.moved(layer=0), Material()))

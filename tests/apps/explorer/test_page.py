@@ -174,7 +174,7 @@ def _tabs_show_the_bundles_numbers(page, bundle):
     assert page.evaluate(COLOURS, ".aw-spectra canvas") > 20
 
     page.keyboard.press("7")
-    page.get_by_role("button", name="even", exact=True).click()
+    page.get_by_role("button", name="uniform", exact=True).click()
     effect = bundle.arrays["inputs.0.ablations.uniform.divergence"][:, :, 0]
     rank = int((effect > effect[2, 1]).sum()) + 1
     page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-body > div > .aw-reads", f"rank {rank} of 12"])
@@ -222,7 +222,7 @@ def _patches_are_taken_out_and_belong_to_heads(page, bundle):
     page.wait_for_function("token => location.hash.includes(`token=${token}`)", arg=int(np.nanargmax(effect)))
     page.keyboard.press("8")
     share = bundle.arrays["inputs.0.layers.2.membership"][1, 1:].mean()
-    words = f"Head 1 holds {share * 100:.0f}\u00a0% of the membership of the patches (even: 33\u00a0%)"
+    words = f"Head 1 holds {share * 100:.0f}\u00a0% of the membership of the patches (uniform: 33\u00a0%)"
     page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", words])
 
 
@@ -325,7 +325,7 @@ def _a_filter_says_where_no_head_matches(page):
         ("99.1", "No head matches “99.1”"),
         ("2.1", "Cell:"),
         ("> 99", "No head matches"),
-        ("even", "Cell:"),
+        ("uniform", "Cell:"),
     ):
         page.locator(".aw-find").fill(words)
         page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", note])
@@ -485,7 +485,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         assert [word for word, _ in shown] == [label.replace(" ", "␣") for label in card.labels]
         row = words.attention(place.layer)[place.head, 7].astype(float)
         times = row.max() * 8  # of causal attention the even share is among the tokens up to the query
-        assert f" {times:.1f}\u00a0× an even share" in page.text_content(".aw-headline")
+        assert f" {times:.1f}\u00a0× uniform attention" in page.text_content(".aw-headline")
         for (_, colour), value in zip(shown, row, strict=True):
             alpha = float((re.findall(r"[\d.]+", colour) or ["0"])[-1])
             assert alpha == pytest.approx(0.9 * value / row.max(), abs=0.011)

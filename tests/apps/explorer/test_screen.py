@@ -1,5 +1,6 @@
 """What a person does on the saved page, each in a real browser: a comparison is exported, a link is asked for, keys."""
 
+import base64
 import re
 from xml.etree import ElementTree
 
@@ -7,10 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.apps.explorer.browser import chromium
+from tests.apps.explorer.browser import HOST, chromium, traits
+from tests.apps.explorer.pooled import many_heads
 from tests.apps.explorer.test_page import COLOURS, SAYS, SHOWS, bundle_of
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
+from workbench.apps.explorer.page import page_html
+from workbench.apps.explorer.widget import PageWidget
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
 
@@ -71,7 +75,92 @@ def test_a_comparison_is_exported_as_it_is_drawn(page, digits, tmp_path):
     full = np.abs(bundle.attention(1)[0, 5].astype(float) - bundle.attention(2)[1, 5]).max()
     expected = opacity * np.concatenate([a / limit, b / limit, np.abs(change) / full])
     np.testing.assert_allclose([value for _, value in shown[: 3 * 64]], expected, atol=0.006)
-    assert len({colour for colour, _ in shown[2 * 64 : 3 * 64]}) == 2  # more here, and more in the pinned view
+    assert (
+        len({colour for colour, _ in shown[2 * 64 : 3 * 64]}) == 2
+    )  # more here, and more in the pinned view
     rows = pd.read_csv(taken(page, tmp_path, "Attention, CSV"))
     np.testing.assert_allclose(rows["pinned"][1:], a, rtol=1e-6)
     np.testing.assert_allclose(rows["difference"][1:], change, atol=1e-6)
+
+
+def test_keys_are_heard_after_a_click_on_pin_which_a_second_click_undoes(page):
+    page.get_by_role("button", name="Pin", exact=True).click()
+    page.wait_for_selector(".aw-pin")
+    page.keyboard.press("ArrowUp")
+    page.wait_for_function(SAYS, arg="Layer 1, head 1")
+    page.keyboard.press("ArrowDown")
+    page.get_by_role("button", name="Pinned", exact=True).click()
+    page.wait_for_function("() => !document.querySelector('.aw-pin')")
+
+
+def test_a_tooltip_names_the_locked_token_and_goes_with_the_next_key(page):
+    box = page.locator(".aw-stage canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_function(SHOWS, arg=[".aw-tip:not([hidden])", "locked: "])
+    page.keyboard.press("ArrowUp")
+    page.wait_for_function(SAYS, arg="Layer 1, head 1")
+    assert page.locator(".aw-tip").is_hidden()
+
+
+def test_the_matrix_of_several_heads_is_their_mean(page, digits):
+    page.evaluate("() => { location.hash = '#layer=2&head=1&token=5&with=1.0'; }")
+    page.wait_for_function(SAYS, arg="Mean of 2 heads")
+    mean = (digits[1].attention(2)[1].astype(float) + digits[1].attention(1)[0]) / 2
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-note", "Mean of 2 heads."])
+    said = page.text_content(".aw-evidence .aw-note")
+    assert float(re.search(r"largest ([\d.]+)\.", said).group(1)) == pytest.approx(mean.max(), abs=1e-3)
+
+
+def test_a_pattern_of_the_list_is_that_of_bars_and_depth(page):
+    page.locator(".aw-leaders .aw-leader", has_text="local").click()
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "Bar: local"])
+
+
+def test_pictures_of_all_layers_share_the_scale_of_the_grid(page):
+    full = re.search(r"full colour at ([\d.]+)", page.text_content(".aw-model .aw-note")).group(1)
+    page.wait_for_function(SHOWS, arg=[".aw-depth h2", f"full colour at {full}"])
+
+
+@pytest.fixture(scope="module")
+def twelve(browser, tmp_path_factory):
+    """A page of 12 × 12 heads on the first 40 of 3452 tokens, with attention and nothing else."""
+    path = tmp_path_factory.mktemp("twelve") / "twelve.html"
+    path.write_text(page_html(many_heads(12, 12, 40, 3452), "twelve"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(path.as_uri())
+    page.wait_for_function(SAYS, arg="ayer 11, head ")
+    yield page
+    page.close()
+
+
+def test_all_rows_of_twelve_layers_are_in_view(twelve):
+    tall, room = twelve.eval_on_selector(".aw-grid", "one => [one.offsetHeight, one.parentNode.clientHeight]")
+    assert tall <= room
+    assert twelve.evaluate(COLOURS, ".aw-grid") > 20
+
+
+def test_a_part_of_a_text_is_called_one(twelve):
+    assert "tokens 1–40 of 3452" in twelve.text_content(".aw-top")
+
+
+def test_tabs_without_anything_are_grey_and_give_the_reason(twelve):
+    grey = twelve.eval_on_selector_all(".aw-tabs .aw-nothing", "all => all.map(one => one.textContent)")
+    assert grey == ["q·k", "Plane", "Spectra", "Metrics", "Effect", "Membership"]
+    twelve.get_by_role("tab", name="q·k").click()
+    twelve.wait_for_function(SHOWS, arg=[".aw-empty", "no queries and keys of this layer"])
+
+
+def test_the_address_of_a_page_of_its_own_holds_the_whole_view(browser, digits):
+    """Both tokens, direction, scale and tab; the server's own token is no part of it, and keys need no click."""
+    widget = PageWidget(digits[1])
+    page = browser.new_page()
+    page.route("**/*", lambda route: route.fulfill(body="<body data-voila>", content_type="text/html"))
+    page.goto("http://localhost/?token=3&layer=1&head=0&query=5,9&direction=to&scale=log&tab=norms")
+    page.evaluate(HOST, [widget._esm, widget._css, traits(widget), base64.b64encode(widget.content).decode()])
+    page.wait_for_function("() => location.search.includes('query=5%2C9&')")
+    page.wait_for_function("() => model.get('scale') === 'log'")
+    assert page.evaluate("() => ['tokens', 'direction', 'tab'].map(model.get)") == [[5, 9], "to", "norms"]
+    assert "&token=" not in page.evaluate("() => location.search")
+    page.keyboard.press("s")
+    page.wait_for_function("() => location.search.includes('scale=linear')")
+    page.close()

@@ -187,6 +187,9 @@ def test_random_weights_are_offered_where_trained_ones_are_not_to_be_had(live):
     live._fail(MissingResource("timm:test_vit is not here; pass pretrained=False for random ones"))
     assert live.missing == "timm:test_vit"
     assert "take random weights (the button here)" in live.trouble
+    live._asked = {"model": "hf:gpt2", "pretrained": False}  # neither its weights nor its architecture
+    live._fail(MissingResource("hf:gpt2 is not here; pass pretrained=False for random ones"))
+    assert (live.missing, live.trouble) == ("", "hf:gpt2 is not here")
     ask(live, open={"model": "timm:test_vit", "pretrained": False})
     assert (live.missing, live.trouble) == ("", "")
     assert live.bundle.header.model.random_weights

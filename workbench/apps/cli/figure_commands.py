@@ -240,7 +240,7 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
     "--max-size",
     type=Finite(0.1),
     metavar="MB",
-    help="With --save: layers that do not fit are left out, evenly. [default: 8]",
+    help="With --save: layers that do not fit are left out, evenly. [default: 16]",
 )
 @click.option(
     "--generate",

@@ -149,15 +149,15 @@ def plain_address(address: Mapping[str, Any] | str) -> Mapping[str, Any]:
 def address_of_url(query: str) -> dict[str, Any]:
     """Read an address from the query of a URL: ``model=digits-vit&layer=2&head=1&query=12``.
 
-    ``query`` is the token in question, a number or "all": a server's page has its own ``token``. Other names are
-    passed over; values are checked where the address is opened.
+    ``query`` is the token in question, a number or "all"; of several the first. A server's page has its own ``token``.
+    Other names are passed over; values are checked where the address is opened.
     """
     fields = dict(parse_qsl(query))
     parts: dict[str, Any] = {
         name: fields[name] for name in ("model", "inputs", "view", "metric") if name in fields
     }
     numbers = {name: fields[name] for name in _NUMBERS if name in fields} | (
-        {"token": fields["query"]} if "query" in fields else {}
+        {"token": fields["query"].partition(",")[0]} if "query" in fields else {}
     )
     for name, value in numbers.items():
         parts[name] = int(value) if value.lstrip("-").isdecimal() else value

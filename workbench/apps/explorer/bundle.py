@@ -49,7 +49,7 @@ SHORT = {
     "pattern_induction": "induction",
     "pattern_local": "local",
     "pattern_class": "class token",
-    "pattern_uniform": "even",
+    "pattern_uniform": "uniform",
     "pattern_diagonal": "itself",
 }
 """The scores that heads are sorted by as patterns, and what a page calls them."""
@@ -645,14 +645,16 @@ def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int]
         rows = analyze("membership", model=model, inputs=one, per="token", layers=chosen)
     except InputError:  # a model whose value projections are not known has none
         return
-    real = {token for token, is_real in enumerate(part.card.real) if is_real}
-    for layer in rows["layer"].unique():
-        own = rows[rows["layer"] == layer]
-        if set(own["token"]) != real:  # the patches before the class token joins them
-            continue
-        shape = int(own["head"].max()) + 1, len(part.card.labels)
-        found = np.full(shape, np.nan, np.float32)
-        found[own["head"].to_numpy(int), own["token"].to_numpy(int)] = own["value"].to_numpy(float)
+    real = [token for token, is_real in enumerate(part.card.real) if is_real]
+    patches = [token for token, kind in enumerate(part.card.kinds) if kind == "patch"]
+    for layer, own in rows.groupby("layer"):
+        numbers = own["token"].to_numpy(int)
+        if set(numbers) != set(real):
+            if set(numbers) != set(range(len(patches))):  # tokens that are not the input's
+                continue
+            numbers = np.array(patches)[numbers]  # the patches, before the class token joins them
+        found = np.full((int(own["head"].max()) + 1, len(part.card.labels)), np.nan, np.float32)
+        found[own["head"].to_numpy(int), numbers] = own["value"].to_numpy(float)
         part.arrays[f"layers.{int(layer)}.membership"] = found
 
 

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from workbench.apps.explorer.address import Address
+from workbench.apps.explorer.material import order_of_spec
 from workbench.apps.explorer.measures import NULL_SAMPLES
 
 if TYPE_CHECKING:
@@ -50,9 +51,11 @@ def _load(address: Address, material: Material, model: str = "model", inputs: st
     load = f"{model} = workbench.load({_quoted(address.model)}{weights})"
     if material.holds(address):
         load = f"# {model}: what the explorer was given as {_quoted(address.model)}"
+    order = order_of_spec(address.inputs or "")
+    chosen = f"seed={address.seed}" if order is None else f"order={_quoted(order)}"
     return [
         load,
-        f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, seed={address.seed}){cut}",
+        f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, {chosen}){cut}",
     ]
 
 

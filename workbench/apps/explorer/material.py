@@ -114,7 +114,8 @@ class Material:
             self.report(f"reading {spec}")
             listed = self._lists.get(spec)
             there = len(open_pool(spec) if listed is None else listed)
-            return inputs(listed or spec, loaded, n=min(address.n, there), seed=address.seed)
+            order = order_of_spec(spec)
+            return inputs(listed or spec, loaded, n=min(address.n, there), seed=address.seed, order=order)
 
         return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
 
@@ -268,6 +269,7 @@ class Material:
                     n=len(self.inputs(address)),
                     seed=address.seed,
                     max_length=most - count,
+                    order=order_of_spec(sample.spec),
                 )
                 text_input = chosen[address.index : address.index + 1]
             else:
@@ -356,6 +358,11 @@ def _bytes(value: Any) -> int:
     if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
         return 256 + sum(_bytes(part) for part in vars(value).values())
     return 64
+
+
+def order_of_spec(spec: str) -> str | None:
+    """Return the order of inputs that a spec names: files of one's own by name, others as `workbench.inputs` does."""
+    return "file" if spec.startswith(("images:", "text:")) else None
 
 
 def models_to_choose() -> list[dict[str, str]]:

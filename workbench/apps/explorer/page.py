@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 FRONT = Path(__file__).parent / "front"
-LIMIT_MB = 8.0
+LIMIT_MB = 16.0  # 12 layers of 12 heads among 197 tokens
 LIVE_MB = 64.0  # what a page with a kernel is sent at once
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
@@ -148,11 +148,12 @@ def save_page(
         if len(layers) < count:
             say(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
-                "without queries and keys; a higher limit takes more"
+                "without queries and keys; --max-size (limit_mb=) takes more"
             )
         elif not with_operands:
             say(
-                f"queries and keys would take more than {limit_mb:g} MB and are left out; a higher limit takes them"
+                f"queries and keys would take more than {limit_mb:g} MB and are left out: the tabs q·k and Plane are "
+                "empty; --max-size (limit_mb=) takes them"
             )
     bundle = bundle_at(address, material, layers, samples, ablations, with_operands, analyses, generate)
     token = {} if address.token is None else {"token": address.token}

@@ -10,14 +10,14 @@ Name = Literal[
     "plane", "umap",
 ]  # fmt: skip
 SENTENCES: dict[Name, str] = {
-    "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× an even share",
+    "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
     "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries, 0 "
     "where masked, {mean}",
     "norms": "‖{operand}‖ of the {operands}: median {median}, largest {largest} at {token}",
     "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",
     "singular": "{rank} of {count} singular values hold 90 % of their squared sum",
     "above": "{count} above the null range",
-    "membership": "head {head} holds {share} of the membership of the {tokens} (even: {even}); {most} of {count} "
+    "membership": "head {head} holds {share} of the membership of the {tokens} (uniform: {uniform}); {most} of {count} "
     "belong to it most",
     "compare": "{first} beside {second}, {tokens}: {share} of attention elsewhere",
     "usual": "{heads}: {share} (median)",

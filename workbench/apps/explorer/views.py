@@ -193,8 +193,8 @@ def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], li
     return attn, [q for q in queries if real[q]], [k for k in keys if real[k]]
 
 
-def _even_shares(attn: Tensor) -> Tensor:
-    """Return each query's even share over the keys that it may see; a masked key's weight is exactly 0."""
+def _uniform_shares(attn: Tensor) -> Tensor:
+    """Return each query's uniform share over the keys that it may see; a masked key's weight is exactly 0."""
     return 1 / (attn > 0).sum(-1).clamp(min=1)
 
 
@@ -224,14 +224,14 @@ def _read_attention(address: Address, material: Material) -> str:
     look = material.look(address)
     token = _token(address, look)
     attn, queries, keys = _real_attention(address, look)
-    even = _even_shares(attn)
+    uniform = _uniform_shares(attn)
     if token in queries:
-        row, even = attn[queries.index(token)], even[queries.index(token)]
+        row, uniform = attn[queries.index(token)], uniform[queries.index(token)]
     else:  # a single query is that of no token in question, and a token that takes no part asks nothing
-        row, even, token = attn.mean(0), even.mean(), None if len(queries) > 1 else queries[0]
+        row, uniform, token = attn.mean(0), uniform.mean(), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
     key = "itself" if keys[top] == token and look.tokens.keys is None else _key_names(look)[keys[top]]
-    share, times = f"{row[top]:.4f}", f"{row[top] / even:.1f}"
+    share, times = f"{row[top]:.4f}", f"{row[top] / uniform:.1f}"
     outgoing = sentence("from", query=_label(look, token), key=key, share=share, times=times)
     return " ".join([outgoing, *_read_column(attn, queries, keys, token, look)])
 
@@ -261,16 +261,16 @@ def _read_matrix(address: Address, material: Material) -> str:
     attn, queries, keys = _real_attention(address, look)
     if len(queries) == 1:
         return f"One query attends to {len(keys)} tokens."
-    received, even = attn.mean(0), _even_shares(attn).mean()
+    received, uniform = attn.mean(0), _uniform_shares(attn).mean()
     top = int(received.argmax())
     if look.record.source == "cross":
         return (
             f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}, "
-            f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} (even: {even:.1%})."
+            f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} (uniform: {uniform:.1%})."
         )
     to_itself = attn.diagonal().mean()
     return (
-        f"A token gives itself {to_itself:.1%} on average (even: {even:.1%}); "
+        f"A token gives itself {to_itself:.1%} on average (uniform: {uniform:.1%}); "
         f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} of all attention."
     )
 
@@ -370,11 +370,11 @@ def _read_membership(address: Address, material: Material) -> str:
     head = min(address.head, values.shape[1] - 1)
     how = "from value projections" if rows["convention"].iloc[0] == "ours" else "as the layer computes it"
     words = sentence(
-        "membership", head=str(head), share=f"{values[head].mean():.1%}", even=f"{1 / values.shape[1]:.1%}",
+        "membership", head=str(head), share=f"{values[head].mean():.1%}", uniform=f"{1 / values.shape[1]:.1%}",
         tokens="tokens" if material.look(address).image is None else "patches",
         most=str(int((values[head] >= values.max(axis=1)).sum())), count=str(len(values)),
     )  # fmt: skip
-    return f"{words} Π is {how}."
+    return f"{words} Membership is {how}."
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory

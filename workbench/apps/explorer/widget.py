@@ -33,7 +33,7 @@ VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membershi
 """Tabs that are views of their own where the page is saved as a figure; with the others it is the head view."""
 _TAB_OF_VIEW = {"norms": "norms", "spectrum": "spectra", "singular": "spectra", "membership": "membership"}
 # advice that nothing in the page can follow
-_ADVICE = re.compile(r"pass pretrained=False for (the architecture with random weights|random ones)")
+_ADVICE = re.compile(r"(; )?pass pretrained=False for (?:the architecture with random weights|random ones)")
 
 
 class Opened(NamedTuple):
@@ -500,9 +500,10 @@ class PageWidget(anywidget.AnyWidget):
             logging.getLogger("workbench").error("the explorer met an error it does not know", exc_info=error)
             message = f"{type(error).__name__}: {message}. This is a fault of the workbench; see its log."
         self._restore()
-        if _ADVICE.search(message):
-            self.missing = str(request.get("model") or self._host().asked.model)
-        self.trouble = _ADVICE.sub("take random weights (the button here)", message)
+        trained = request.get("pretrained", True)  # random weights that cannot be had are not offered again
+        name = str(request.get("model") or self._host().asked.model)
+        self.missing = name if trained and _ADVICE.search(message) else ""
+        self.trouble = _ADVICE.sub(r"\1take random weights (the button here)" if trained else "", message)
 
     def _restore(self) -> None:
         self._asked, self._following = {}, True

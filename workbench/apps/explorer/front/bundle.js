@@ -26,6 +26,17 @@ export function byBits(values, of) {
   return values;
 }
 
+/** The bits of the float16 at or just above a number from 0 up. */
+function halved(value) {
+  let [low, high] = [0, INFINITE];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (HALF[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 export class BundleError extends Error {}
 
 /** One attention layer of one input: rows and columns of its matrices by head, decoded from float16 as they are asked for. */
@@ -56,6 +67,14 @@ export class Maps {
   matrix(head) {
     const size = this.rows * this.columns;
     return this.bits.subarray(head * size, (head + 1) * size);
+  }
+
+  /** The mean over heads, each of its own maps, as maps of one head; those of other sizes are left out. */
+  static mean(pairs) {
+    const [[first]] = pairs;
+    const parts = pairs.filter(([maps]) => maps?.rows === first.rows && maps.columns === first.columns).map(([maps, head]) => maps.matrix(head));
+    const bits = Uint16Array.from(parts[0], (_, i) => halved(parts.reduce((sum, part) => sum + HALF[part[i]], 0) / parts.length));
+    return new Maps(bits, [1, first.rows, first.columns], first.tokens);
   }
 
   /** A head's largest value, and the one that a share of its values lies below: counted, for float16 has few values. */
@@ -165,6 +184,8 @@ export function readBundle(buffer) {
       norms(layer, site) {
         return array(`${start}layers.${layer.index}.norms.${site}`, true);
       },
+      /** Whether a layer has an array in this file. */
+      has: (layer, site) => Boolean(array(`${start}layers.${layer.index}.${site}`)),
       /** Vectors of one head by token, or null: of grouped heads the keys are those of the group. */
       operand(layer, site, head) {
         const found = floats(`${start}layers.${layer.index}.${site}`);

@@ -25,7 +25,6 @@ export class Depth {
     this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ canvas }) => canvas));
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
-    this.chart.addEventListener("pointerleave", () => tip.hide());
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
     this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), make("div", "aw-through", null, this.strip, this.tokens, this.room));
     this.box.setAttribute("aria-label", "depth");
@@ -34,7 +33,6 @@ export class Depth {
       one.type = "button";
       one.addEventListener("click", () => state.set({ layer: layer.index, more: [] }));
       one.addEventListener("pointermove", (event) => tip.show(event, `Layer ${layer.index}`, layer.without ? `It ${layer.without}.` : one.said ?? ""));
-      one.addEventListener("pointerleave", () => tip.hide());
       this.strip.append(one);
     }
   }
@@ -63,13 +61,17 @@ export class Depth {
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;
+    const maps = rows.map((values) => values && arranged(values, state.one));
+    // The colours of the grid where it shows the same numbers, else one scale of its own.
+    const alike = state.depth !== "rollout" && (state.one.image || state.asked.length);
+    const limit = alike ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
     const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));
     rows.forEach((values, place) => {
       const layer = state.bundle.layers[place];
       const one = this.strip.children[place];
       const [canvas, words] = one.children;
       one.setAttribute("aria-pressed", String(layer.index === state.layer));
-      const map = values && arranged(values, state.one);
+      const map = maps[place];
       const wide = map ? Math.round((tall * map.columns) / map.rows) : tall;
       const pen = fresh(canvas, wide, tall);
       words.textContent = String(layer.index);
@@ -82,12 +84,12 @@ export class Depth {
         return;
       }
       const look = state.depth === "rollout" ? { ...state.look, direction: "from" } : state.look;
-      mosaic(pen, map.values, map.columns, map.rows, map.most, look, { x: 0, y: 0, width: wide, height: tall });
+      mosaic(pen, map.values, map.columns, map.rows, limit, look, { x: 0, y: 0, width: wide, height: tall });
       const top = values.indexOf(Math.max(...values));
       one.said = `most ${percent(values[top])}, at “${readable(state.one.labels[top])}”`;
     });
     const who = { head: `head ${state.head} of every layer`, mean: "mean over heads", rollout: "rollout from the first layer" }[state.depth];
-    this.title.textContent = `Depth: ${who}`;
+    this.title.textContent = `Depth: ${who}, full colour at ${number(limit)}`;
     this.plot();
   }
 
@@ -169,7 +171,6 @@ export class Depth {
       const [value, level] = ["value", "null_mean"].map((which) => state.one.ofLayer(metric.name, which, layer));
       tip.show(event, `Layer ${layer.index}`, `${metric.label}: ${number(value)}${metric.unit ? ` ${metric.unit}` : ""}${metric.null ? ` (null ${number(level)})` : ""}. ${metric.definition}`);
     });
-    canvas.addEventListener("pointerleave", () => tip.hide());
     canvas.addEventListener("click", (event) => layerAt(event) && state.set({ layer: layerAt(event).index, more: [] }));
     return found;
   }

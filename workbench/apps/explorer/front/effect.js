@@ -5,7 +5,7 @@ import { arranged, tint } from "./grid.js";
 import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
-const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "even" };
+const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "uniform" };
 const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends equally to all visible tokens" };
 
 export class Effect {
@@ -32,7 +32,6 @@ export class Effect {
     this.note = make("p", "aw-note");
     this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.ask, this.map, this.list, this.note);
     this.map.addEventListener("pointermove", (event) => this.pointed(event));
-    this.map.addEventListener("pointerleave", () => tip.hide());
     this.map.addEventListener("click", () => {
       if (!this.near) return;
       if (this.near.token !== undefined) this.take(this.near.token);
@@ -66,11 +65,6 @@ export class Effect {
     for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
     if (tokens && !one.grid) this.map.hidden = true; // words have their list
     this.element.children[2].hidden = !prediction || !(ready || this.live);
-    if (!prediction) {
-      this.title.textContent = "Prediction";
-      this.note.textContent = `None here: ${bundle.without_ablations || "this file was written without it"}.`;
-      return;
-    }
     const at = this.position;
     const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
     if (this.drawn === key) return;

@@ -9,7 +9,7 @@ import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
 import { TABS, button, capital, largest, make, placeOn, readable, refill } from "./state.js";
 
-const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Π" };
+const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership" };
 const HINTS = {
   matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
   spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",
@@ -24,8 +24,8 @@ export class Evidence {
     this.tip = tip;
     this.tabs = make("div", "aw-tabs");
     this.tabs.setAttribute("role", "tablist");
-    TABS.forEach((name, place) => {
-      const tab = button(TITLES[name], `${HINTS[name]} (${place + 1})`, () => state.set({ tab: name }));
+    TABS.forEach((name) => {
+      const tab = button(TITLES[name], "", () => state.set({ tab: name }));
       tab.setAttribute("role", "tab");
       tab.dataset.tab = name;
       this.tabs.append(tab);
@@ -49,20 +49,18 @@ export class Evidence {
     for (const tab of this.tabs.children) {
       tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
       tab.tabIndex = tab.dataset.tab === state.tab ? 0 : -1;
+      const reason = this.reason(tab.dataset.tab);
+      tab.classList.toggle("aw-nothing", Boolean(reason));
+      tab.title = `${HINTS[tab.dataset.tab]} (${TABS.indexOf(tab.dataset.tab) + 1})${reason && `. ${reason}`}`;
     }
     this.body.setAttribute("aria-label", HINTS[state.tab]);
-    if (state.bundle.unmeasured && ["spectra", "metrics", "membership"].includes(state.tab)) {
+    const reason = this.reason(state.tab);
+    if (reason) {
       this.shown = null;
-      this.body.replaceChildren(make("p", "aw-empty", "Not measured yet."));
+      this.body.replaceChildren(make("p", "aw-empty", reason));
       return;
     }
-    const maps = state.one.maps(state.card);
-    if (!maps && !["metrics", "effect", "membership"].includes(state.tab)) {
-      this.shown = null;
-      this.body.replaceChildren(make("p", "aw-empty", `No attention matrix here: layer ${state.layer} ${state.card.without}.`));
-      return;
-    }
-    if (state.tab === "matrix") this.drawMatrix(maps);
+    if (state.tab === "matrix") this.drawMatrix(this.together());
     else if (state.tab === "norms") this.drawNorms();
     else if (state.tab === "metrics") this.drawMetrics();
     else {
@@ -70,6 +68,28 @@ export class Evidence {
       this.show(state.tab, view.element);
       view.draw(...state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight]));
     }
+  }
+
+  /** Why a tab has nothing to show here; empty where it has something. */
+  reason(tab) {
+    const { bundle, card, one, layer } = this.state;
+    if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return "Not measured yet.";
+    if (card.without && !["metrics", "effect", "membership"].includes(tab)) return `No attention matrix here: layer ${layer} ${card.without}.`;
+    if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer.";
+    if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer.";
+    if (tab === "spectra" && !bundle.spectra.some(({ name }) => one.has(card, `spectra.${name}.value`))) return "This file has no spectra of this layer.";
+    if (tab === "metrics" && !bundle.metrics.length) return "This file has no metrics.";
+    if (tab === "membership" && !one.has(card, "membership")) return `Layer ${layer} has no membership: its value projections are not known, or it has one head.`;
+    return tab === "effect" && !one.prediction ? `No prediction here: ${bundle.without_ablations || "this file was written without it"}.` : "";
+  }
+
+  /** The maps of the head, or of several heads their mean. */
+  together() {
+    const { state } = this;
+    if (!state.more.length) return state.one.maps(state.card);
+    const key = [state.input, state.heads.join("+")].join();
+    if (this.meant?.key !== key) this.meant = { key, maps: Maps.mean(state.heads.map(([layer, head]) => [state.one.maps(state.layerAt(layer)), head])) };
+    return this.meant.maps;
   }
 
   /** Arrows go from tab to tab, as in any list of tabs. */
@@ -96,10 +116,11 @@ export class Evidence {
   /** The matrix as pixels, once for every head and colour. */
   pixels(maps) {
     const { state } = this;
-    const key = [state.input, state.layer, state.head, state.theme, state.scale].join(".");
+    const key = [state.input, state.heads.join("+"), state.theme, state.scale].join(".");
     if (this.held?.key === key) return this.held;
-    const { most, limit } = maps.extent(state.head, 0.999);
-    const canvas = bitmap(maps.matrix(state.head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" });
+    const head = state.more.length ? 0 : state.head;
+    const { most, limit } = maps.extent(head, 0.999);
+    const canvas = bitmap(maps.matrix(head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" });
     this.held = { key, canvas, limit: limit || most, most };
     return this.held;
   }
@@ -134,13 +155,13 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `Row: query, column: key. Full colour at ${number(closer?.limit ?? limit)}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. Full colour at ${number(closer?.limit ?? limit)}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
   }
 
   /** The part of a pooled matrix that is in view, where a kernel has sent it finer; it is asked for once the view rests. */
   drawPart(pen, maps, side) {
     const { state, host } = this;
-    if (!maps.pooled || !host.part || this.zoom.scale <= 2) return null;
+    if (!maps.pooled || !host.part || this.zoom.scale <= 2 || state.more.length) return null;
     const { tokens } = maps;
     const seen = tokens / this.zoom.scale; // tokens on a side
     const [left, top] = [this.zoom.x, this.zoom.y].map((offset) => (offset / side) * seen);
@@ -180,7 +201,8 @@ export class Evidence {
     const [row, column] = part ? [query - part.top, key - part.left] : [];
     const inside = this.closer && row >= 0 && column >= 0 && row < part.count && column < part.count;
     if (inside) return { value: this.closer.at(0, this.closer.rowOf(row), this.closer.columnOf(column)), single: !this.closer.pooled };
-    return { value: maps.at(this.state.head, maps.rowOf(query), maps.columnOf(key)), single: !maps.pooled };
+    const head = this.state.more.length ? 0 : this.state.head;
+    return { value: maps.at(head, maps.rowOf(query), maps.columnOf(key)), single: !maps.pooled };
   }
 
   /** The tokens with most of the attention in question, by name. */
@@ -257,7 +279,7 @@ export class Evidence {
         return pin();
       }
       if (!cell) return this.tip.hide();
-      const maps = state.one.maps(state.card);
+      const maps = this.together();
       const { labels } = state.one;
       const { value, single } = this.at(maps, cell);
       const named = (token) => (single ? `“${readable(labels[token])}”` : `token ${token} and those beside it`);
@@ -269,7 +291,6 @@ export class Evidence {
       if (held && !held.moved && cell) state.set({ tokens: [state.direction === "from" ? cell.query : cell.key], hover: null });
       held = null;
     });
-    matrix.addEventListener("pointerleave", () => this.tip.hide());
     matrix.addEventListener("dblclick", () => {
       this.zoom = { x: 0, y: 0, scale: 1 };
       state.tell();
@@ -303,7 +324,6 @@ export class Evidence {
         const token = places[Math.floor(((event.clientX - box.left) / box.width) * places.length)];
         if (token !== undefined) this.tip.show(event, `“${readable(one.labels[token])}”`, number(values[token]));
       });
-      canvas.addEventListener("pointerleave", () => this.tip.hide());
       this.rows.append(row);
     }
     const style = palette(state.theme, this.box);

@@ -59,7 +59,6 @@ export class ModelView {
     );
     this.box.setAttribute("aria-label", "model view");
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
-    this.canvas.addEventListener("pointerleave", () => tip.hide());
     this.canvas.addEventListener("click", (event) => this.clicked(event));
     this.canvas.addEventListener("keydown", (event) => this.keyed(event));
   }
@@ -123,7 +122,7 @@ export class ModelView {
     const runs = together(bundle.layers);
     const rows = bundle.layers.filter((layer) => !layer.without && layer.heads).length;
     const down = Math.floor((room - 16 - 23 * (runs.length - rows)) / Math.max(1, rows)) - BAR - GAP * 2;
-    const size = Math.max(SMALLEST, Math.min(LARGEST, across, Math.max(down, 22)));
+    const size = Math.max(SMALLEST, Math.min(LARGEST, across, down));
     const tall = Math.max(size, Math.min(down, Math.round(size * (bundle.inputs[0].grid ? 1 : 1.5))));
     let y = 16;
     this.bands = [];
@@ -155,7 +154,7 @@ export class ModelView {
     const font = style.fontFamily;
     const drawn = this.cells.map((cell) => this.map(cell)).map((map, i) => ({ map, cell: this.cells[i] }));
     const tops = drawn.map(({ map }) => (map ? map.most : NaN));
-    const limit = quantile(tops, 0.9) || 1; // robust: a few heads that look at one token do not darken all others
+    const limit = (state.full = quantile(tops, 0.9) || 1); // robust: a few heads that look at one token do not darken all others
     pen.textBaseline = "middle";
     if (!state.sort) this.axes(pen, size, muted, line, font);
     const scores = this.cells.map((cell) => cell.score);
@@ -317,9 +316,9 @@ export class ModelView {
       if (!best) continue;
       const level = this.score(best.layer, best.head, "null_mean", metric);
       rows.push({
-        name: metric.short, where: `${best.layer.index}.${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
+        name: metric.short, where: `layer ${best.layer.index}, head ${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
         title: `${metric.label}: ${number(best.score)}, null ${number(level)}. ${metric.definition}`,
-        pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [] }),
+        pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [], metric: metric.name, sort: state.sort && metric.name }),
       });
     }
     refill(this.leaders, "Strongest head of each pattern", rows);

@@ -5,7 +5,7 @@ import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
 import { Steps } from "./steps.js";
-import { button, choice, largest, make, readable, viewKey } from "./state.js";
+import { button, choice, coarse, largest, make, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
 const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
@@ -34,8 +34,8 @@ export class HeadView {
     this.legend = make("div", "aw-legend", null, this.bar);
     this.special = make("div", "aw-special");
     this.stage = make("div", "aw-stage");
-    this.hint = make("p", "aw-note", "Hover to preview, click to lock, shift-click or drag for several, Esc for all.");
-    this.pin = button("Pin", "Pin this view, to set it beside another (M)", () => state.pin());
+    this.hint = make("p", "aw-note", coarse() ? "Tap a token to lock it, tap it again for all." : "Hover to preview, click to lock, shift-click or drag for several, Esc for all.");
+    this.pin = button("Pin", "Pin this view, to set it beside another; again to unpin it (M)", () => state.pin());
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.more, this.legend);
@@ -118,7 +118,6 @@ export class HeadView {
       if (token !== null) this.say(event, token);
     });
     element.addEventListener("pointerleave", () => {
-      this.tip.hide();
       if (state.hover !== null) state.set({ hover: null });
     });
     element.addEventListener("pointerdown", (event) => {
@@ -173,15 +172,14 @@ export class HeadView {
     const { state } = this;
     if (!state.tokens.length || (state.tokens.length === 1 && state.tokens[0] === token)) return this.tip.show(event, this.name(token));
     const values = state.values(state.layer, state.head, state.tokens);
-    const words = values && token < values.length ? `${percent(values[token])} ${state.direction === "to" ? "to" : "from"} ${this.whom(state.tokens)}` : "";
+    const words = values && token < values.length ? `locked: ${percent(values[token])} ${state.direction === "to" ? "to" : "from"} ${this.whom(state.tokens)}` : "";
     this.tip.show(event, this.name(token), words);
   }
 
   draw() {
     const { state } = this;
     const pinned = state.pins.includes(viewKey(state)); // the locked view, not the one under the pointer
-    this.pin.textContent = pinned ? "Pinned" : "Pin";
-    this.pin.disabled = pinned || Boolean(state.card.without);
+    this.pin.textContent = pinned ? "Pinned" : "Pin"; // never disabled: a button that is hears no more keys
     if (this.built !== state.input) this.build();
     if (state.one.prediction?.of !== "next token") this.more.hidden = true;
     this.steps.draw();
@@ -279,11 +277,11 @@ export class HeadView {
     }
   }
 
-  /** The colour bar: from nothing to the largest value, and where an even share is. */
+  /** The colour bar: from nothing to the largest value, and where uniform attention is. */
   scaleBar() {
     const pen = fresh(this.bar, 190, 28);
     if (pen) this.drawScale(pen, 190);
-    this.bar.title = "Attention; the tick is an even share";
+    this.bar.title = "Attention; the tick is uniform attention";
   }
 
   drawScale(pen, width) {

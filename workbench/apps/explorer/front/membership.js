@@ -1,4 +1,4 @@
-// Membership: how strongly every token belongs to the head among all heads of its layer (Π of Wu et al. 2025).
+// Membership: how strongly every token belongs to the head among all heads of its layer (Wu et al. 2025).
 
 import { fresh, mosaic, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
@@ -14,14 +14,13 @@ export class Membership {
     this.map.setAttribute("role", "img");
     this.heads = make("div", "aw-most");
     this.tokens = make("div", "aw-most");
-    this.note = make("p", "aw-note", "Π of every token over the heads of the layer, which add up to 1 (Wu et al. 2025, eq. 10): of token statistics attention as the layer computes it, of any other from the subspaces that its value projections read. An even share is the null: heads that no token belongs to more than to another.");
+    this.note = make("p", "aw-note", "Membership of every token in the heads of the layer, which add up to 1 (Wu et al. 2025, eq. 10): of token statistics attention as the layer computes it, of any other from the subspaces that its value projections read. The null is a uniform share: no token belongs to one head more than to another.");
     this.element = make("div", "aw-norms", null, this.reads, this.map, this.heads, this.tokens, this.note);
     this.map.addEventListener("pointermove", (event) => {
       const token = this.tokenAt(event);
       if (token === null) return tip.hide();
       tip.show(event, readable(state.one.labels[token]), percent(this.shares[token]));
     });
-    this.map.addEventListener("pointerleave", () => tip.hide());
     this.map.addEventListener("click", (event) => {
       const token = this.tokenAt(event);
       if (token !== null) state.set({ tokens: [token], hover: null });
@@ -43,12 +42,7 @@ export class Membership {
     const key = [state.input, state.layer, state.head, state.theme, state.tokens.join(), width, height].join();
     if (this.drawn === key) return; // no hover changes it
     this.drawn = key;
-    for (const part of [this.map, this.heads, this.tokens]) part.hidden = !all;
     this.shown = null;
-    if (!all) {
-      this.reads.textContent = `None in this file: layer ${state.layer} has no value projections whose subspaces are known, or a single head.`;
-      return;
-    }
     const known = [...one.real.keys()].filter((token) => Number.isFinite(all[0][token]) && (!one.grid || one.kinds[token] === "patch"));
     const means = all.map((row) => known.reduce((sum, token) => sum + row[token], 0) / known.length);
     const own = Math.min(state.head, all.length - 1);
@@ -56,7 +50,7 @@ export class Membership {
     const order = [...known].sort((a, b) => this.shares[b] - this.shares[a]);
     const what = one.grid ? "patches" : "tokens";
     const most = known.filter((token) => all.every((row) => row[token] <= this.shares[token])).length;
-    this.reads.textContent = state.sentence("membership", { head: own, share: percent(means[own]), tokens: what, even: percent(1 / all.length), most, count: known.length });
+    this.reads.textContent = state.sentence("membership", { head: own, share: percent(means[own]), tokens: what, uniform: percent(1 / all.length), most, count: known.length });
     const map = arranged(this.shares, one);
     const tokens = one.grid ? patchesOf(one) : [...one.real.keys()].filter((token) => one.real[token]);
     const side = Math.min(width, 220);
@@ -80,7 +74,7 @@ export class Membership {
     });
     const least = 1 / all.length;
     const largestMean = Math.max(...means, least);
-    refill(this.heads, `Mean over the ${what}, by head (tick: even)`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
+    refill(this.heads, `Mean over the ${what}, by head (tick: uniform)`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
     refill(this.tokens, "Largest in this head", order.slice(0, 6).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, least), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
   }
 }

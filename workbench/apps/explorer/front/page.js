@@ -26,6 +26,8 @@ class Tip {
     this.box = make("div", "aw-tip", null, make("b"), make("span"));
     this.box.hidden = true;
     root.append(this.box);
+    // What is under the pointer shows it again; what was removed cannot.
+    for (const event of ["pointermove", "pointerleave", "pointerdown", "wheel"]) root.addEventListener(event, () => this.hide(), { capture: true, passive: true });
   }
 
   show(event, title, words = "") {
@@ -104,14 +106,17 @@ export function mount(element, buffer, options = {}) {
   }
 
   let linked = "";
-  const pressed = (event) => press(event, state, model, [help, taken, ...(other ? [other] : [])], top);
+  const pressed = (event) => {
+    tip.hide();
+    press(event, state, model, [help, taken, ...(other ? [other] : [])], top);
+  };
   const released = (event) => event.key.toLowerCase() === "o" && state.original && state.set({ original: false });
   const moved = () => {
     written = location.hash;
     const other = state.fromFragment(location.hash || location.search);
     if (other) top.say(other, true);
   };
-  const heard = options.address ? document : root;
+  const heard = options.address || options.link ? document : root; // a page of its own hears keys everywhere
   heard.addEventListener("keydown", pressed);
   heard.addEventListener("keyup", released);
   if (options.address) addEventListener("hashchange", moved);
@@ -215,8 +220,9 @@ function topBar(state, help, taken, other, options) {
       input.show(chosen());
       theme.textContent = state.theme === "dark" ? "Light" : "Dark";
       const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${many(state.one.real.filter(Boolean).length, "token")}${state.one.whole ? `, the first of ${state.one.whole}` : ""}`;
-      facts.title = state.one.whole ? "The text is longer than what the model was given: it is cut" : "";
+      const count = state.one.real.filter(Boolean).length;
+      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${state.one.whole ? `tokens 1–${count} of ${state.one.whole}` : many(count, "token")}`;
+      facts.title = state.one.whole ? "The model was given the first tokens of the text" : "";
     },
   };
 }
@@ -284,7 +290,7 @@ function makeHelp() {
   for (const [key, what] of KEYS) list.append(make("dt", "", key), make("dd", "", what));
   const box = make(
     "dialog", "aw-help", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
-    make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is an even share, or a score's null level: what it would be by chance."),
+    make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
     make("p", "", "Shift-click heads to look at several together. A corner mark says that a cell goes beyond the common scale."),
   );
   const close = button("Close", "Close (Esc)", () => box.close());

@@ -16,7 +16,6 @@ function sides(state) {
   const { one, card } = state;
   const q = one.operand(card, "q", state.head);
   const k = one.operand(card, "k", state.head);
-  if (!q || !k) return null;
   const to = state.direction === "to" && state.asked.length > 0 && q.length > 1;
   const [own, other] = to ? [k, q] : [q, k];
   const real = [...one.real.keys()].filter((token) => one.real[token]);
@@ -34,19 +33,12 @@ export class Products {
     this.note = make("p", "aw-note", "A row is scale × query × key, one cell for each feature of the head; its sum is the logit that softmax takes, before mask and bias. Blue adds, orange takes away.");
     this.element = make("div", "aw-norms", null, this.reads, this.rows, this.note);
     this.rows.addEventListener("pointermove", (event) => this.pointed(event));
-    this.rows.addEventListener("pointerleave", () => tip.hide());
   }
 
   draw(width, height) {
     const { state } = this;
-    const found = sides(state);
-    this.note.hidden = this.rows.hidden = !found;
-    if (!found) {
-      this.reads.textContent = "Queries and keys of this layer are not in this file.";
-      return;
-    }
     const { one } = state;
-    const { to, mean, other, asked, real, scale, attention } = found;
+    const { to, mean, other, asked, real, scale, attention } = sides(state);
     const count = Math.max(4, Math.min(ROWS, Math.floor((height - 130) / 21), real.length));
     const order = [...real].sort((a, b) => attention[b] - attention[a]);
     const shown = order.slice(0, count);
@@ -66,7 +58,7 @@ export class Products {
     }
     const names = one.labels.every((label) => label.length <= 5) ? 42 : 92;
     this.rows.style.setProperty("--aw-names", `${names}px`);
-    const wide = Math.max(60, width - names - 108);
+    const wide = Math.max(60, width - names - 122);
     table.forEach(({ token, parts }, place) => {
       const row = this.rows.children[place];
       const [name, canvas, logit, share] = row.children;
@@ -120,7 +112,6 @@ export class Plane {
     this.note = make("p", "aw-note");
     this.element = make("div", "aw-norms", null, this.kind, this.reads, this.canvas, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
-    this.canvas.addEventListener("pointerleave", () => tip.hide());
     this.canvas.addEventListener("click", () => this.near && state.set({ tokens: [this.near.token], direction: this.near.side === "q" ? "from" : "to", hover: null }));
   }
 
@@ -140,12 +131,7 @@ export class Plane {
     const kind = embedding ? "umap" : "pca";
     this.kind.show(kind);
     this.note.textContent = READS[kind];
-    this.canvas.hidden = this.note.hidden = !plane;
     this.points = [];
-    if (!plane) {
-      this.reads.textContent = "Queries and keys of this layer are not in this file.";
-      return;
-    }
     this.reads.textContent = embedding
       ? state.sentence("umap", { keys: one.real.filter(Boolean).length, queries: plane.q.length === 1 ? "one query" : "their queries" })
       : state.sentence("plane", { share: percent(plane.share[0] + plane.share[1]), across: percent(plane.share[0]), up: percent(plane.share[1]) });

@@ -19,7 +19,6 @@ export class Spectra {
       const row = make("div", "aw-norm", null, make("h3", "", TITLE[metric.name] ?? metric.label), make("p", "aw-note aw-reads"), canvas);
       row.title = `${metric.definition} (${metric.source})`;
       canvas.addEventListener("pointermove", (event) => this.pointed(event, canvas));
-      canvas.addEventListener("pointerleave", () => tip.hide());
       this.element.append(row);
       return { metric, canvas, row };
     });

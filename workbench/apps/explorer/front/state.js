@@ -85,11 +85,11 @@ export class State {
     this.tell();
   }
 
-  /** Keep what is looked at, so that something can be set beside it. */
+  /** Keep this view, so that another can be set beside it; or let it go. */
   pin() {
     const key = viewKey(this);
-    if (this.card.without || this.pins.includes(key)) return;
-    this.set({ pins: [...this.pins, key].slice(-MOST_PINS) });
+    if (this.card.without) return;
+    this.set({ pins: this.pins.includes(key) ? this.pins.filter((pin) => pin !== key) : [...this.pins, key].slice(-MOST_PINS) });
   }
 
   tell() {
@@ -232,6 +232,11 @@ export function preferred() {
   const { jpThemeLight, voila } = globalThis.document?.body?.dataset ?? {};
   if (jpThemeLight && !voila) return jpThemeLight === "false" ? "dark" : "light";
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+/** Whether a finger points here, which neither hovers nor has keys. */
+export function coarse() {
+  return Boolean(globalThis.matchMedia?.("(pointer: coarse)").matches);
 }
 
 /** A token as people read it: a space is seen, a line break too. */

@@ -12,7 +12,15 @@ const TALK = 1.35; // how much larger everything is in a lecture hall
 /** The address of what is seen, of a page that is one of its own: `workbench explore --app` opens it. */
 function link(state) {
   const { token, against, ...parts } = addressOf(state, state.against ? "attention" : undefined);
-  return `${location.pathname}?${new URLSearchParams({ ...parts, query: token ?? "all" })}`;
+  const { token: query, input, ...seen } = Object.fromEntries(new URLSearchParams(state.toFragment().slice(1)));
+  return `${location.pathname}?${new URLSearchParams({ ...parts, query, ...seen })}`;
+}
+
+/** Set in the page what only it knows of its own address; model, layer and head are the kernel's. */
+function follow(state) {
+  const { model, token, input, ...seen } = Object.fromEntries(new URLSearchParams(location.search));
+  const { layer, head } = state;
+  if (seen.query) state.fromFragment(`?${new URLSearchParams({ ...seen, layer, head })}`);
 }
 
 function same(a, b) {
@@ -24,6 +32,7 @@ function render({ model, el }) {
   const view = document.createElement("div");
   view.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys
   el.replaceChildren(view);
+  const own = document.body.dataset.voila !== undefined; // a page of its own, whose address says what is seen
   let page = null;
   let waiting = null;
 
@@ -118,7 +127,7 @@ function render({ model, el }) {
     page?.destroy();
     clearTimeout(waiting);
     const options = {
-      ...host, link: document.body.dataset.voila === undefined ? null : link, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
+      ...host, link: own ? link : null, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
     };
     page = bytes.byteLength
       ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
@@ -135,9 +144,11 @@ function render({ model, el }) {
   const replaced = () => {
     if (page.later?.(replaced)) return; // a box is open: what is typed there stays
     const late = untold(page);
+    const first = !page.state;
     agreed = {};
     show();
     given();
+    if (own && first && page.state) follow(page.state);
     if (page.state && Object.keys(late).length) page.state.set(late);
   };
   const troubled = () => {
@@ -159,6 +170,7 @@ function render({ model, el }) {
   show();
   size();
   given();
+  if (own && page.state) follow(page.state);
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
     ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
