@@ -647,7 +647,8 @@ def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int]
         return
     real = [token for token, is_real in enumerate(part.card.real) if is_real]
     patches = [token for token, kind in enumerate(part.card.kinds) if kind == "patch"]
-    for layer, own in rows.groupby("layer"):
+    for layer in rows["layer"].unique():
+        own = rows[rows["layer"] == layer]
         numbers = own["token"].to_numpy(int)
         if set(numbers) != set(real):
             if set(numbers) != set(range(len(patches))):  # tokens that are not the input's
