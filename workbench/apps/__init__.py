@@ -1,1 +1,1 @@
-"""What a person starts: the command line, the explorer, rendering of notebooks, the doctor."""
+"""The applications: command line, explorer, rendering of notebooks, doctor."""

@@ -28,7 +28,7 @@ model = workbench.load("{MODEL}")
 digits = workbench.inputs("{INPUTS}", model, n={IMAGES})
 capture = workbench.capture(model, digits, sites=["attn"])
 attention_heatmap_figure(capture, layers="0-3", heads="0-2", image=digits.images[0])"""
-"""What draws the figure of the page, and stands on it."""
+"""The code that draws the page's figure; the page shows it."""
 
 
 def write_demo(out: str | os.PathLike[str]) -> Path:

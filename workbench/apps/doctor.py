@@ -1,4 +1,4 @@
-"""What this machine has and lacks for the workbench, with the way to mend it."""
+"""Check this machine for the workbench: present and missing parts, and the commands that install them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _chrome() -> Iterator[Finding]:
     path = find_chrome()
     if path is None:
         advice = "Debian: apt-get install chromium; elsewhere: make chrome, or set BROWSER_PATH"
-        yield Finding("Chrome", "missing", "not found: figures are written as HTML only", advice)
+        yield Finding("Chrome", "missing", "without it figures are written as HTML only", advice)
     else:
         yield Finding("Chrome", "ok", f"{chrome_version(path)} at {path}")
 
@@ -93,9 +93,9 @@ def _hub() -> Iterator[Finding]:
         repos = sorted(repo.repo_id for repo in scan_cache_dir().repos)
     except CacheNotFound:
         repos = []
-    shown = ", ".join(repos[:5]) + (" …" if len(repos) > 5 else "")
-    found = f"{constants.HF_HUB_CACHE}: {len(repos)} cached" + (f" ({shown})" if repos else "")
-    yield Finding("hub cache", "ok" if repos else "note", found, "" if repos else "HF_HOME moves it")
+    listed = ", ".join(repos[:5]) + (" …" if len(repos) > 5 else "")
+    contents = f"{constants.HF_HUB_CACHE}: {len(repos)} cached" + (f" ({listed})" if repos else "")
+    yield Finding("hub cache", "ok" if repos else "note", contents, "" if repos else "HF_HOME moves it")
 
 
 def _bundled() -> Iterator[Finding]:
@@ -128,8 +128,8 @@ def _kernel() -> Iterator[Finding]:
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     try:
-        found = KernelSpecManager().get_kernel_spec("python3").resource_dir
-        yield Finding("notebook kernel", "ok", found)
+        folder = KernelSpecManager().get_kernel_spec("python3").resource_dir
+        yield Finding("notebook kernel", "ok", folder)
     except NoSuchKernel:
         yield Finding("notebook kernel", "missing", "no python3 kernel", "pip install ipykernel", needed=True)
 

@@ -159,7 +159,7 @@ def test_a_load_is_cancelled_and_the_view_before_stays(lab):
         page.keyboard.press("Enter")
         wait_until_says(page, f"Loading {HELD_BACK}")
         press_button(page, "Cancel")
-        wait_until_says(page, "Cancelled; what was shown stays.")
+        wait_until_says(page, "Cancelled; the view is unchanged.")
         wait_until_says(page, "Layer 2, head 1")
     (lab.server.folder / "go-on").touch()
 

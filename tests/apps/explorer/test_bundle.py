@@ -379,7 +379,7 @@ def test_what_is_no_bundle_is_told(bundle, tmp_path):
         (with_header(bundle, layers=[]), "layers: List should have at least 1 item"),
         (with_header(bundle, surprise=1), "surprise: Extra inputs are not permitted"),
         (with_header(bundle, max_error={}), "states no largest error"),
-        (with_header(bundle, metrics=[]), "of which its header says nothing"),
+        (with_header(bundle, metrics=[]), "which its header does not list"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=words):
             read_bundle(content)

@@ -26,7 +26,7 @@ def explorer():
 
 @pytest.fixture
 def at_start(explorer):
-    return explorer.move(**Explorer(n=3).asked.moved(layer=3, inputs="bundled:digits", token=0).to_dict())
+    return explorer.move(**Explorer(n=3).requested.moved(layer=3, inputs="bundled:digits", token=0).to_dict())
 
 
 def test_it_opens_on_the_last_layer_and_the_class_token():
@@ -35,7 +35,7 @@ def test_it_opens_on_the_last_layer_and_the_class_token():
 
 
 def test_nothing_is_loaded_before_it_is_looked_at():
-    assert Explorer("bundled:no-such-model").asked.model == "bundled:no-such-model"
+    assert Explorer("bundled:no-such-model").requested.model == "bundled:no-such-model"
     with pytest.raises(UnknownName):
         Explorer("bundled:digit-vit").figure()
 

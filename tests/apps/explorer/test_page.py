@@ -484,7 +484,7 @@ def test_the_page_draws_its_numbers_at_every_size(saved, text, tmp_path):
         )
         assert [word for word, _ in shown] == [label.replace(" ", "␣") for label in card.labels]
         row = words.attention(place.layer)[place.head, 7].astype(float)
-        times = row.max() * 8  # of causal attention the even share is among the tokens up to the query
+        times = row.max() * 8  # uniform attention of a causal head is among the tokens up to the query
         assert f" {times:.1f}\u00a0× uniform attention" in page.text_content(".aw-headline")
         for (_, colour), value in zip(shown, row, strict=True):
             alpha = float((re.findall(r"[\d.]+", colour) or ["0"])[-1])

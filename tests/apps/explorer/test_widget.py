@@ -172,7 +172,7 @@ def test_a_figure_is_saved_and_the_code_written_of_what_is_seen(live, tmp_path):
     live.against = "0.0.1.5"
     ask(live, save={"name": "my-view", "view": "compare"})
     assert live.trouble == ""
-    assert live.said.endswith(f"in {tmp_path / 'figures'}")
+    assert live.notice.endswith(f"in {tmp_path / 'figures'}")
     address = json.loads((tmp_path / "figures" / "my-view.json").read_text())["parameters"]
     assert (address["layer"], address["head"], address["view"]) == (1, 2, "compare")
     assert (address["against"]["layer"], address["against"]["head"], address["against"]["token"]) == (0, 1, 5)
@@ -410,10 +410,10 @@ def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
             assert page.worker.busy
             await asyncio.sleep(0.01)
         ask(page, measure="gram-spectrum")
-        assert "wait for what is under way" in page.trouble
+        assert "wait for the running work" in page.trouble
         ask(page, cancel=True)
         own.material._running.release()
-        assert page.said == "Cancelled; what was shown stays."
+        assert page.notice == "Cancelled; the view is unchanged."
         assert (page.busy, page.content, page.index) == ("", before, 0)
         page.start({"layer": 1})
         page.start({"index": 1})  # neither is lost

@@ -159,7 +159,7 @@ def _print_needs(
 @click.argument("provenance", metavar="FIGURES/NAME.json", type=click.Path(dir_okay=False))
 @out_folder("Keep the new figure in this folder.")
 @click.option(
-    "--trust", is_flag=True, help="Run the notebook that the file names, though it is not a bundled one."
+    "--trust", is_flag=True, help="Run the notebook that the file names, even if it is not bundled."
 )
 def reproduce(provenance: str, out: str | None, trust: bool) -> None:
     """Draw a figure again from its provenance, and compare both.
@@ -196,7 +196,7 @@ def cite(figures: tuple[str, ...]) -> None:
 )
 @out_file("File of the new figure: .pdf, .svg, .png or .html.", required=True)
 def combine(figures: tuple[str, ...], columns: int | None, width: str | None, out: str) -> None:
-    """Combine saved figures into one, as panels with letters, unscaled.
+    """Combine saved figures into a single figure, as panels with letters, unscaled.
 
     \b
     workbench combine a.figure.json b.figure.json -o ab.pdf
@@ -248,9 +248,7 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
     metavar="NUMBER",
     help="With --save: number of tokens that a language model generates, to step through.",
 )
-@analysis_option(
-    "With --save: an analysis whose results for heads and layers are shown, too. May be repeated."
-)
+@analysis_option("With --save: an analysis whose results for heads and layers are added. May be repeated.")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help="Port of the server. [default: the first free one from 8888; 8866 with --app]")  # fmt: skip

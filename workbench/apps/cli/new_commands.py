@@ -12,7 +12,7 @@ from workbench.apps.cli.shared_options import out_folder
 
 @click.group()
 def new() -> None:
-    """Write the files of a notebook or an analysis of your own, to start from."""
+    """Write the files of a new notebook or analysis, to start from."""
 
 
 _folder = out_folder("Folder for the files; in a checkout, places in it.", default=".", show_default=True)

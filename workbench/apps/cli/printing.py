@@ -74,7 +74,7 @@ def check_out(out: str | None, what: str, suffix: str = ".csv") -> None:
 
 
 def write_csv(frame: Any, out: str | Path | None) -> None:
-    """Write a frame's rows, if a path is given."""
+    """Write a frame's rows to the path, if any."""
     from workbench.core.files import atomic_write
     from workbench.frames.tables import csv_bytes
 

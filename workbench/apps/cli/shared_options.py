@@ -201,9 +201,7 @@ def written(value: Any) -> str:
 
 def _single(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
     if len(values) > 1:
-        raise click.UsageError(
-            f"{ctx.command_path} takes one {param.opts[-1]}; {len(values)} are given.", ctx
-        )
+        raise click.UsageError(f"{ctx.command_path} takes {param.opts[-1]} once; got {len(values)}.", ctx)
     return values[0] if values else None
 
 
@@ -342,9 +340,9 @@ def run_settings(*, several: bool = False, required: bool = False, without: Sequ
             settings = {name: parameters.pop(name) for name in names}
             if trust:
                 trust_models(settings["model"])
-            given = inputs_or_texts(settings["inputs"], texts)
-            settings["inputs"] = (given,) if several and texts else given
-            if required and not given:
+            chosen_inputs = inputs_or_texts(settings["inputs"], texts)
+            settings["inputs"] = (chosen_inputs,) if several and texts else chosen_inputs
+            if required and not chosen_inputs:
                 raise click.UsageError("Missing option '-i' / '--inputs', or '--text'.")
             return command(settings=settings, **parameters)
 

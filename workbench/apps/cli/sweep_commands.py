@@ -36,7 +36,7 @@ def sweep() -> None:
 
 
 def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return KEY for every named analysis, and ANALYSIS.KEY for one."""
+    """Return KEY for every named analysis, and ANALYSIS.KEY for that analysis."""
     from workbench.analyses.registry import ANALYSES
 
     options: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The explorer: look inside a layer, in JupyterLab or as a page of its own."""
+"""The explorer: look inside a layer, in JupyterLab or in a browser."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model predicts, and what it predicts without one of its heads (head ablation, Michel et al. 2019).
+"""Predictions of a model, and its predictions without one of its heads (head ablation, Michel et al. 2019).
 
 `workbench.intervene` replaces the output of a head. Every head of a layer is one row of one batch, in every mode.
 """
@@ -45,7 +45,7 @@ CLASSES, WORDS = 10, 5
 class Prediction:
     """Probabilities of the likeliest outcomes at every position, most likely first; one position for a classifier.
 
-    ``actual`` is what was to be predicted, where that is known: −1 where it is not.
+    ``actual`` is the true outcome, −1 where it is unknown.
     """
 
     of: Literal["class", "next token"]
@@ -132,8 +132,8 @@ def at_outcome(probability: Tensor, outcome: Tensor) -> Tensor:
 
 def _causal(seen: Capture) -> bool:
     """Return whether no query attends to a later key in any layer."""
-    known = [causal for layer in seen if (causal := _looks_back(layer)) is not None]
-    return bool(known) and all(known)
+    verdicts = [causal for layer in seen if (causal := _looks_back(layer)) is not None]
+    return bool(verdicts) and all(verdicts)
 
 
 def _looks_back(layer: LayerRecord) -> bool | None:
@@ -157,9 +157,9 @@ def _visible(layer: LayerRecord) -> Bool[Tensor, "batch head query key"] | None:
 
 
 def _class_names(model: LoadedModel) -> Any:
-    own = list((model.meta or {}).get("classes") or ())
-    if own:
-        return lambda number: str(own[number])
+    names = list((model.meta or {}).get("classes") or ())
+    if names:
+        return lambda number: str(names[number])
     if model.spec.startswith("timm:"):
         from timm.data import ImageNetInfo, infer_imagenet_subset
 
@@ -187,7 +187,7 @@ def work(model: LoadedModel, seen: Capture) -> float:
 
 def random_heads(heads: Mapping[int, int], count: int, seed: int) -> list[tuple[int, int]]:
     """Draw heads as (layer, head) without repetition; ``heads`` is the number of heads by layer."""
-    every = [(layer, head) for layer, known in heads.items() for head in range(known)]
+    every = [(layer, head) for layer, count_of_layer in heads.items() for head in range(count_of_layer)]
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))
     return [every[row] for row in order[:count].tolist()]
 
@@ -212,9 +212,7 @@ def ablate(
     assert seen.tokens is not None
     arguments = batch_on_device(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
-        raise InputError(
-            f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"
-        )
+        raise InputError(f"{model.spec} takes {sample.ids[0]} as several rows; give an input that is one row")
     size = (
         len(seen.layers),
         max(layer.head_out.shape[1] for layer in seen if layer.head_out is not None),
@@ -272,7 +270,7 @@ def mean_outputs(
 
     seen = capture(model, inputs, layers=list(layers), sites=("head_out",))
     assert seen.tokens is not None
-    found = {}
+    means = {}
     for layer in seen:
         out = layer.head_out
         if out is None:
@@ -281,8 +279,8 @@ def mean_outputs(
         if real.shape != (out.shape[0], out.shape[2]):
             real = out.new_ones(out.shape[0], out.shape[2], dtype=torch.bool)
         weight = (real / real.sum()).to(torch.float64)
-        found[layer.index] = torch.einsum("bt,bhtd->hd", weight, out.double())
-    return found
+        means[layer.index] = torch.einsum("bt,bhtd->hd", weight, out.double())
+    return means
 
 
 def tensors_of(batch: Any) -> Sequence[Tensor]:

@@ -1,4 +1,4 @@
-"""Where a person looks: model, input, layer, head, token, and through which view."""
+"""The address of a view: model, input, layer, head, token and view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VIEWS_OF = {
     "membership": "membership",
     "token-similarity": "trajectory",
 }
-"""The view that shows one head of what an analysis measures."""
+"""Analysis → the view of its results for one head."""
 _NUMBERS = ("n", "seed", "index", "layer", "head")
 
 
@@ -34,10 +34,10 @@ def portable_spec(spec: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """What the explorer shows, complete in itself: saved as a small dict, it opens the same view again.
+    """A complete description of a view: saved as a small dict, it opens the same view again.
 
     ``layer`` and ``head`` count from 0, or from the end where negative; ``token`` is the query or key in question
-    (None: all queries alike); ``against`` is what the view ``compare`` sets beside this.
+    (None: the mean over queries); ``against`` is the address that the view ``compare`` shows next to this.
     """
 
     model: str = "bundled:digits-vit"
@@ -67,8 +67,8 @@ class Address:
             raise InputError(f"inputs of an address are named by a text or None, got {self.inputs!r}")
         for name in (*_NUMBERS, "token"):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole and not (name == "token" and value is None):
+            is_integer = isinstance(value, int) and not isinstance(value, bool)
+            if not is_integer and not (name == "token" and value is None):
                 raise InputError(f"{name} of an address is a whole number, got {value!r}")
         if self.n < 1 or self.seed < 0 or self.index < 0:
             raise InputError(
@@ -171,7 +171,7 @@ def address_of_url(query: str) -> dict[str, Any]:
 def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the address of a saved figure from its provenance: the explorer's, or that of another measurement.
 
-    A figure of several models, layers or heads opens at the first of each, in the view nearest to what it shows.
+    A figure of several models, layers or heads opens at the first of each, in the view that resembles it most.
 
     Raises `InputError` for a file without provenance, and for a figure that measured no model, such as one of
     committed records.

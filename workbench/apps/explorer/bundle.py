@@ -1,7 +1,7 @@
 """A bundle: what the page of the explorer draws, in one file. docs/bundle.md states the format.
 
 A bundle is a safetensors file. Its metadata holds a JSON header under the key "workbench": the model, the inputs with
-their tokens, the layers, the metrics of every head, what the model predicts, and the largest error of every
+their tokens, the layers, the metrics of every head, the model's predictions, and the largest error of every
 array that was rounded to float16.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 SCHEMA = 5
 POOLED = 512
-"""Matrices of more queries or keys are pooled to so many."""
+"""Matrices of more queries or keys are pooled to this number."""
 ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
-"""What is measured of every head, with which options."""
+"""The analyses of every head, with their options."""
 BY_LAYER = {"token-similarity": "token_cosine", "coding-rate": "coding_rate"}
-"""What is measured of the tokens after every block: the metric that says what becomes of them."""
+"""The analyses of the tokens after every block, with their metric."""
 SHORT = {
     "pattern_previous": "previous token",
     "pattern_first": "first token",
@@ -52,7 +52,7 @@ SHORT = {
     "pattern_uniform": "uniform",
     "pattern_diagonal": "itself",
 }
-"""The scores that heads are sorted by as patterns, and what a page calls them."""
+"""The scores that rank heads by pattern, and their names in the page."""
 SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
 _KEY = "workbench"
 _NUMBERS = (*NUMBERS, "z")
@@ -67,7 +67,7 @@ class _Part(BaseModel):
 
 
 class ModelCard(_Part):
-    """Which model it is."""
+    """Identity of the model."""
 
     spec: str
     checkpoint: str | None
@@ -84,13 +84,13 @@ class LayerCard(_Part):
     path: str
     heads: _Count
     without: str
-    """Why there is no matrix over the tokens; empty where there is one."""
+    """Reason for a missing matrix over the tokens; empty where the matrix exists."""
     pooled: bool
     """Whether the matrix is that of `POOLED` bins of queries and of keys."""
 
 
 class PredictionCard(_Part):
-    """What the model predicts for an input, and what was to be predicted: an empty name where that is not known."""
+    """The model's prediction for an input and the true outcome: an empty name if that is unknown."""
 
     of: Literal["class", "next token"]
     outcomes: list[list[str]]
@@ -110,9 +110,9 @@ class InputCard(_Part):
     """(height, width) of the image."""
     prediction: PredictionCard | None = None
     whole: Annotated[int, Field(ge=0)] = 0
-    """How many tokens the text has where the model was given its first ones alone; else 0."""
+    """Number of tokens of a text that was cut; 0 for others."""
     address: dict[str, str | int] = {}
-    """What chooses it again: inputs, n, seed and index; without inputs where those were a path of some machine."""
+    """Settings that choose the input again: inputs, n, seed and index; no inputs if they were a local path."""
     generated: _Count = 0
     """How many of its last tokens the model wrote itself."""
 
@@ -123,7 +123,7 @@ class MetricCard(_Part):
     name: str
     label: str
     short: str
-    """What it is called as a pattern; empty where it is none."""
+    """Its name as a pattern; empty if it is none."""
     definition: str
     source: str
     unit: str
@@ -134,7 +134,7 @@ class MetricCard(_Part):
 
 
 class Header(_Part):
-    """What the metadata of a bundle says."""
+    """The metadata of a bundle."""
 
     format: Literal["attention-bundle"]
     bundle_schema: Literal[5]
@@ -155,11 +155,11 @@ class Header(_Part):
     without_ablations: str
     """Why they were not."""
     removal: str
-    """What stood instead of a patch or word that was taken out, in words; empty where none was."""
+    """The replacement of a removed patch or word, in words; empty where none was removed."""
     unmeasured: bool = False
     """Whether all but attention, operands and the prediction is still to be measured."""
     sentences: Annotated[dict[Name, str], Field(min_length=len(SENTENCES))]
-    """What the page says of a view, with gaps to fill in."""
+    """The page's sentences about a view, with placeholders."""
     max_error: dict[str, Annotated[float, Field(ge=0)]]
     """Of every float16 array, the largest distance of a value from the one that was rounded."""
     notes: list[str]
@@ -167,7 +167,7 @@ class Header(_Part):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A header and its arrays; what they are is in docs/bundle.md.
+    """A header and its arrays, described in docs/bundle.md.
 
     Raises `InputError` where the arrays are not those that the header speaks of.
     """
@@ -186,7 +186,7 @@ class Bundle:
         for name, (kind, shape) in (expected | optional).items():
             array = self.arrays[name]
             fits = array.ndim == len(shape) and all(
-                asked in (None, given) for asked, given in zip(shape, array.shape, strict=True)
+                expected_size in (None, size) for expected_size, size in zip(shape, array.shape, strict=True)
             )
             if not fits or array.dtype != kind:
                 raise InputError(
@@ -194,7 +194,7 @@ class Bundle:
                     f"says {kind} of shape {_words(shape)}; write it again"
                 )
         if strange := sorted(set(self.arrays) - set(expected) - set(optional)):
-            raise InputError(f"this bundle holds the array {strange[0]!r}, of which its header says nothing")
+            raise InputError(f"this bundle holds the array {strange[0]!r}, which its header does not list")
         rounded = {name for name, array in self.arrays.items() if array.dtype == np.float16}
         if silent := sorted(rounded - set(self.header.max_error)):
             raise InputError(
@@ -221,8 +221,8 @@ class Bundle:
         measured = [[*series(analysis, frame)] for frame in frames]
         if not any(measured):
             raise InputError(f"{analysis} has no number of a head or a layer here")
-        known = {card.name for card in (*self.header.metrics, *self.header.by_layer)}
-        fresh = [[each for each in part if each.name not in known] for part in measured]
+        names = {card.name for card in (*self.header.metrics, *self.header.by_layer)}
+        fresh = [[each for each in part if each.name not in names] for part in measured]
         cards, by_layer, arrays = _measured(fresh, self.header.layers)
         header = self.header.model_copy(
             update={
@@ -234,38 +234,42 @@ class Bundle:
 
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
         """Return whether it holds the prediction without a head that was switched off in this mode."""
-        held = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
+        divergence = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
         layers = [card.index for card in self.header.layers]
         return (
-            held is not None and layer in layers and bool(np.isfinite(held[layers.index(layer), head]).any())
+            divergence is not None
+            and layer in layers
+            and bool(np.isfinite(divergence[layers.index(layer), head]).any())
         )
 
     def with_effects(
-        self, mode: str, words: str, found: Ablation, layers: Sequence[int], input: int = 0
+        self, mode: str, words: str, effects: Ablation, layers: Sequence[int], input: int = 0
     ) -> Bundle:
         """Return the bundle with the predictions without more heads, of ``layers`` in the order of ``found``."""
         heads = max(layer.heads for layer in self.header.layers)
         layer_numbers = [card.index for card in self.header.layers]
-        rows, columns = found.divergence.isfinite().any(-1).nonzero(as_tuple=True)
+        rows, columns = effects.divergence.isfinite().any(-1).nonzero(as_tuple=True)
         at = [layer_numbers.index(layers[row]) for row in rows.tolist()], columns.numpy()
         arrays, max_error = dict(self.arrays), dict(self.header.max_error)
         for number, values in (
-            ("probability", found.probability), ("actual", found.actual_probability), ("divergence", found.divergence),
-        ):  # fmt: skip
+            ("probability", effects.probability),
+            ("actual", effects.actual_probability),
+            ("divergence", effects.divergence),
+        ):
             name = f"inputs.{input}.ablations.{mode}.{number}"
             kind = np.float32 if number == "divergence" else np.float16
-            held = arrays.get(name)
+            previous = arrays.get(name)
             grid = (
                 np.full((len(layer_numbers), heads, *values.shape[2:]), np.nan, kind)
-                if held is None
-                else held.copy()
+                if previous is None
+                else previous.copy()
             )
             fresh = values[rows, columns].numpy()
             grid[at] = fresh
             arrays[name] = grid
             if kind is np.float16:
-                apart = np.abs(grid[at].astype(np.float64) - fresh)
-                max_error[name] = max(max_error.get(name, 0.0), float(np.nanmax(apart, initial=0.0)))
+                error = np.abs(grid[at].astype(np.float64) - fresh)
+                max_error[name] = max(max_error.get(name, 0.0), float(np.nanmax(error, initial=0.0)))
         header = self.header.model_copy(
             update={
                 "ablations": {**self.header.ablations, mode: words},
@@ -296,20 +300,20 @@ def _words(shape: Sequence[int | None]) -> str:
 def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
     """Yield type and shape of every array that a bundle with this header must hold; None is any length."""
     most = max(layer.heads for layer in header.layers)
-    for index, one in enumerate(header.inputs):
-        count = len(one.labels)
-        if not len(one.kinds) == len(one.real) == count or count == 0:
+    for index, card in enumerate(header.inputs):
+        count = len(card.labels)
+        if not len(card.kinds) == len(card.real) == count or count == 0:
             raise InputError(
-                f"input {index} of this bundle has {count} labels, {len(one.kinds)} kinds and {len(one.real)} marks of "
-                "real tokens; there is one each for every token"
+                f"input {index} of this bundle has {count} labels, {len(card.kinds)} kinds and {len(card.real)} marks "
+                "of real tokens; every token has one of each"
             )
-        if one.grid and one.grid[0] * one.grid[1] != one.kinds.count("patch"):
+        if card.grid and card.grid[0] * card.grid[1] != card.kinds.count("patch"):
             raise InputError(
-                f"input {index} of this bundle has {one.kinds.count('patch')} patches, which do not fill a grid of "
-                f"{one.grid[0]} × {one.grid[1]}"
+                f"input {index} of this bundle has {card.kinds.count('patch')} patches, which do not fill a grid of "
+                f"{card.grid[0]} × {card.grid[1]}"
             )
-        if one.image:
-            yield f"inputs.{index}.image", ("uint8", (*one.image, 3))
+        if card.image:
+            yield f"inputs.{index}.image", ("uint8", (*card.image, 3))
         for layer in header.layers:
             if not layer.without:
                 names = ("attn_mean", "attn_max") if layer.pooled else ("attn",)
@@ -334,8 +338,8 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
 def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
     """Yield type and shape of the arrays that a bundle may hold."""
     most = max(layer.heads for layer in header.layers)
-    for index, one in enumerate(header.inputs):
-        count = len(one.labels)
+    for index, card in enumerate(header.inputs):
+        count = len(card.labels)
         for layer in header.layers:
             start = f"inputs.{index}.layers.{layer.index}"
             yield from ((f"{start}.norms.{site}", ("float32", (None, None))) for site in ("q", "k", "v"))
@@ -349,8 +353,8 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
             for metric in header.spectra:
                 for number in NUMBERS:
                     yield f"{start}.spectra.{metric.name}.{number}", ("float32", (None, None))
-        if one.prediction is not None:
-            outcomes = one.prediction.outcomes
+        if card.prediction is not None:
+            outcomes = card.prediction.outcomes
             positions, kept = len(outcomes), len(outcomes[0]) if outcomes else 0
             yield f"inputs.{index}.prediction.probability", ("float32", (positions, kept))
             yield f"inputs.{index}.prediction.actual", ("float32", (positions,))
@@ -373,23 +377,23 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
 def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
     """Read and check a bundle from its file or its bytes.
 
-    Raises `InputError`: for what is no safetensors file or is cut short, has no header or one that is no bundle's, is
-    of another schema, or holds other arrays than its header says.
+    Raises `InputError` for a file that is no safetensors file or is cut short, has no header of a bundle, has
+    another schema, or whose arrays are not those of its header.
     """
     name = "the bundle" if isinstance(source, bytes) else str(source)
     try:
         content = source if isinstance(source, bytes) else Path(source).expanduser().read_bytes()
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror or error})") from error
-    said = _said(content, name)
-    schema = said.get("bundle_schema")
-    if said.get("format") != "attention-bundle":
+    fields = _header_fields(content, name)
+    schema = fields.get("bundle_schema")
+    if fields.get("format") != "attention-bundle":
         raise InputError(
             f"{name}: a safetensors file, but no bundle of the explorer; write one with save_bundle"
         )
     check_format(name, "bundle schema", schema, SCHEMA)
     try:
-        header = Header.model_validate_json(json.dumps(said))
+        header = Header.model_validate_json(json.dumps(fields))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -406,22 +410,22 @@ def read_bundle(source: str | os.PathLike[str] | bytes) -> Bundle:
     return Bundle(header, arrays)
 
 
-def _said(content: bytes, name: str) -> dict[str, Any]:
+def _header_fields(content: bytes, name: str) -> dict[str, Any]:
     """Return the JSON in the metadata of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > len(content) - 8:
         raise InputError(
-            f"{name}: no safetensors file, or one that is cut short: {len(content)} bytes, of which its header alone "
-            f"would take {length}"
+            f"{name}: no safetensors file, or one that is cut short: {len(content)} bytes, and its header "
+            f"would take {length} bytes"
         )
     try:
         outer = json.loads(content[8 : 8 + length])
-        said = json.loads(outer["__metadata__"][_KEY])
+        fields = json.loads(outer["__metadata__"][_KEY])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{name}: no bundle of the explorer: its header cannot be read") from error
-    if not isinstance(said, dict):
-        raise InputError(f"{name}: no bundle of the explorer: its header is a {type(said).__name__}")
-    return said
+    if not isinstance(fields, dict):
+        raise InputError(f"{name}: no bundle of the explorer: its header is a {type(fields).__name__}")
+    return fields
 
 
 # --------------------------------------------------------------------------------------------------------- write
@@ -464,29 +468,33 @@ def make_bundle(
         else [*inputs]
     )
     report = progress or (lambda share: None)
-    for index, one in enumerate(ones):
+    for index, sample in enumerate(ones):
         report(index / len(ones))
         seen = capture(
-            model, one, layers=None if layers is None else list(layers), sites=SITES, map_limit=map_limit(one)
+            model,
+            sample,
+            layers=None if layers is None else list(layers),
+            sites=SITES,
+            map_limit=map_limit(sample),
         )
-        own = steps[index] if steps else None
-        if own is not None:
-            put_steps(seen, own)
-        part = _input(seen, one, with_operands)
-        if own is not None and own.generated is not None:
-            part.card = part.card.model_copy(update={"generated": own.generated.steps})
+        continued = steps[index] if steps else None
+        if continued is not None:
+            put_steps(seen, continued)
+        part = _input(seen, sample, with_operands)
+        if continued is not None and continued.generated is not None:
+            part.card = part.card.model_copy(update={"generated": continued.generated.steps})
         short = len(part.card.labels) <= evidence.MOST_TOKENS
         with _one_thread() if short else nullcontext():
-            part.series += _through_depth(model, one, layers, seed) if measured else []
+            part.series += _through_depth(model, sample, layers, seed) if measured else []
             for name, options in ANALYSES.items() if measured else ():
                 frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
                 part.series += [] if frame is None else _plain(name, frame)
             report((index + 0.3) / len(ones))
             if measured and short:
                 part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
-                _belong(part, model, one, layers)
+                _belong(part, model, sample, layers)
         report((index + 0.6) / len(ones))
-        _predict(part, model, one, seen, ablations if measured else False)
+        _predict(part, model, sample, seen, ablations if measured else False)
         parts.append(part)
     bundle = _join(parts, model, left_out)
     if not measured:
@@ -494,8 +502,8 @@ def make_bundle(
     for number, name in enumerate(analyses):
         report(number / len(analyses))
         chosen = None if layers is None else list(layers)
-        given = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
-        bundle = bundle.with_measured(name, [given(inputs=one) for one in ones])
+        measure = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
+        bundle = bundle.with_measured(name, [measure(inputs=sample) for sample in ones])
     return bundle
 
 
@@ -512,9 +520,9 @@ def _one_thread() -> Generator[None]:
         torch.set_num_threads(threads)
 
 
-def map_limit(one: Inputs) -> int | None:
+def map_limit(sample: Inputs) -> int | None:
     """Return the limit for `workbench.capture`: pooled matrices are not formed where queries and keys give them."""
-    return 0 if one.tokens.count > POOLED else None
+    return 0 if sample.tokens.count > POOLED else None
 
 
 def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
@@ -522,22 +530,28 @@ def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
     return [replace(each, name=each.metric.name) for each in series(analysis, frame) if not each.words]
 
 
-def _through_depth(model: LoadedModel, one: Inputs, layers: Sequence[int] | None, seed: int) -> list[Series]:
-    """Measure the tokens layer by layer; return nothing for models whose blocks are not known."""
+def _through_depth(
+    model: LoadedModel, sample: Inputs, layers: Sequence[int] | None, seed: int
+) -> list[Series]:
+    """Measure the tokens layer by layer; return nothing for models with unknown blocks."""
     from workbench.runs.analyze import analyze
 
-    found: list[Series] = []
+    measured: list[Series] = []
     for analysis, metric in BY_LAYER.items():
         try:
             frame = analyze(
-                analysis, model=model, inputs=one, seed=seed, layers=None if layers is None else list(layers)
+                analysis,
+                model=model,
+                inputs=sample,
+                seed=seed,
+                layers=None if layers is None else list(layers),
             )
         except InputError:
             continue
         after = frame["candidate"].isna() | (frame["candidate"] == "resid_post")
         rows = frame[(frame["metric"] == metric) & after & frame["standardize"].isna() & frame["axis"].isna()]
-        found += _plain(analysis, rows)
-    return found
+        measured += _plain(analysis, rows)
+    return measured
 
 
 def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) -> pd.DataFrame | None:
@@ -569,16 +583,16 @@ class _Input:
         """Keep an array as float16, with its largest error."""
         rounded = values.astype(np.float16)
         self.arrays[name] = rounded
-        apart = np.abs(rounded.astype(np.float64) - values)
-        self.max_error[name] = float(np.nanmax(apart, initial=0.0))
+        error = np.abs(rounded.astype(np.float64) - values)
+        self.max_error[name] = float(np.nanmax(error, initial=0.0))
 
 
-def _input(seen: Capture, one: Inputs, with_operands: bool) -> _Input:
+def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
-    image = one.images[0] if one.images else None
+    image = sample.images[0] if sample.images else None
     card = InputCard(
-        id=one.ids[0],
+        id=sample.ids[0],
         labels=tokens.labels[0],
         kinds=tokens.kinds[0],
         real=tokens.mask[0].tolist(),
@@ -593,11 +607,11 @@ def _input(seen: Capture, one: Inputs, with_operands: bool) -> _Input:
     return part
 
 
-def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked: bool | None) -> None:
+def _predict(part: _Input, model: LoadedModel, sample: Inputs, seen: Capture, wanted: bool | None) -> None:
     """Put the prediction, and those without each head, into ``part``; or the reason why there are none."""
     from workbench.apps.explorer import ablation
 
-    prediction = ablation.predict(model, one, seen)
+    prediction = ablation.predict(model, sample, seen)
     if prediction is None:
         part.without_ablations = (
             f"{model.spec} predicts no class, and no next token by attention that is seen to be causal"
@@ -608,75 +622,80 @@ def _predict(part: _Input, model: LoadedModel, one: Inputs, seen: Capture, asked
         update={
             "prediction": PredictionCard(
                 of=prediction.of,
-                outcomes=[[names[one] for one in row] for row in prediction.outcomes.tolist()],
-                actual=[names.get(one, "") for one in prediction.actual.tolist()],
+                outcomes=[[names[outcome] for outcome in row] for row in prediction.outcomes.tolist()],
+                actual=[names.get(outcome, "") for outcome in prediction.actual.tolist()],
             )
         }
     )
     part.arrays["prediction.probability"] = prediction.probability.numpy().astype(np.float32)
     part.arrays["prediction.actual"] = prediction.actual_probability.numpy().astype(np.float32)
-    _remove(part, model, one, seen, prediction, asked)
-    if asked is False:
+    _remove(part, model, sample, seen, prediction, wanted)
+    if wanted is False:
         part.without_ablations = "they were not asked for"
         return
-    if asked is None and (work := ablation.work(model, seen)) > ablation.MOST_WORK:
+    if wanted is None and (work := ablation.work(model, seen)) > ablation.MOST_WORK:
         part.without_ablations = (
             f"without each head in turn this model takes some {work:.0e} multiplications; ask for them with "
             "ablations=True"
         )
         return
     try:
-        found = ablation.ablate(model, one, seen, prediction)
+        effects = ablation.ablate(model, sample, seen, prediction)
     except InputError as error:
         part.without_ablations = str(error)
         return
-    for mode, each in found.items():
+    for mode, each in effects.items():
         part.round(f"ablations.{mode}.probability", each.probability.numpy())
         part.round(f"ablations.{mode}.actual", each.actual_probability.numpy())
         part.arrays[f"ablations.{mode}.divergence"] = each.divergence.numpy().astype(np.float32)
 
 
-def _belong(part: _Input, model: LoadedModel, one: Inputs, layers: Sequence[int] | None) -> None:
+def _belong(part: _Input, model: LoadedModel, sample: Inputs, layers: Sequence[int] | None) -> None:
     """Put memberships of every token in the heads of each layer that has them into ``part``."""
     from workbench.runs.analyze import analyze
 
     chosen = None if layers is None else list(layers)
     try:
-        rows = analyze("membership", model=model, inputs=one, per="token", layers=chosen)
+        rows = analyze("membership", model=model, inputs=sample, per="token", layers=chosen)
     except InputError:  # a model whose value projections are not known has none
         return
     real = [token for token, is_real in enumerate(part.card.real) if is_real]
     patches = [token for token, kind in enumerate(part.card.kinds) if kind == "patch"]
     for layer in rows["layer"].unique():
-        own = rows[rows["layer"] == layer]
-        numbers = own["token"].to_numpy(int)
+        layer_rows = rows[rows["layer"] == layer]
+        numbers = layer_rows["token"].to_numpy(int)
         if set(numbers) != set(real):
             if set(numbers) != set(range(len(patches))):  # tokens that are not the input's
                 continue
             numbers = np.array(patches)[numbers]  # the patches, before the class token joins them
-        found = np.full((int(own["head"].max()) + 1, len(part.card.labels)), np.nan, np.float32)
-        found[own["head"].to_numpy(int), numbers] = own["value"].to_numpy(float)
-        part.arrays[f"layers.{int(layer)}.membership"] = found
+        membership = np.full((int(layer_rows["head"].max()) + 1, len(part.card.labels)), np.nan, np.float32)
+        membership[layer_rows["head"].to_numpy(int), numbers] = layer_rows["value"].to_numpy(float)
+        part.arrays[f"layers.{int(layer)}.membership"] = membership
 
 
 def _remove(
-    part: _Input, model: LoadedModel, one: Inputs, seen: Capture, prediction: Prediction, asked: bool | None
+    part: _Input,
+    model: LoadedModel,
+    sample: Inputs,
+    seen: Capture,
+    prediction: Prediction,
+    wanted: bool | None,
 ) -> None:
     """Put the predictions without each patch or word in turn into ``part``, where they can be had."""
     from workbench.apps.explorer import ablation, removal
 
-    if asked is False or len(part.card.labels) > POOLED:
+    if wanted is False or len(part.card.labels) > POOLED:
         return
-    if asked is None and removal.work(model, seen) > ablation.MOST_WORK:
+    if wanted is None and removal.work(model, seen) > ablation.MOST_WORK:
         return
     try:
-        found = removal.remove_each(model, one, seen, prediction)
+        effects = removal.remove_each(model, sample, seen, prediction)
     except InputError:  # of what is no single image or text: the page does not offer it
         return
-    part.removal = found.how
-    part.round("removal.probability", found.probability.numpy())
-    part.round("removal.actual", found.actual_probability.numpy())
-    part.arrays["removal.divergence"] = found.divergence.numpy().astype(np.float32)
+    part.removal = effects.how
+    part.round("removal.probability", effects.probability.numpy())
+    part.round("removal.actual", effects.actual_probability.numpy())
+    part.arrays["removal.divergence"] = effects.divergence.numpy().astype(np.float32)
 
 
 def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool) -> LayerCard:
@@ -686,8 +705,8 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     count = len(tokens.labels[0])
     prefix = f"layers.{record.index}"
     without = why_without(record, count)
-    held = record.attn if record.attn is not None else record.head_out
-    heads = 0 if record.mixer or held is None else int(held.shape[1])
+    by_head = record.attn if record.attn is not None else record.head_out
+    heads = 0 if record.mixer or by_head is None else int(by_head.shape[1])
     pooled = not without and count > POOLED
     if not without:
         kept = _matrices(record, tokens, pooled)
@@ -710,7 +729,7 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
 
 
 def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:
-    """Return attention (head, query, key), or coarse maps of it, from queries and keys where they are known."""
+    """Return attention (head, query, key), or coarse maps of it, computed from queries and keys if captured."""
     if record.attn is None:
         from workbench.analyses.reductions import Pooled
 
@@ -724,7 +743,7 @@ def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str,
 
 
 def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None) -> Operands:
-    """Return the operands of one input's attention for tiles, of all heads or of one."""
+    """Return the operands of one input's attention for tiles, of all heads or a single head."""
     from workbench.analyses.layer import Layer
     from workbench.analyses.tiles import layer_operands
 
@@ -732,7 +751,7 @@ def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None)
 
 
 def why_without(record: LayerRecord, count: int) -> str:
-    """Return why a layer has no attention matrix over the input's ``count`` tokens; empty where it has one."""
+    """Return why a layer has no attention matrix over the input's ``count`` tokens; empty if it has the matrix."""
     if record.mixer:
         return f"is a {record.mixer}: it mixes tokens without attention"
     if record.origin is not None:
@@ -860,12 +879,12 @@ def _measured(
     by_layer: list[MetricCard] = []
     arrays: dict[str, np.ndarray] = {}
     for name in names:
-        found = [next((each for each in part if each.name == name), None) for part in parts]
-        cards = [_metric_card(each) for each in found if each is not None]
+        of_parts = [next((each for each in part if each.name == name), None) for part in parts]
+        cards = [_metric_card(each) for each in of_parts if each is not None]
         card = next((card for card in cards if card.null), cards[0])
-        heads = next(each.of_heads for each in found if each is not None)
+        heads = next(each.of_heads for each in of_parts if each is not None)
         (of_heads if heads else by_layer).append(card)
-        for index, each in enumerate(found):
+        for index, each in enumerate(of_parts):
             for number in _NUMBERS if card.null else _NUMBERS[:1]:
                 grid = _grid(each, layers, number) if each or heads else np.full((len(layers), 1), np.nan)
                 at = f"inputs.{index}.{'metrics' if heads else 'by_layer'}.{name}.{number}"
@@ -873,29 +892,29 @@ def _measured(
     return of_heads, by_layer, arrays
 
 
-def _metric_card(found: Series) -> MetricCard:
-    metric = found.metric
-    known = {column: found.rows[column].dropna() for column in ("unit", "null")}
+def _metric_card(measured: Series) -> MetricCard:
+    metric = measured.metric
+    texts = {column: measured.rows[column].dropna() for column in ("unit", "null")}
     return MetricCard(
-        name=found.name, label=metric.label + (f" ({found.words})" if found.words else ""),
-        short=SHORT.get(found.name, ""), definition=metric.definition, source=metric.source,
-        unit=str(known["unit"].iloc[0]) if len(known["unit"]) else metric.unit,
-        null=str(known["null"].iloc[0]) if len(known["null"]) else "",
+        name=measured.name, label=metric.label + (f" ({measured.words})" if measured.words else ""),
+        short=SHORT.get(measured.name, ""), definition=metric.definition, source=metric.source,
+        unit=str(texts["unit"].iloc[0]) if len(texts["unit"]) else metric.unit,
+        null=str(texts["null"].iloc[0]) if len(texts["null"]) else "",
         low=metric.low if np.isfinite(metric.low) else None,
         high=metric.high if np.isfinite(metric.high) else None,
     )  # fmt: skip
 
 
-def _grid(found: Series | None, layers: Sequence[LayerCard], number: str) -> np.ndarray:
+def _grid(measured: Series | None, layers: Sequence[LayerCard], number: str) -> np.ndarray:
     """Return the number of every head as (layer, head), NaN where there is none; of a layer in the first column."""
     most = max(layer.heads for layer in layers)
-    grid = np.full((len(layers), most if found is None or found.of_heads else 1), np.nan)
-    if found is None:
+    grid = np.full((len(layers), most if measured is None or measured.of_heads else 1), np.nan)
+    if measured is None:
         return grid
     layer_rows = {layer.index: row for row, layer in enumerate(layers)}
-    rows = found.rows
+    rows = measured.rows
     values = rows[number].to_numpy(float, na_value=np.nan)
     for layer, head, value in zip(rows["layer"], rows["head"], values, strict=True):
         if int(layer) in layer_rows:
-            grid[layer_rows[int(layer)], int(head) if found.of_heads else 0] = value
+            grid[layer_rows[int(layer)], int(head) if measured.of_heads else 0] = value
     return grid

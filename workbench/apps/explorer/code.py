@@ -1,4 +1,4 @@
-"""A view as lines of Python that make it with the library alone, and as a command."""
+"""A view as lines of Python that make it with only the library, and as a command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
 
 LINES = 40
-"""Of a text so many lines are shown: a page has room for more than print."""
+"""Number of lines of a text that are drawn: a page has room for more than print."""
 IMPORTS = ["import workbench", "from workbench.apps.explorer import head_figures"]
 
 
 def script(lines: list[str]) -> str:
-    """Return the whole program: imports, the view's lines, and the figure shown."""
+    """Return the whole program: imports, the view's lines, and the figure."""
     return "\n".join([*IMPORTS, "", *lines, "figure"]) + "\n"
 
 
@@ -74,7 +74,7 @@ def _attn(address: Address, name: str = "capture") -> str:
 
 
 def _tokens(address: Address, material: Material, name: str = "capture") -> str:
-    """Return code for the tokens of the layer: the input's own, unless the model has several kinds of them."""
+    """Return code for the tokens of the layer: those of the input, unless the model has several kinds of them."""
     several = material.inputs(address).tokens.streams or material.look(address).record.source == "cross"
     return f"{name}.tokens_of({address.layer})" if several else f"{name}.tokens"
 
@@ -150,14 +150,14 @@ def singular(address: Address, material: Material) -> list[str]:
 
 def membership(address: Address, material: Material) -> list[str]:
     """Return the lines of the view membership."""
-    given = f'"membership", model=model, inputs=inputs, layers=[{address.layer}], per="token"'
+    arguments = f'"membership", model=model, inputs=inputs, layers=[{address.layer}], per="token"'
     if material.one(address).images:
         figure = "workbench.figures.membership_figure(frame, images=inputs.images)"
     else:
         figure = f"head_figures.token_membership_figure(frame, {address.head}, {address.token})"
     return [
         *_load(address, material),
-        f"frame = workbench.analyze({given})",
+        f"frame = workbench.analyze({arguments})",
         f"figure = {figure}",
     ]
 

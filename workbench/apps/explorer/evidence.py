@@ -1,4 +1,4 @@
-"""What a bundle holds of a head beside its matrix: spectra with their null band, q and k, and both in one plane."""
+"""Numbers of a head in a bundle besides its matrix: spectra with their null band, q and k, and both in one plane."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _joined(
     """Return queries and keys as points of one space, as `joint_plane` describes."""
     q, k = q.double(), k.double()
     spread = [(x - x.mean(-2, keepdim=True)).square().mean((-2, -1), keepdim=True) for x in (q, k)]
-    known = (spread[0] > 0) & (spread[1] > 0)
-    factor = torch.where(known, spread[1] / torch.where(known, spread[0], 1.0), 1.0) ** 0.25
+    varies = (spread[0] > 0) & (spread[1] > 0)
+    factor = torch.where(varies, spread[1] / torch.where(varies, spread[0], 1.0), 1.0) ** 0.25
     q, k = q * factor, k / factor
     centre = q.mean(-2, keepdim=True)
     return torch.cat([q - centre, k - k.mean(-2, keepdim=True)], -2)

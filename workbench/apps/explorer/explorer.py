@@ -32,7 +32,7 @@ ALL = "all"  # instead of a token: all queries alike, of an image too
 class Explorer:
     """Look inside a model: one cell, ``Explorer()``, and a person sees what every head attends to.
 
-    In a notebook it shows the page (`page`). What is done there can be called: `move` changes what is looked at
+    In a notebook it shows the page (`page`). Every action there is also a method: `move` changes the view
     (``explorer.layer = 3`` does, too), `observe` hears what the page is moved to, `figure` draws a view, `save`, `code`
     and `command` export it, and `address` is a small dict that opens the same view again: ``Explorer.at(saved)``.
     """
@@ -62,7 +62,7 @@ class Explorer:
             seed: of their choice.
             index: which of them.
             layer: from 0, or from the end where negative.
-            head: likewise.
+            head: also.
             token: the token in question; "all" is the mean over queries; None is the class token of an image, and
                 all queries of a text.
             view: one of `workbench.apps.explorer.VIEWS`.
@@ -78,11 +78,11 @@ class Explorer:
         if n is None:
             n = len(inputs) if isinstance(inputs, list | tuple) else 8
         model, inputs = self._names(model), self._names(inputs)
-        self.asked = Address(
+        self.requested = Address(
             model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
         )  # fmt: skip
-        _check_names(self.asked)
+        _check_names(self.requested)
         self._choose_token = token is None
         self._resolved: Address | None = None
         self._pages: WeakSet[PageWidget] = WeakSet()
@@ -162,8 +162,8 @@ class Explorer:
         if address is not None:
             return moved(address, self.material, changes)
         if self._resolved is None:
-            asked = Address.from_dict({**self.asked.to_dict(), **with_weights(changes)})
-            return resolve(asked, self.material, first=self._choose_token and "token" not in changes)
+            requested = Address.from_dict({**self.requested.to_dict(), **with_weights(changes)})
+            return resolve(requested, self.material, first=self._choose_token and "token" not in changes)
         return moved(self._resolved, self.material, changes)
 
     def take(self, address: Address) -> None:
@@ -240,12 +240,12 @@ class Explorer:
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
-        It holds the input itself, and says so before it is written where that is your own. ``layers`` chooses some;
-        without it those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs.
+        It holds the input itself, and warns before it writes your own. ``layers`` chooses some; without it
+        those are taken that fit into ``limit_mb``. ``indices`` takes several of the inputs.
         ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
         ``analyses`` are registered ones ("gram-spectrum") whose numbers of heads and layers the page shows besides.
-        ``generate`` has a language model continue its texts by so many tokens: the page steps through them, each with
-        the attention that it was chosen by. Raises what `workbench.apps.explorer.page.save_page` does.
+        ``generate`` has a language model continue its texts by that number of tokens: the page steps through them,
+        each with the attention that chose it. Raises what `workbench.apps.explorer.page.save_page` does.
         """
         return save_page(
             path,
@@ -276,7 +276,7 @@ class Explorer:
         from workbench.apps.explorer.widget import PageWidget
         from workbench.figures.theme import find_theme
 
-        analysis = measure(self.asked.metric).analysis
+        analysis = measure(self.requested.metric).analysis
         traits = {
             "models": models_to_choose(),
             "measures": measurable(),
@@ -321,7 +321,7 @@ class Explorer:
 
 
 def resolve(address: Address, material: Material, first: bool = False) -> Address:
-    """Return the address complete and checked: every name known, every number in range.
+    """Return the address complete and checked: every name exists, every number is in range.
 
     With ``first`` a missing token becomes the class token of an image, which a person looks at first.
 
@@ -361,7 +361,7 @@ def with_weights(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moved(address: Address, material: Material, changes: Mapping[str, Any]) -> Address:
-    """Return `address` after changes, and what follows from them: matching inputs, an existing layer and head."""
+    """Return `address` after changes and their consequences: matching inputs, an existing layer and head."""
     target = Address.from_dict({**address.to_dict(), **with_weights(changes)})
     if target.model != address.model:
         if "inputs" not in changes and material.model(target).modality != material.model(address).modality:

@@ -1,4 +1,4 @@
-"""A text that a model goes on writing, as one input, with the rows of attention by which every new token was chosen."""
+"""A text with a model's continuation as one input, with the attention rows that chose every new token."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def _with_last(name: str, value: Tensor, ids: Tensor) -> Tensor:
     return torch.cat([value, last.to(value)], dim=1)
 
 
-def put_steps(whole: Capture, steps: Capture) -> None:
+def put_steps(text_capture: Capture, steps: Capture) -> None:
     """Put the rows of the steps into the matrices of the whole text: those that the tokens were chosen by.
 
-    Where no matrix was formed, since the text is long, its rows stay those of one pass over all of it: a note says so.
+    A long text has no matrix: its rows stay those of one pass over the text, and a note reports this.
     """
     written = steps.generated
     assert written is not None
     rows = slice(written.prompt_tokens - 1, written.sequences.shape[1] - 1)
-    for record in whole:
+    for record in text_capture:
         step_rows = next((each.attn for each in steps if each.index == record.index), None)
         attn = record.attn
-        if step_rows is not None and attn is None and record.q is not None and LONG not in whole.notes:
-            whole.notes.append(LONG)
+        if step_rows is not None and attn is None and record.q is not None and LONG not in text_capture.notes:
+            text_capture.notes.append(LONG)
         if step_rows is None or attn is None or step_rows.shape[-2:] != attn[:, :, rows, :-1].shape[-2:]:
             continue
         record.attn = attn.clone()  # what was captured is a tensor of inference

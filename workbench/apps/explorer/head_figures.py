@@ -61,9 +61,9 @@ def token_attention_figure(
 ) -> go.Figure:
     """Draw a token's row and column of one head: where it attends, and what attends to it.
 
-    Over a patch grid two maps beside the image, where one is given, with the class, distillation and register tokens
+    Over a patch grid two maps beside the image, if any, with the class, distillation and register tokens
     as cells below, each with its number: the cells of the first panel add up to the row. Over a text the words
-    in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen one. Padding is
+    in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen word. Padding is
     left out. Both panels share one scale from 0. Every cell and box carries its token's number as ``customdata``.
 
     Class attention, which has one query, has no second panel; nor has the mean over queries. A token that takes no part
@@ -90,17 +90,17 @@ def token_attention_figure(
     if view.grid is not None:
         scale = Scale.of([panel.values for panel in panels], title)
         return patch_panels(view, with_images(panels, [image]), [scale], position, notes, most=True)
-    shown = page(view, position, max_lines)
-    if len(shown) < len(view.real):
-        share = panels[0].values[shown].sum() / (panels[0].values.sum() or 1.0)
+    visible = page(view, position, max_lines)
+    if len(visible) < len(view.real):
+        share = panels[0].values[visible].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
-            f"Tokens {shown[0]} to {shown[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the "
+            f"Tokens {visible[0]} to {visible[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the "
             f"attention {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
     hidden = bool(causal(weights).any()) and position is not None
     notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
-    scale = Scale.of([panel.values[shown] for panel in panels], title)
-    return word_panels(view, panels, shown, scale, position, notes, hidden)
+    scale = Scale.of([panel.values[visible] for panel in panels], title)
+    return word_panels(view, panels, visible, scale, position, notes, hidden)
 
 
 def _from_and_to(
@@ -115,10 +115,10 @@ def _from_and_to(
         title, mean = f"from all {len(view.real)} tokens: where they attend", weights[view.real].mean(0)
         return [Numbers(title, "mean over queries, to", mean)], []
     name = view.names[position]
-    shown = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
+    framed_name = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [
-        Numbers(f"from {shown}: where it attends", f"from {name} to", weights[position]),
-        Numbers(f"to {shown}: what attends to it", f"to {name} from", weights[:, position]),
+        Numbers(f"from {framed_name}: where it attends", f"from {name} to", weights[position]),
+        Numbers(f"to {framed_name}: what attends to it", f"to {name} from", weights[:, position]),
     ], []
 
 
@@ -130,7 +130,7 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
 
     The axes name the tokens where there is room: words, patches as "row,column", and the class and register tokens;
     of more tokens the numbers, of a larger image the rows of patches. Colours run from 0 along a course of
-    `workbench.figures.scales.course_of`. Keys that a causal head leaves out are masked, a colour of its own.
+    `workbench.figures.scales.course_of`. Keys that a causal head leaves out are masked, in another colour.
     ``customdata`` of a cell is [query, key], the numbers of both tokens.
 
     Args:
@@ -151,30 +151,30 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
     else:
         columns = view_tokens(others, 0, weights.shape[1])
         queries, keys = view.real, columns.real
-    shown = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
-    title = ", ".join(["Attention weight", *not_finite(shown)]).rstrip(".")
+    matrix = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
+    title = ", ".join(["Attention weight", *not_finite(matrix)]).rstrip(".")
     position, notes, words = None if token is None else view.place(token), [], ""
     if position is not None:
         notes = _pointers(position, queries if len(queries) > 1 else [], "y")
         notes += _pointers(position, keys if others is None else [], "x")
         words = f"chosen token, as query and as key: {view.names[position]}" if notes else ""
     elif token is None and others is None and len(queries) > 1:
-        most = int(np.nan_to_num(shown).mean(0).argmax())
+        most = int(np.nan_to_num(matrix).mean(0).argmax())
         notes = _pointers(keys[most], keys, "x")
         words = f"key that receives most: {view.names[keys[most]]}"
     marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
     key = [key_entry(words, mode="markers", marker=marker)] if words else []
-    panel = replace(matrix_panel(shown, view, queries, keys, columns=columns), notes=notes)
+    panel = replace(matrix_panel(matrix, view, queries, keys, columns=columns), notes=notes)
     if len(keys) > MOST_LABELS:  # few labels, which have room side by side
         panel = replace(panel, x=replace(panel.x, steep=False))
-    return compose_matrices([panel], 1, Scale.of([shown], title), most=PAGE, key=key)
+    return compose_matrices([panel], 1, Scale.of([matrix], title), most=PAGE, key=key)
 
 
-def _pointers(position: int, shown: list[int], axis: str) -> list[dict]:
+def _pointers(position: int, positions: list[int], axis: str) -> list[dict]:
     """Return an arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
-    if position not in shown:
+    if position not in positions:
         return []
-    arrow = {axis: shown.index(position), "font": {"color": CHOSEN}, "borderpad": 0}
+    arrow = {axis: positions.index(position), "font": {"color": CHOSEN}, "borderpad": 0}
     if axis == "y":
         return [{**arrow, "text": "◂", "x": 1, "xref": "domain", "xanchor": "left", "yanchor": "middle"}]
     return [{**arrow, "text": "▾", "y": 1, "yref": "domain", "xanchor": "center", "yanchor": "bottom"}]
@@ -191,15 +191,15 @@ def difference_figure(
     image: Images = None,
     token: int | None = None,
 ) -> go.Figure:
-    """Draw two attention maps on one scale from 0, and second − first on a symmetric one, white at 0.
+    """Draw two attention maps on one scale from 0, and second − first on a symmetric scale, white at 0.
 
     Of an image, the attention from one token (the mean over queries without one) is drawn patch by patch; else the
-    whole query × key matrices. Maps that do not fit each other, in their shapes, patch grids or words, stand
+    complete query × key matrices. Maps that do not fit each other, in their shapes, patch grids or words, stand
     side by side without a difference, with a note on the reason.
 
     Args:
         first: attention of one head, (query, key), or of one query, (key,); dimensionless.
-        second: likewise.
+        second: the same for the second map.
         names: what to call them.
         tokens: of each, labels, kinds and grid of one input, as `workbench.captures.TokenInfo` holds them.
         image: height × width (× 3) array, uint8 or float in 0..1, beside the maps; or a pair, one for each.
@@ -217,8 +217,8 @@ def difference_figure(
         plain_view(count) if info is None else view_tokens(info, 0, count)
         for count, info in zip(counts, tokens, strict=True)
     ]
-    known = next((info for info in tokens if info is not None), None)
-    token = token if known is None else check_token(token, known, 0)
+    token_info = next((info for info in tokens if info is not None), None)
+    token = token if token_info is None else check_token(token, token_info, 0)
     if reason := _unlike(weights, views, names):
         return _matrices(weights, views, names, [reason])
     position = None if token is None else views[0].place(token)
@@ -240,9 +240,9 @@ def _unlike(weights: Sequence[np.ndarray], views: Sequence[TokenView], names: tu
     return ""
 
 
-def _scales(shown: Sequence[np.ndarray], change: np.ndarray | None, title: str) -> list[Scale]:
+def _scales(maps: Sequence[np.ndarray], change: np.ndarray | None, title: str) -> list[Scale]:
     """Return the scale of both maps, and that of their difference where there is one."""
-    scales = [Scale.of(shown, title)]
+    scales = [Scale.of(maps, title)]
     return scales if change is None else [*scales, Scale.of([change], "difference", middle=0.0)]
 
 
@@ -281,15 +281,15 @@ def _matrices(
         part = matrix[np.ix_(queries if len(matrix) > 1 else [0], keys)]
         scale = "coloraxis2" if number == 2 else "coloraxis"
         panels.append(matrix_panel(part, view, queries, keys, name, scale=scale))
-    shown = [panel.traces[0].z for panel in panels]
-    scales = _scales(shown[:2], None if change is None else shown[2], "Attention weight")
+    maps = [panel.traces[0].z for panel in panels]
+    scales = _scales(maps[:2], None if change is None else maps[2], "Attention weight")
     masked = [masked_key()] if any(map(is_masked, panels)) else []
-    tall = side if max(map(len, shown)) > 1 else 2.5 * theme_of("page").font
+    tall = side if max(map(len, maps)) > 1 else 2.5 * theme_of("page").font
     fig = over_bars(
         panels, len(panels), scales, key=masked, gap=gap, before={0: rest}, right=rest, notes=notes,
         inner=0.8 * tall, shared="" if change is None else "y",
     )  # fmt: skip
-    return squared(fig) if max(map(len, shown)) > 1 else fig
+    return squared(fig) if max(map(len, maps)) > 1 else fig
 
 
 # ------------------------------------------------------------------------------------------ norms, memberships
@@ -298,13 +298,13 @@ def _matrices(
 def token_norms_figure(norms: Mapping[str, Any], tokens: Any, image: np.ndarray | None = None) -> go.Figure:
     """Draw L2 norms of one head's operands: a map each over a patch grid, bars each over a text.
 
-    Every operand has a scale of its own from 0, which its patches and its class and register tokens share; the latter
+    Every operand has its own scale from 0, which its patches and its class and register tokens share; the latter
     stand below with their numbers. A text's padding is left out. ``customdata`` of a cell or bar is its token's
     number.
 
     Args:
         norms: operand ("q", "k", "v", or another name) to (token,) norms, in the unit of the operand; a single query,
-            as class attention has, is that of the class token, and as many as there are patches are theirs.
+            as class attention has, is that of the class token; one norm per patch is that of the patches.
         tokens: labels, kinds and grid of one input, as `workbench.captures.TokenInfo` holds them.
         image: height × width (× 3) array, uint8 or float in 0..1.
 
@@ -313,15 +313,15 @@ def token_norms_figure(norms: Mapping[str, Any], tokens: Any, image: np.ndarray 
     """
     lengths = {name: as_array(values) for name, values in norms.items()}
     view = view_tokens(tokens, 0, max(map(len, lengths.values())))
-    whole = {name: np.full(len(view.index), np.nan) for name in lengths}
+    by_token = {name: np.full(len(view.index), np.nan) for name in lengths}
     for name, values in lengths.items():
-        whole[name][view.places(len(values))] = values
+        by_token[name][view.places(len(values))] = values
     if view.grid is None:
-        return _bars(whole, view)
-    scales = [Scale.of([values], f"‖{name}‖") for name, values in whole.items()]
+        return _bars(by_token, view)
+    scales = [Scale.of([values], f"‖{name}‖") for name, values in by_token.items()]
     panels = [
         Numbers(OPERANDS.get(name, name), f"‖{name}‖ of", values, f"coloraxis{number if number > 1 else ''}")
-        for number, (name, values) in enumerate(whole.items(), start=1)
+        for number, (name, values) in enumerate(by_token.items(), start=1)
     ]
     return patch_panels(view, with_images(panels, [image]), scales)
 
@@ -362,18 +362,18 @@ def token_membership_figure(
         head: number of the chosen head.
         token: number of the chosen token, as the frame has it.
     """
-    known = sorted(frame["head"].unique().tolist())
-    before = known.index(head) // max_heads * max_heads if head in known else 0
-    heads = known[before : before + max_heads]
+    head_numbers = sorted(frame["head"].unique().tolist())
+    before = head_numbers.index(head) // max_heads * max_heads if head in head_numbers else 0
+    heads = head_numbers[before : before + max_heads]
     by_head = {number: frame[frame["head"] == number].sort_values("token") for number in heads}
     first = by_head[heads[0]]
     view = text_view(first["token"].tolist(), first["label"].tolist(), first["kind"].tolist())
     position = None if token is None else view.place(token)
-    shown = page(view, position, max_lines)
+    visible = page(view, position, max_lines)
     notes = [
         f"{name} {part[0]} to {part[-1]} of {count} are shown."
         for name, part, count in (
-            ("Heads", heads, len(known)), ("Tokens", [view.index[here] for here in shown], len(view.real)),
+            ("Heads", heads, len(head_numbers)), ("Tokens", [view.index[here] for here in visible], len(view.real)),
         )
         if len(part) < count
     ]  # fmt: skip
@@ -388,7 +388,7 @@ def token_membership_figure(
         for number in heads
     ]  # fmt: skip
     return word_panels(
-        view, panels, shown, membership_scale(frame, f"Membership Π, {where}"), position, notes
+        view, panels, visible, membership_scale(frame, f"Membership Π, {where}"), position, notes
     )
 
 
@@ -398,8 +398,8 @@ def token_membership_figure(
 def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     """Draw Gram eigenvalues of one head against rank, on a log axis: one layer thick, the others thin behind it.
 
-    Others go from dark for the first to light for the last. Where the frame has null distributions, that of the layer
-    is drawn as a grey band. Lines are medians over the inputs. Values at or below rounding (N ε λ₁) are drawn there.
+    Others go from dark for the first to light for the last. A null distribution of the layer is drawn as a grey band.
+    Lines are medians over the inputs. Values at or below rounding (N ε λ₁) are drawn there.
 
     Args:
         frame: the result of ``gram-spectrum`` for one head of one model (rows of ``eigenvalue``, or of
@@ -407,7 +407,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
         layer: number of the layer that is drawn thick.
 
     Raises:
-        InputError: no eigenvalues, or no positive one.
+        InputError: no positive eigenvalue.
     """
     metric = "eigenvalue" if (frame["metric"] == "eigenvalue").any() else "eigenvalue_share"
     rows = rows_of(frame, metric, needs=("layer", "rank"))
@@ -435,7 +435,7 @@ class _OneThick(Line):
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
         front = str(self.layer)
-        for series in sorted(panel, key=lambda one: one.group == front):
+        for series in sorted(panel, key=lambda series: series.group == front):
             width, opacity = (3, 1) if series.group == front else (1.2, 0.8)
             for trace in super().together([series]):
                 yield trace.update(line={"width": width}, opacity=opacity)

@@ -14,7 +14,7 @@ class Cancelled(Exception):
 
 
 class Report:
-    """What a job tells while it works, and hears: whether to stop.
+    """Progress of a running job, and the request to stop it.
 
     ``tell(text, share)`` says what is done and which share of it (0 to 1, or None where nobody knows).
     """
@@ -63,10 +63,10 @@ def stoppable(report: Report) -> Generator[None]:
 
 
 class Worker:
-    """Runs one job at a time in a thread of its own and hands its end back to the event loop.
+    """Runs one job at a time in its own thread and returns its result to the event loop.
 
     A new job, and `cancel`, stop the one before: its result is dropped at once, and the thread ends at its next
-    `Report` or module. Without a running event loop (a script, a test) jobs run in place.
+    `Report` or module. Without a running event loop (a script, a test) jobs run in the calling thread.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Worker:
             threading.Thread(target=run, name="workbench-explorer", daemon=True).start()
 
     def cancel(self) -> bool:
-        """Stop the running job; return whether there was one."""
+        """Stop the running job; return whether a job was running."""
         report, self._report = self._report, None
         if report is not None:
             report.stop()

@@ -1,4 +1,4 @@
-"""The explorer in a browser: JupyterLab on its notebook, or a page of its own through voila."""
+"""The explorer in a browser: JupyterLab on its notebook, or a page through voila."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.address import address_of_url
 
 page = {explorer}.page(wait=False, height=0)
-if asked := address_of_url(os.environ.get("QUERY_STRING", "")):
-    page.start(asked)
+if address := address_of_url(os.environ.get("QUERY_STRING", "")):
+    page.start(address)
 page
 """
 
@@ -59,7 +59,7 @@ def open_explorer(
 ) -> int:
     """Start JupyterLab on a copy of the explorer notebook, token on, and wait for it; returns its exit status.
 
-    With a saved ``figure`` the copy is one of its own, at the layer and head that the figure shows.
+    With a saved ``figure`` the copy opens at the layer and head of the figure.
 
     JupyterLab saves by itself, so the notebook is a copy in the current folder (see `notebook_to_open`). Figures are
     saved into ``figures/`` there. A signal to end (`kill`) ends JupyterLab and its kernels too.
@@ -125,9 +125,9 @@ def open_page(
     browser: bool = True,
     theme: str | None = None,
 ) -> int:
-    """Serve the explorer as a page of its own, token on, until it is interrupted; returns 130.
+    """Serve the explorer as a page, token on, until it is interrupted; returns 130.
 
-    Every visit gets a kernel of its own, in the current folder; figures are saved into its ``figures/``. `theme` is
+    Every visit gets its own kernel, in the current folder; figures are saved into its ``figures/``. `theme` is
     "paper" or "talk" (larger letters), by default ``WORKBENCH_THEME``. With a saved ``figure`` the page opens at the
     layer and head that it shows; the page's own address says where it stands, and an address that says it
     (``?model=bundled:digits-vit&layer=2&head=1&query=12``) opens there.
@@ -181,8 +181,8 @@ def open_page(
     return 130
 
 
-def _with_token(handler: Any, *given: Any, **named: Any) -> None:
-    """Give the browser the token (a cookie) with which it may end the kernel when the page is left, or opened again."""
+def _with_token(handler: Any, *arguments: Any, **options: Any) -> None:
+    """Give the browser the token (a cookie) that lets it end the kernel when the page is left, or opened again."""
     handler.xsrf_token  # noqa: B018 - asking for it sets the cookie
 
 
@@ -196,13 +196,13 @@ def server_environment(theme: str | None = None) -> Generator[dict[str, str]]:
     from workbench.apps.rendering.kernels import kernel_environment
     from workbench.figures.theme import find_theme
 
-    said = {
+    variables = {
         "WORKBENCH_OUT": str(Path.cwd() / "figures"),
         **os.environ,
         "WORKBENCH_THEME": find_theme(theme).name,
     }
     with kernel_environment() as kernels:
-        yield {**said, **kernels}
+        yield {**variables, **kernels}
 
 
 def page_notebook(folder: Path, start: Path, address: Mapping[str, Any] | None = None) -> Path:
@@ -223,8 +223,8 @@ def page_notebook(folder: Path, start: Path, address: Mapping[str, Any] | None =
 def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None) -> Path:
     """Copy the explorer notebook into `folder` for JupyterLab; an existing copy is kept.
 
-    The copy for a saved ``figure`` is ``explorer-NAME.ipynb``, with the parameters that lead to what it shows.
-    The notebooks of a checkout are never opened themselves: started among them, the copy lies beside their folder.
+    The copy for a saved ``figure`` is ``explorer-NAME.ipynb``, with the parameters of its view.
+    A checkout's notebooks are never opened themselves: started among them, the copy is written beside their folder.
     """
     source = paths.notebooks_dir() / f"{NOTEBOOK}.ipynb"
     if folder.resolve().is_relative_to(source.parent.resolve()):
@@ -245,7 +245,7 @@ def notebook_to_open(folder: Path, figure: str | os.PathLike[str] | None = None)
 
 
 def _write_at(address: Mapping[str, Any], source: Path, target: Path) -> None:
-    """Write the notebook with an address for its parameters, in a cell of its own as papermill does."""
+    """Write the notebook with an address for its parameters, in an extra cell as papermill does."""
     import nbformat
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook

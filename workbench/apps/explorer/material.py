@@ -1,4 +1,4 @@
-"""What the views draw from: models, inputs, captured layers and frames, each made once and kept within bounds."""
+"""Data of the views: models, inputs, captured layers and frames, each made once and kept within bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIMIT = 512 * 2**20  # bytes of captures and frames
 MODELS = 3
 DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose", "image-text": "bundled:photos"}
-"""What a model of a kind is shown where nobody says otherwise; a model of photographs gets those."""
+"""Default inputs by modality; a model of photographs gets photographs."""
 SITES = ("q", "k", "v", "attn", "head_out")
 
 
@@ -44,7 +44,7 @@ class LayerOutline:
     """By which formula the layer itself computes memberships, where it does."""
     head_dim: int = 0
     mixer: str = ""
-    """What mixes the tokens of this layer where no attention does."""
+    """The mixer of a layer without attention; empty for others."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Look:
     record: LayerRecord
     tokens: TokenInfo
     image: Any
-    """What the model sees, (height, width, 3) in 8 bits, or None for a text."""
+    """The model's image, (height, width, 3) in 8 bits, or None for a text."""
     name: str
     """Id of the input."""
     most_tokens: int = 0
@@ -69,7 +69,7 @@ def _weights(address: Address) -> tuple[Hashable, ...]:
 class Material:
     """Loads, captures and analyses what an address asks for, once.
 
-    Captures hold single layers; captures and frames together stay below ``limit`` bytes, of which the ones used last
+    Captures hold single layers; captures and frames together stay below ``limit`` bytes; those used last
     are kept. Safe to be used from several threads: models run one at a time.
     """
 
@@ -100,7 +100,7 @@ class Material:
         return self._once(self._models, _weights(address), make)
 
     def inputs(self, address: Address) -> Inputs:
-        """Return all n inputs, or as many as there are.
+        """Return all n inputs, or fewer if the source has fewer.
 
         Raises as `workbench.inputs` does, and `InputError` for a model that takes neither images nor texts.
         """
@@ -130,7 +130,7 @@ class Material:
         return name
 
     def holds(self, address: Address) -> bool:
-        """Return whether the model of an address was given, not loaded by its spec."""
+        """Return whether the model of an address was passed as a module, not loaded by its spec."""
         return address.model in self._held
 
     def list_inputs(self, items: Sequence[Any]) -> str:
@@ -147,7 +147,7 @@ class Material:
         if loaded.modality not in DEFAULT_INPUTS:
             raise InputError(
                 f"{address.model} takes neither images nor texts, nor both together, and the explorer shows those; "
-                "hand workbench.capture a dict of tensors of your own"
+                "hand your own dict of tensors to workbench.capture"
             )
         small = loaded.image is not None and loaded.image.channels == 1
         if loaded.modality == "image" and not small:
@@ -213,7 +213,7 @@ class Material:
         return self._once(self._cached, key, make)
 
     def key_head(self, address: Address) -> int:
-        """Return the head whose keys and values this head reads: its own, or that of its group."""
+        """Return the head whose keys and values this head reads: itself, or that of its group."""
         keys = self.look(address).record.k
         heads = next(layer.heads for layer in self.outline(address) if layer.index == address.layer)
         return address.head if keys is None else address.head * keys.shape[1] // heads
@@ -332,11 +332,11 @@ class Material:
             with self._guard:
                 if key in cache:
                     return cache[key]
-            made = make()
+            value = make()
             with self._guard:
-                if cache.getsizeof(made) <= cache.maxsize:  # what is larger than everything is not kept
-                    cache[key] = made
-            return made
+                if cache.getsizeof(value) <= cache.maxsize:  # what is larger than everything is not kept
+                    cache[key] = value
+            return value
         finally:
             making.release()
             with self._guard:
@@ -397,14 +397,14 @@ def models_to_choose() -> list[dict[str, str]]:
 def _last_checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
     """Yield the last checkpoint of every training run below a folder, and the number of its checkpoints."""
     for about in sorted(folder.rglob("model.json")):
-        if found := sorted(about.parent.glob("epoch-*.safetensors")):
-            yield found[-1], len(found)
+        if files := sorted(about.parent.glob("epoch-*.safetensors")):
+            yield files[-1], len(files)
 
 
 def where(address: Address, material: Material) -> str:
     """Return the address in words: ``Layer 3, head 0, digits/test/17``; without a head where the view has all.
 
-    Weights that no training ever saw are said, so that no view passes for one of a trained model.
+    Random weights are named, so that no view is mistaken for that of a trained model.
     """
     name = material.one(address).ids[0] + ", random weights" * material.model(address).has_random_weights
     head = "" if address.view in ("trajectory", "membership") else f"head {address.head}, "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.frames.metrics import Metric
 
 NUMBERS = ("value", "null_mean", "null_low", "null_high")
-"""What a frame says of a number beside its null distribution."""
+"""Columns of a number and its null distribution."""
 NULL_SAMPLES = 10  # enough for their mean and a rough z in an overview
 WITHOUT = ("subspaces",)
 """Analyses that read weights: on an input they have no number."""
@@ -26,7 +26,7 @@ _LEFT_OUT = ("nonfinite", "attention_sink_key")  # counts, and numbers of tokens
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per layer and head: which analysis, with which options, and which of its rows."""
+    """A number per layer and head: its analysis, options and rows."""
 
     label: str
     metric: str
@@ -84,13 +84,13 @@ def measure(name: str) -> Measure:
 
 @dataclass(frozen=True)
 class Series:
-    """One number of every head, or of every layer: rows of a frame, and what tells it from others of its metric."""
+    """One number of every head, or of every layer: rows of a frame, and how it differs from others of its metric."""
 
     name: str
-    """Of its own among all that are measured."""
+    """A unique name."""
     metric: Metric
     words: str
-    """Which of several of its metric it is; empty where there is one."""
+    """What distinguishes it from others of its metric; empty if there are none."""
     of_heads: bool
     rows: pd.DataFrame
 
@@ -110,8 +110,8 @@ def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
     for metric, of_metric in rows.groupby("metric", sort=False):
         differing = [name for name in _APART if of_metric[name].nunique(dropna=False) > 1]
         ways = of_metric.groupby(differing, sort=False, dropna=False) if differing else [((), of_metric)]
-        for way, way_rows in ways:
-            words = [str(word) for word in way if pd.notna(word)]
+        for group, way_rows in ways:
+            words = [str(word) for word in group if pd.notna(word)]
             for of_heads in (True, False):
                 level_rows = way_rows[way_rows["head"].notna() == of_heads].drop_duplicates(["layer", "head"])
                 if len(level_rows):
@@ -120,7 +120,7 @@ def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
 
 
 def options_of(analysis: str) -> dict[str, Any]:
-    """Return options by which an analysis gives numbers by head, and a null distribution within seconds.
+    """Return options that make an analysis return numbers by head, and a null distribution within seconds.
 
     Raises `UnknownName`.
     """
@@ -128,9 +128,13 @@ def options_of(analysis: str) -> dict[str, Any]:
 
     if analysis not in ANALYSES:
         raise UnknownName("analysis", analysis, ANALYSES)
-    known = ANALYSES[analysis].options
+    option_table = ANALYSES[analysis].options
     wanted = {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"}
-    return {name: value for name, value in wanted.items() if name in known and known[name].takes(value)}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name in option_table and option_table[name].takes(value)
+    }
 
 
 def measurable() -> list[str]:

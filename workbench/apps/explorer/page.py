@@ -51,7 +51,7 @@ mount(document.getElementById("explorer"), embedded("bundle"), { address: true, 
 def script(entry: str = "page", folder: Path = FRONT) -> str:
     """Join a module of front/ and everything it imports into one script.
 
-    A page opened from a disk may not load modules, and a widget is a single one. Each imported module becomes a
+    A page opened from a disk may not load modules, and a widget is a single module. Each imported module becomes a
     function that returns its exports; the entry follows at the top level.
     """
     joined: dict[str, str] = {}
@@ -123,9 +123,9 @@ def save_page(
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
     model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
-    ones whose numbers of heads and layers the page shows besides; ``generate`` has the model continue its texts by so
-    many tokens, each with the attention that it was chosen by. Says first where the file holds inputs of the person's
-    own, and which layers are left out for its size. Raises `InputError` where not even one layer fits, or the
+    ones whose numbers of heads and layers the page shows besides; ``generate`` has the model continue its texts
+    by that number of tokens, each with the attention that chose it. Warns first if the file holds your own inputs, and
+    lists layers that are left out for its size. Raises `InputError` where not even one layer fits, or the
     ending is not .html, and `MissingResource` where the file cannot be written.
     """
     target = Path(path).expanduser()
@@ -178,8 +178,7 @@ def bundle_at(
 ) -> Bundle:
     """Return the bundle of an address: its model on its input (or on several), all layers or some.
 
-    With ``generate`` the model first continues its texts by so many tokens. Raises `InputError` for a layer that does
-    not exist.
+    The model first continues its texts by ``generate`` tokens. Raises `InputError` for a layer that does not exist.
     """
     loaded = material.model(address)
     layer_numbers = [layer.index for layer in material.whole_outline(address)]
@@ -250,7 +249,7 @@ def with_head_off(
 ) -> Bundle:
     """Return the bundle with the predictions without the address' head, and without random heads beside it.
 
-    Random heads are of the same for every head of an input; what was switched off before is not computed again.
+    All heads of an input are compared with the same random heads; earlier results are not computed again.
 
     Raises `InputError` where there is no prediction, or the head cannot be switched off so.
     """
@@ -361,7 +360,7 @@ def _that_fit(
 ) -> tuple[list[int], bool]:
     """Choose layers that fit, evenly through the depth, with that of the address; and whether their q and k do.
 
-    Layers go before queries and keys, of which the matrices say most.
+    Layers are dropped before queries and keys, since the matrices show most of those.
     """
     tokens = len(material.one(address).tokens.labels[0]) + generate
     layers = material.whole_outline(address)

@@ -1,8 +1,8 @@
-"""What a model predicts without one patch or word of its input.
+"""Predictions of a model without one patch or word of its input.
 
 Occlusion after Zeiler & Fergus (2014), erasure of words after Li et al. (2016). A patch gets the mean colour of its
-image; a word the token that stands for none: the tokenizer's mask, unknown or padding token. What any other patch or
-word does is the null: all of them are taken out in turn.
+image; a word becomes the tokenizer's mask, unknown or padding token. The null is the effect of any other patch or
+word: all of them are removed in turn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Removal:
     """The outcomes of a `Prediction` without each token in turn; NaN for tokens that stay (class, special, padding)."""
 
     how: str
-    """In words, what stands in the place of a token."""
+    """The replacement of a token, in words."""
     probability: Float[Tensor, "token position outcome"]
     actual_probability: Float[Tensor, "token position"]
     divergence: Float[Tensor, "token position"]
@@ -56,9 +56,7 @@ def remove_each(model: LoadedModel, sample: Inputs, seen: Capture, prediction: P
     assert tokens is not None
     arguments = batch_on_device(sample.batch, model.module)
     if any(len(tensor) != 1 for tensor in tensors_of(arguments)):
-        raise InputError(
-            f"{model.spec} takes {sample.ids[0]} in several rows, of which none is the input by itself"
-        )
+        raise InputError(f"{model.spec} takes {sample.ids[0]} as several rows; give an input that is one row")
     tensor, rows, places, how = (_images if sample.images else _texts)(model, arguments, tokens)
     count, (positions, kept) = len(tokens.labels[0]), prediction.outcomes.shape
     logits = logits_of(seen.result, model, count)
@@ -84,7 +82,7 @@ def remove_each(model: LoadedModel, sample: Inputs, seen: Capture, prediction: P
 def _images(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tensor, Any, list[int], str]:
     """Return the pixels, a function for rows without patches, which tokens are patches, and the replacement."""
     pixels = next((t for t in tensors_of(arguments) if t.ndim == 4 and t.is_floating_point()), None)
-    places = [place for place, kind in enumerate(tokens.kinds[0]) if kind == "patch"]
+    places = [token for token, kind in enumerate(tokens.kinds[0]) if kind == "patch"]
     if pixels is None or tokens.grid is None or len(places) != tokens.grid[0] * tokens.grid[1]:
         raise InputError(f"the tokens of {model.spec} are not the patches of one image")
     across = tokens.grid[1]
@@ -95,11 +93,11 @@ def _images(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tens
     mean = pixels[0].mean((-2, -1), keepdim=True)
 
     def rows(part: list[int]) -> Tensor:
-        found = pixels.expand(len(part), -1, -1, -1).clone()
-        for row, place in zip(found, part, strict=True):
-            down, right = divmod(places.index(place), across)
+        copies = pixels.expand(len(part), -1, -1, -1).clone()
+        for row, token in zip(copies, part, strict=True):
+            down, right = divmod(places.index(token), across)
             row[:, edges[0][down] : edges[0][down + 1], edges[1][right] : edges[1][right + 1]] = mean
-        return found
+        return copies
 
     return pixels, rows, places, "the patch has the mean colour of the image"
 
@@ -108,7 +106,7 @@ def _texts(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tenso
     """Return the token ids, a function for rows without words, which tokens are words, and the replacement."""
     ids = next((t for t in tensors_of(arguments) if t.ndim == 2 and not t.is_floating_point()), None)
     kinds, real = tokens.kinds[0], tokens.mask[0].tolist()
-    places = [place for place, kind in enumerate(kinds) if real[place] and kind == "word"]
+    places = [token for token, kind in enumerate(kinds) if real[token] and kind == "word"]
     if ids is None or ids.shape[1] != len(kinds) or not places:
         raise InputError(f"the tokens of {model.spec} are not the words of one text")
     named = ("mask_token_id", "unk_token_id", "pad_token_id")
@@ -117,8 +115,8 @@ def _texts(model: LoadedModel, arguments: Any, tokens: TokenInfo) -> tuple[Tenso
         raise InputError(f"the tokenizer of {model.spec} has no token that stands for none")
 
     def rows(part: list[int]) -> Tensor:
-        found = ids.expand(len(part), -1).clone()
-        found[torch.arange(len(part)), torch.tensor(part)] = nothing
-        return found
+        copies = ids.expand(len(part), -1).clone()
+        copies[torch.arange(len(part)), torch.tensor(part)] = nothing
+        return copies
 
     return ids, rows, places, f"{model.tokenizer.convert_ids_to_tokens(nothing)} stands in its place"

@@ -1,4 +1,4 @@
-"""Numbers of the tokens of one input: maps of its patches, special tokens beneath them, or a text as coloured boxes."""
+"""Numbers of the tokens of one input: maps of patches with the special tokens below, or a text as coloured boxes."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class Numbers:
 
 
 def with_images(panels: Sequence[Numbers], images: Sequence[np.ndarray | None]) -> list[Numbers | np.ndarray]:
-    """Put each image before its panel, or the one of all before the first."""
-    found: list[Numbers | np.ndarray] = []
+    """Put each image before its panel, or a single image before the first."""
+    parts: list[Numbers | np.ndarray] = []
     for number, panel in enumerate(panels):
         image = images[number] if number < len(images) else None
-        found += [panel] if image is None else [image, panel]
-    return found
+        parts += [panel] if image is None else [image, panel]
+    return parts
 
 
 def row_of_panels(count: int) -> tuple[float, float, float]:
     """Return the side of a panel in a row, the gap between two, and the margin at either end, in pixels."""
     theme = theme_of(WIDTH)
-    font, whole = theme.font, theme.widths[WIDTH]
-    gap, room = 1.4 * font, whole - 1.2 * font
+    font, width = theme.font, theme.widths[WIDTH]
+    gap, room = 1.4 * font, width - 1.2 * font
     most = max(count, _FEWEST)
     side = (room - (most - 1) * gap) / most
-    side = min(side, whole * 9 / 16 - 12 * font) if theme.fixed_height else side
+    side = min(side, width * 9 / 16 - 12 * font) if theme.fixed_height else side
     return side, gap, (room - count * side - (count - 1) * gap) / 2
 
 
@@ -77,8 +77,8 @@ def patch_panels(
     side, gap, rest = row_of_panels(len(panels))
     strip = _Strip(view, side / columns)
     numbers = np.asarray(view.index)[view.patches].reshape(rows, columns)
-    whole = (-0.5, columns - 0.5), (-0.5, rows - 0.5)
-    shapes = [frame_shape(*corners) for corners in (*strip.cells, whole)]
+    grid_frame = (-0.5, columns - 0.5), (-0.5, rows - 0.5)
+    shapes = [frame_shape(*corners) for corners in (*strip.cells, grid_frame)]
     if chosen is not None:
         shapes += outline(*strip.corners(chosen))
     edge = 3 * columns / side  # so that no frame is cut
@@ -90,8 +90,10 @@ def patch_panels(
     for panel in panels:
         if isinstance(panel, np.ndarray):
             of_image = [shape for shape in shapes if max(shape["y0"], shape["y1"]) < rows]
-            own = image_panel(panel, view.grid, "input", "input", shapes=of_image, customdata=numbers)
-            drawn.append(replace(own, x=x, y=y))
+            panel_of_image = image_panel(
+                panel, view.grid, "input", "input", shapes=of_image, customdata=numbers
+            )
+            drawn.append(replace(panel_of_image, x=x, y=y))
             continue
         values = panel.values[view.patches].reshape(rows, columns)
         traces = [cells(values, panel.hover, customdata=numbers, coloraxis=panel.scale), *strip.traces(panel)]
@@ -108,7 +110,7 @@ def patch_panels(
 
 
 class _Strip:
-    """Where the special tokens stand: cells beneath the patches, in units of a patch; a name and number at each."""
+    """Cells of the special tokens below the patches, in units of a patch, each with its name and number."""
 
     def __init__(self, view: TokenView, unit: float) -> None:
         (rows, columns), count = view.grid or (0, 0), len(view.special)
@@ -186,7 +188,7 @@ def _number(value: float, digits: int) -> str:
 def word_panels(
     view: TokenView,
     panels: Sequence[Numbers],
-    shown: Sequence[int],
+    positions: Sequence[int],
     scale: Scale,
     chosen: int | None = None,
     notes: Sequence[str] = (),
@@ -198,9 +200,9 @@ def word_panels(
     Where some are ``masked``, the letters of those whose number is 0 are grey.
     """
     font = theme_of(WIDTH).font
-    labels = [view.labels[position] for position in shown]
+    labels = [view.labels[position] for position in positions]
     left, line, wide = _flow(labels)
-    looks = [(COLOURS[0], 2.5) if position == chosen else (GREY, 0.5) for position in shown]
+    looks = [(COLOURS[0], 2.5) if position == chosen else (GREY, 0.5) for position in positions]
     border = dict(zip(("color", "width"), map(list, zip(*looks, strict=True)), strict=True))
     x = Axis("", -1.5, _room() + 1.5, bare=True, more=_HIDDEN)  # so that no box is cut
     y = Axis("", float(line[-1]) + 0.5, -0.5, bare=True, more=_HIDDEN)
@@ -210,11 +212,11 @@ def word_panels(
             x=wide, base=left, y=line, width=0.88, orientation="h", name=panel.title, showlegend=False,
             text=[cut(label, _room() - font, font) for label in labels],
             textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
-            insidetextfont={"color": _letters(scale, panel.values[list(shown)], masked)},
-            cliponaxis=False, customdata=[view.index[position] for position in shown],
-            hovertext=[view.names[position] for position in shown],
+            insidetextfont={"color": _letters(scale, panel.values[list(positions)], masked)},
+            cliponaxis=False, customdata=[view.index[position] for position in positions],
+            hovertext=[view.names[position] for position in positions],
             hovertemplate=f"{panel.hover}<br>%{{hovertext}}<br>%{{marker.color:.4f}}<extra></extra>",
-            marker={"color": panel.values[list(shown)], "coloraxis": panel.scale, "line": border},
+            marker={"color": panel.values[list(positions)], "coloraxis": panel.scale, "line": border},
         )  # fmt: skip
         drawn.append(Panel([boxes], x, y, panel.title))
     inner = (int(line[-1]) + 1) * LINE * font
@@ -224,7 +226,9 @@ def word_panels(
 def _letters(scale: Scale, values: np.ndarray, masked: bool) -> list[str]:
     """Return black or white, whichever is readable on the colour of a number; grey where it is masked."""
     letters = ["white" if luminance(colour) < 0.18 else "black" for colour in scale.colour(values)]
-    return ["#999999" if masked and not value else one for one, value in zip(letters, values, strict=True)]
+    return [
+        "#999999" if masked and not value else letter for letter, value in zip(letters, values, strict=True)
+    ]
 
 
 def page(view: TokenView, position: int | None, most: int) -> list[int]:

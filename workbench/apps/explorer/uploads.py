@@ -15,8 +15,8 @@ from workbench.data.pools import IMAGE_SUFFIXES, uploads_folder
 def keep_image(name: str, content: bytes) -> str:
     """Keep an uploaded image and return the inputs spec that reads it.
 
-    The file lies in the workbench's own cache, in a folder named by its content, whatever its name says of folders; so
-    does the spec name it, which then holds no path of this machine. An image whose content is there already keeps the
+    The file is stored in the workbench's own cache, in a folder named by its content, whatever its path was. The
+    spec names it by content too, and holds no path of this machine. An image whose content is there already keeps the
     name that it came with first.
 
     Raises:
@@ -36,7 +36,7 @@ def keep_image(name: str, content: bytes) -> str:
 
 
 def keep_text(text: str) -> str:
-    """Keep a typed text and return the inputs spec that reads it; every line is a text of its own.
+    """Keep a typed text and return the inputs spec that reads it; every line is one text.
 
     Raises InputError where every line is blank, MissingResource where the cache cannot be written.
     """

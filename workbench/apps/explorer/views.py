@@ -35,12 +35,12 @@ class View:
     name: str
     title: str
     hint: str
-    """What a person sees here, for a tooltip."""
+    """Description of the view, for a tooltip."""
     caption: str
     """The first words under a saved figure."""
     draw: Callable[[Address, Material], go.Figure]
     numbers: Callable[[Address, Material], pd.DataFrame]
-    """What the figure shows, as rows."""
+    """The figure's numbers as rows."""
     read: Callable[[Address, Material], str]
     """One sentence computed from the numbers."""
     lines: Callable[[Address, Material], list[str]]
@@ -48,7 +48,7 @@ class View:
 
 
 class NotShown(InputError):
-    """A view that does not apply to the layer; the message says why and where to look."""
+    """A view that does not apply to the layer; the message gives the reason and another view."""
 
 
 # ------------------------------------------------------------------------------------------------- the operands
@@ -121,9 +121,7 @@ def norms(look: Look, head: int) -> dict[str, Float[Tensor, " token"]]:
         if value is not None
     }
     if not lengths:
-        raise NotShown(
-            f"layer {record.index} has no queries, keys or values of its own; see its membership map"
-        )
+        raise NotShown(f"layer {record.index} has no queries, keys or values; see its membership map")
     return lengths
 
 
@@ -172,12 +170,12 @@ def _draw_attention(address: Address, material: Material) -> go.Figure:
 
 
 def _tokens_of(look: Look, *counts: int) -> list[list[int]]:
-    """Return the numbers of the tokens that so many rows (or columns) of the layer belong to.
+    """Return the numbers of the tokens of ``counts`` rows (or columns) of the layer.
 
     A layer may hold other tokens than the model: the patches before the class token joins them, and one query after.
     """
     view = view_tokens(look.tokens, 0, max(counts))
-    return [[view.index[place] for place in view.places(count)] for count in counts]
+    return [[view.index[position] for position in view.places(count)] for count in counts]
 
 
 def _real_attention(address: Address, look: Look) -> tuple[Tensor, list[int], list[int]]:
@@ -507,7 +505,7 @@ VIEWS = {
         ),
         View(
             "norms", "Norms", "lengths of queries, keys and values, token by token",
-            "Lengths (L2 norms) of the queries, keys and values of one head, each on a scale of its own",
+            "Lengths (L2 norms) of the queries, keys and values of one head, each on its own scale",
             _draw_norms, _norm_rows, _read_norms, code.norms,
         ),
         View(
@@ -536,7 +534,7 @@ VIEWS = {
             _draw_trajectory, _trajectory_rows, _read_trajectory, code.trajectory,
         ),
         View(
-            "compare", "Compare", "the pinned view beside this one, and their difference",
+            "compare", "Compare", "the pinned view beside this view, and their difference",
             "Attention of two heads from the token in the blue frame, and the second less the first",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),

@@ -30,14 +30,14 @@ TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", 
 GENERATED = 12
 """Tokens that a language model is asked to write where nobody says how many."""
 VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
-"""Tabs that are views of their own where the page is saved as a figure; with the others it is the head view."""
+"""Tabs that are saved as their own view; the others save the head view."""
 _TAB_OF_VIEW = {"norms": "norms", "spectrum": "spectra", "singular": "spectra", "membership": "membership"}
 # advice that nothing in the page can follow
 _ADVICE = re.compile(r"(; )?pass pretrained=False for (?:the architecture with random weights|random ones)")
 
 
 class Opened(NamedTuple):
-    """What a page shows next, captured."""
+    """The captured content of a page."""
 
     address: Address
     bundle: Bundle
@@ -68,13 +68,12 @@ class PageWidget(anywidget.AnyWidget):
     Everything that a person sets is a trait: input, layer, head, tokens (the queries that are locked; empty for all),
     direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, ablation (how a head is
     switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme, talk
-    (everything larger). What does not exist is put right by the page: a head beyond the last becomes the last.
+    (everything larger). The page corrects missing values: a head beyond the last becomes the last.
 
     ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
-    that one, and the page shows it. "Open" in the page takes another model, other inputs, or a text or an image of the
-    person's own; `move` does so in Python. Work is done in a thread of its own where an event loop runs: ``busy`` says
-    what is under way, and the page can cancel it. Where it fails, ``trouble`` says why, in the page too, and what was
-    shown stays.
+    that one, and the page shows it. "Open" in the page takes another model, other inputs, or your own text or
+    image; `move` does so in Python. Under an event loop, work runs in its own thread: ``busy`` names it, and the page
+    can cancel it. If it fails, ``trouble`` gives the reason, in the page too, and the view stays.
     """
 
     _esm = script("widget")
@@ -90,7 +89,7 @@ class PageWidget(anywidget.AnyWidget):
     share = traitlets.Float(None, allow_none=True, help="How much of it is done.").tag(sync=True)
     trouble = traitlets.Unicode("", help="Why what was asked for cannot be shown.").tag(sync=True)
     missing = traitlets.Unicode("", help="A model whose trained weights are not to be had.").tag(sync=True)
-    said = traitlets.Unicode("", help="What has been done.").tag(sync=True)
+    notice = traitlets.Unicode("", help="Result of the last action.").tag(sync=True)
     embedding = traitlets.Dict(help="Queries and keys of one head by UMAP.").tag(sync=True)
     lines = traitlets.Unicode("", help="Lines of Python that make the view.").tag(sync=True)
     height = traitlets.Int(820, help="Of the page, in pixels; 0: that of the window.").tag(sync=True)
@@ -144,10 +143,10 @@ class PageWidget(anywidget.AnyWidget):
         self._put(self._capture(changes, Report()))
 
     def start(self, changes: Mapping[str, Any] | None = None) -> None:
-        """Do the same in the background; errors are shown in the page."""
+        """Do the same in the background; the page shows errors."""
         self._asked |= changes or {}
-        asked = dict(self._asked)
-        self._work(lambda report: self._capture(asked, report, first=True), self._put)
+        changes_asked = dict(self._asked)
+        self._work(lambda report: self._capture(changes_asked, report, first=True), self._put)
 
     def generate(self, count: int = GENERATED) -> None:
         """Have a language model continue the text by ``count`` tokens, and show the attention of each step."""
@@ -236,10 +235,11 @@ class PageWidget(anywidget.AnyWidget):
         with explorer.material.reporting(report):
             address = explorer.after(changes, self.location)
             layers = self._layers if self.location is None or address.model == self.location.model else None
-            known = [layer.index for layer in explorer.material.whole_outline(address)]
-            if layers is not None and not {address.layer, known.index(address.layer) - len(known)} & {
-                *layers
-            }:
+            layer_numbers = [layer.index for layer in explorer.material.whole_outline(address)]
+            if layers is not None and not {
+                address.layer,
+                layer_numbers.index(address.layer) - len(layer_numbers),
+            } & {*layers}:
                 self._layers = layers = [*layers, address.layer]  # one that is asked for joins them
             analyses = self._analyses if self.location is None or address.model == self.location.model else []
             if generate is None:
@@ -336,7 +336,7 @@ class PageWidget(anywidget.AnyWidget):
             if message["shown"] != [len(self.content), self.busy, self.trouble]:
                 self.send_state()
             return
-        self.trouble = self.said = ""
+        self.trouble = self.notice = ""
         try:
             if message.get("cancel"):
                 self.cancel()
@@ -355,8 +355,8 @@ class PageWidget(anywidget.AnyWidget):
             elif "layer" in message:
                 self.start({"layer": message["layer"]})
             elif isinstance(message.get("save"), Mapping):
-                asked = message["save"]
-                self._save(str(asked.get("name")), str(asked.get("view")), asked.get("against"))
+                request = message["save"]
+                self._save(str(request.get("name")), str(request.get("view")), request.get("against"))
             elif "lines" in message:
                 self._write(str(message["lines"]), message.get("against"))
         except Exception as error:  # nobody sees a callback's traceback
@@ -379,7 +379,7 @@ class PageWidget(anywidget.AnyWidget):
         if self.worker.cancel():
             self._stopped = True
             self._restore()
-            self.said = "Cancelled; what was shown stays."
+            self.notice = "Cancelled; the view is unchanged."
 
     def measure(self, analysis: str) -> None:
         """Add a registered analysis' numbers of heads and layers to the page."""
@@ -393,10 +393,10 @@ class PageWidget(anywidget.AnyWidget):
                 chosen = [card.index for card in bundle.header.layers]
                 layers = chosen if bundle.header.left_out else None
                 if generate:
-                    whole, _ = explorer.material.continued(address, generate)
+                    continued, _ = explorer.material.continued(address, generate)
                     with explorer.material.alone(f"{analysis} of {address.model}"):
                         frame = analyze(
-                            analysis, model=explorer.material.model(address), inputs=whole, seed=address.seed,
+                            analysis, model=explorer.material.model(address), inputs=continued, seed=address.seed,
                             layers=layers, progress=report.progress, **options_of(analysis),
                         )  # fmt: skip
                 else:
@@ -431,7 +431,7 @@ class PageWidget(anywidget.AnyWidget):
 
         def done(saved: str) -> None:
             folder = Path(os.environ.get("WORKBENCH_OUT") or "figures").resolve()
-            self.said = f"Saved {saved} (PDF, SVG, PNG, HTML, data and provenance) in {folder}"
+            self.notice = f"Saved {saved} (PDF, SVG, PNG, HTML, data and provenance) in {folder}"
 
         self._work(work, done)
 
@@ -466,7 +466,7 @@ class PageWidget(anywidget.AnyWidget):
         if self.location is None or self.bundle is None:
             raise InputError("there is nothing here yet; open a model")
         if self.worker.busy and not self._measuring:  # which gives way, and goes on afterwards
-            raise InputError(f"wait for what is under way ({self.busy}), or cancel it")
+            raise InputError(f"wait for the running work ({self.busy}), or cancel it")
         return self.location, self.bundle, explorer
 
     # ------------------------------------------------------------------------------------------------- saying
@@ -501,7 +501,7 @@ class PageWidget(anywidget.AnyWidget):
             message = f"{type(error).__name__}: {message}. This is a fault of the workbench; see its log."
         self._restore()
         trained = request.get("pretrained", True)  # random weights that cannot be had are not offered again
-        name = str(request.get("model") or self._host().asked.model)
+        name = str(request.get("model") or self._host().requested.model)
         self.missing = name if trained and _ADVICE.search(message) else ""
         self.trouble = _ADVICE.sub(r"\1take random weights (the button here)" if trained else "", message)
 

@@ -1,6 +1,6 @@
 """Needs of notebooks before they are rendered: a device, weights and data.
 
-No list is kept by hand. A parameter names models, or inputs, if its default, a preset or its value is one.
+No list is kept by hand. A parameter names models, or inputs, if its default, a preset or its value does.
 """
 
 from __future__ import annotations

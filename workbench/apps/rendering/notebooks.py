@@ -255,7 +255,7 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
 def find_notebooks(
     names: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
 ) -> list[Notebook]:
-    """Find notebooks (several, or one) by bundled name or by path; for None all that are rendered.
+    """Find notebooks by bundled name or by path; for None all that are rendered.
 
     Raises:
         UnknownName: a name that is neither (the nearest ones are offered).

@@ -16,7 +16,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def add_images(executed: Path, names: Iterable[str], out: Path) -> None:
     """Add the SVG of every saved figure to its plotly output in an executed notebook.
 
-    A figure is found by its traces and layout. Outputs that have an SVG, and figures without one, stay as they are.
+    A figure is found by its traces and layout. Outputs that have an SVG, and figures without an SVG, stay as they are.
 
     Raises `MissingResource` where the notebook cannot be written.
     """

@@ -22,7 +22,7 @@ from workbench.models.loading import find_device
 
 @dataclass
 class Reproduction:
-    """A comparison of a redrawn figure with the first one.
+    """A comparison of a redrawn figure with the original.
 
     ``difference`` is the largest relative difference of the data: 0 for identical data, None if the tables cannot be
     compared, with the reason in ``compared``.
@@ -120,7 +120,7 @@ def reproduce(
 
 
 def _working_folder(figures: Path, stored: str | None) -> Path:
-    """Return the folder that a notebook ran in, which is stored relative to its figure's, or the current one."""
+    """Return the folder that a notebook ran in, which is stored relative to its figure's, or the current folder."""
     folder = Path(os.path.realpath(figures / (stored or ".")))
     return folder if stored and folder.is_dir() else Path.cwd()
 

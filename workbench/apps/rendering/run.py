@@ -373,7 +373,7 @@ class _Render:
     # ---------------------------------------------------------------------------------------------- static images
 
     def _warm_up(self) -> None:
-        """Start Chrome while the first notebook runs; without one, remember why."""
+        """Start Chrome while the first notebook runs; remember why if there is none."""
         if self.browser is not None or self.note or not set(self.formats) & set(STATIC):
             return
         if chrome.find_chrome() is None:
@@ -437,7 +437,7 @@ def _unknown_note(names: Sequence[str]) -> str:
         f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     )
     lost = "; without a report of ours the next render runs every notebook again" if REPORT in names else ""
-    return f"left alone, since no render wrote it: {few}{lost}"
+    return f"not replaced, since no render wrote it: {few}{lost}"
 
 
 class NotebookProcess:

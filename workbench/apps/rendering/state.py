@@ -1,4 +1,4 @@
-"""What a render left in its folder, and what its results depend on: together they say what need not run again."""
+"""The state of a render's folder and the inputs of its results: together they decide which notebooks run again."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def read_report(out: Path) -> dict[str, Outcome] | None:
 
 
 def shared_key(theme: str, preset: str) -> dict[str, Any]:
-    """What the figures of every notebook depend on: the theme, the preset, the package, its data, the versions."""
+    """Return the inputs of every notebook's figures: the theme, the preset, the package, its data, the versions."""
     package = Path(paths.__file__).resolve().parents[1]
     return {
         "theme": theme,

@@ -157,9 +157,9 @@ function render({ model, el }) {
     page.wrong(model.get("trouble"), model.get("missing"));
     page.state?.tell(); // the choice returns to the current view
   };
-  const said = () => {
+  const noticed = () => {
     clearTimeout(waiting);
-    if (model.get("said")) page.say(model.get("said"), true);
+    if (model.get("notice")) page.say(model.get("notice"), true);
   };
   const embedded = () => page.state?.set({ embedding: model.get("embedding"), plane: "umap" });
   const received = (message, buffers) => {
@@ -173,7 +173,7 @@ function render({ model, el }) {
   if (own && page.state) follow(page.state);
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
-    ["change:content", replaced], ["change:trouble", troubled], ["change:said", said], ["change:busy", busy], ["change:share", busy],
+    ["change:content", replaced], ["change:trouble", troubled], ["change:notice", noticed], ["change:busy", busy], ["change:share", busy],
     ["change:lines", () => page.lines?.(model.get("lines"))], ["change:embedding", embedded], ["msg:custom", received], ["change:talk", size], ["change:height", size],
   );
   for (const [event, act] of heard) model.on(event, act);
