@@ -180,7 +180,7 @@ def head_maps(
 
     ``visible`` (true = may attend, broadcastable) is the model's mask; ``queries`` and ``keys`` mark real
     tokens. Positions are coordinates, NaN for tokens that have none (class, register, …); distance is null
-    without them. Rows that are not distributions (a non-finite entry, a negative one, or a sum off 1 by more
+    without positions. Rows that are not distributions (a non-finite or negative entry, or a sum off 1 by more
     than 1e-2) are no attention over tokens: entropy, distance and sink of such a head are NaN. Rows of zeros,
     of queries that may attend to nothing, are left out. Raises `InputError` for axes that do not fit.
 
@@ -196,10 +196,10 @@ def head_maps(
     seen = None if visible is None else visible_keys(visible, attn).reshape(-1, *attn.shape[-3:])
     asking = _real("queries", queries, (*batch, n_queries), attn).reshape(-1, n_queries)
     real = _real("keys", keys, (*batch, n_keys), attn).reshape(-1, n_keys)
-    found = Maps(attn.reshape(-1, *attn.shape[-3:]), seen, real).reduced(
+    sums = Maps(attn.reshape(-1, *attn.shape[-3:]), seen, real).reduced(
         *_map_sums(asking, query_positions, key_positions)
     )
-    return HeadMaps(*(part.reshape(*batch, heads) for part in _measures(found, asking)))
+    return HeadMaps(*(part.reshape(*batch, heads) for part in _measures(sums, asking)))
 
 
 def _map_sums(
@@ -321,14 +321,14 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     sums += [Diversity()] if heads > 1 else []
     all_heads = record.head_out is None and record.v is not None and len(layer.heads) == layer.total_heads
     sums += [HeadOutput(record.v)] if all_heads else []
-    found = attention.reduced(*sums)
-    report_broken(layer, found)
-    maps, windows = _measures(found, asking), layer.window_column
+    reduced = attention.reduced(*sums)
+    report_broken(layer, reduced)
+    maps, windows = _measures(reduced, asking), layer.window_column
     permuted: dict[str, Tensor] = {}
     if options.null_samples and isinstance(attention, Maps) and (heads > 1 or options.null != "uniform"):
-        permuted = _permuted_measures(layer, attention, found.broken, asking, (here, positions), options)
+        permuted = _permuted_measures(layer, attention, reduced.broken, asking, (here, positions), options)
     if heads > 1:
-        yield _diversity(layer, found, asking, permuted)
+        yield _diversity(layer, reduced, asking, permuted)
     if positions is None and record.source == "self":
         count = attention.shape[0] * heads
         layer.counts.count(
@@ -362,10 +362,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     output = record.head_out
     if output is None and record.v is not None:
         if not all_heads:  # a head's output is compared with the mean over all heads
-            found = layer_attention(replace(layer, chosen_heads=None), options.method).reduced(
+            reduced = layer_attention(replace(layer, chosen_heads=None), options.method).reduced(
                 HeadOutput(record.v)
             )
-        output = found["output"].masked_fill(found.broken[..., None], math.nan)
+        output = reduced["output"].masked_fill(reduced.broken[..., None], math.nan)
     if output is not None:
         yield Measurement(
             HEAD_OUTPUT_NORM, layer.choose_heads(head_output_norm(layer.joined(output), asking))
@@ -505,9 +505,9 @@ def rows_of_maps(
 
 
 def _real_places(layer: Layer, input: int, count: int, keys: bool) -> list[int]:
-    """Places of the tokens of one axis that are no padding."""
+    """Return the positions of the real tokens of one axis."""
     mask = layer.real_tokens(count, keys)
-    return [place for place in range(count) if mask is None or mask[input, place]]
+    return [token for token in range(count) if mask is None or mask[input, token]]
 
 
 REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
@@ -519,7 +519,7 @@ def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
     Columns: model, checkpoint, layer, head; finding (``dead``, ``sink`` or ``non-finite``); value, the mean
     over the inputs that the rule looked at (for non-finite: the sum); inputs, how many were averaged; key,
     the index of the sink's key where all inputs agree, else its commonest; reason, the rule in words. No
-    rows: nothing found. Raises `InputError` where the frame holds no attention map.
+    rows: nothing to report. Raises `InputError` where the frame holds no attention map.
     """
     if not {"attention_sink", "nonfinite"} <= set(frame["metric"].dropna()):
         raise InputError(
@@ -532,8 +532,8 @@ def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
     uniform = sinks & (heads["null"] == "uniform").fillna(False)
     heads = heads[~sinks | uniform] if uniform.any() else heads
     for _, rows in heads.groupby(places, dropna=False, sort=False):
-        place = rows[places].iloc[0].to_dict()
-        report_rows += [place | finding for finding in _findings(rows)]
+        labels = rows[places].iloc[0].to_dict()
+        report_rows += [labels | finding for finding in _findings(rows)]
     kinds = {"layer": "Int64", "head": "Int64", "inputs": "Int64", "key": "Int64", "value": "float64"}
     report = pd.DataFrame(report_rows, columns=list(REPORT_COLUMNS))
     return report.astype({name: kinds.get(name, "string") for name in REPORT_COLUMNS})

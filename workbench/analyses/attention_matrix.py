@@ -26,21 +26,20 @@ _ALL = slice(None)
 class AttentionMatrix(NamedTuple):
     """How a layer makes its matrix K of queries × keys from q and k of the chosen heads, in float64.
 
-    ``matrix(q, k, inputs, tokens)`` is K of some inputs and of some tokens, whose q and k are given; ``logits``
-    likewise what softmax makes it of, −∞ where a query does not see a key, None where there is no softmax, and of a
-    slice of those tokens as queries, whose q are given. ``own``: the
-    captured attention instead of K, where it is not made of q and k in that way.
+    ``matrix(q, k, inputs, tokens)`` is K of some inputs and tokens with these q and k. ``logits`` is the argument of
+    softmax for these inputs and tokens, and for a slice of the tokens as queries with these q: −∞ where a query does
+    not see a key; None without softmax. ``captured``: the captured attention, if it differs from K; else None.
     """
 
     q: Tensor
     k: Tensor
     matrix: Callable[[Tensor, Tensor, Any, Any], Tensor]
     logits: Callable[[Tensor, Tensor, Any, Any, slice], Tensor] | None = None
-    own: Tensor | None = None
+    captured: Tensor | None = None
 
 
-class Found(NamedTuple):
-    """One metric of some inputs: (input, head), or (input, head, rank); null samples have a last axis of their own."""
+class MetricValues(NamedTuple):
+    """One metric of some inputs: (input, head), or (input, head, rank); null samples have one axis more, the last."""
 
     metric: Metric
     values: Tensor
@@ -145,26 +144,26 @@ def noise_like(tensor: Tensor, null_samples: int, group: Group, what: str) -> Te
 
 
 def with_null(
-    found: list[Found],
-    measure: Callable[[Tensor, Tensor], list[Found]],
+    observed: list[MetricValues],
+    measure: Callable[[Tensor, Tensor], list[MetricValues]],
     operands: tuple[Tensor, Tensor],
     null_samples: int,
     group: Group,
-) -> list[Found]:
-    """What was found, beside its null distribution: what ``measure`` finds for random queries and keys of that size."""
+) -> list[MetricValues]:
+    """Return observed values with their null distribution: ``measure`` of random queries and keys of that size."""
     if not null_samples:
-        return found
+        return observed
     q, k = (
         noise_like(tensor, null_samples, group, name) for name, tensor in zip("qk", operands, strict=True)
     )
     drawn = [measure(*other) for other in zip(q, k, strict=True)]
     return [
-        one._replace(null_samples={"gaussian": torch.stack([part.values for part in parts], -1)})
-        for one, parts in zip(found, zip(*drawn, strict=True), strict=True)
+        metric._replace(null_samples={"gaussian": torch.stack([part.values for part in parts], -1)})
+        for metric, parts in zip(observed, zip(*drawn, strict=True), strict=True)
     ]
 
 
-def together(layer: Layer, groups: Sequence[Group], parts: Sequence[Found], batch: int) -> Measurement:
+def together(layer: Layer, groups: Sequence[Group], parts: Sequence[MetricValues], batch: int) -> Measurement:
     """One metric of all groups, in the order of the batch; of windows, the mean over those of an input.
 
     Ranks that an input does not have are NaN.

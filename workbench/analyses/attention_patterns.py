@@ -3,7 +3,7 @@
 A score is the share of a head's attention that lies on the keys of the pattern, mean over queries; of even attention,
 how much of it even attention would give as well. Attention is (*batch, head, query, key), both of the same tokens.
 Sources: Clark et al. 2019 (next, previous and special tokens); Xiao et al. 2024 (first token); Olsson et al. 2022
-(induction: the token after an earlier occurrence of the query's own); Wolpert & Wolf 1995 (random distributions).
+(induction: the token after an earlier occurrence of the query's); Wolpert & Wolf 1995 (random distributions).
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def pattern_scores(
     ones; moments after Wolpert & Wolf 1995), with mean 1 − (1 − 1/m)^m. NaN for heads whose rows are no distributions.
     Rows with scores that are NaN or infinite are counted in the notes of ``layer``.
     """
-    found = attention.reduced(OnPatterns(places), RowSquares(), EvenOverlap())
-    report_broken(layer, found)
-    asking = found.count > 0
+    reduced = attention.reduced(OnPatterns(places), RowSquares(), EvenOverlap())
+    report_broken(layer, reduced)
+    asking = reduced.count > 0
     if attention.keys is not None:
         asking = asking & attention.keys.to(asking.device)[:, None]
-    faulty = (found.faulty & asking).any(-1)
-    scores = {name: _share(asking, faulty, found, on) for name, on in found["patterns"].items()}
-    return scores | {PATTERN_UNIFORM.name: _overlap(asking, faulty, found["overlap"], found.count)}
+    faulty = (reduced.faulty & asking).any(-1)
+    scores = {name: _share(asking, faulty, reduced, on) for name, on in reduced["patterns"].items()}
+    return scores | {PATTERN_UNIFORM.name: _overlap(asking, faulty, reduced["overlap"], reduced.count)}
 
 
 def _share(asking: Tensor, faulty: Tensor, reduced: Reduced, on: PatternSums) -> Score:
@@ -182,9 +182,9 @@ def induction_keys(words: Sequence[str | None]) -> Bool[Tensor, "query key"]:
 def _after_earlier(words: Sequence[str | None]) -> Callable[[range], tuple[Tensor, Tensor]]:
     """The pairs of `induction_keys`, for the queries that are asked for."""
     occurrences: dict[str, list[int]] = {}
-    for place, word in enumerate(words):
+    for position, word in enumerate(words):
         if word is not None:
-            occurrences.setdefault(word, []).append(place)
+            occurrences.setdefault(word, []).append(position)
     after = {word: np.array(places) + 1 for word, places in occurrences.items()}
 
     def pairs(rows: range) -> tuple[Tensor, Tensor]:

@@ -19,8 +19,8 @@ from torch import Tensor
 from workbench.analyses import gram_spectrum
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
-    Found,
     Group,
+    MetricValues,
     groups_of,
     noise_like,
     primal_matrix,
@@ -106,8 +106,8 @@ RANK_90_SHARE = Metric(
 R_SCORE_SHARE = Metric(
     "r_score_share",
     "Residual r-score energy",
-    "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of as many e-scores K H_r "
-    "(candidate e_scores: what even values equal to H_r leave out), or of the head's own output (output); "
+    "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of the same number of e-scores K H_r "
+    "(candidate e_scores: residual even for values equal to H_r), or of the head's output (output); "
     "0 for a symmetric K, 1 − head_dim/N for random directions",
     "chen2023 Remark 3.4; workbench",
     low=0,
@@ -172,7 +172,7 @@ def relative_values(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*b
 
 @checked
 def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> KernelSVD:
-    """The first ``directions`` singular triplets of every matrix, at most as many as it has (chen2023).
+    """The first ``directions`` singular triplets of every matrix, or all if it has fewer (chen2023).
 
     Rounding is that of the dtype that arrives. Raises as `singular_values`, and for fewer than one direction.
     """
@@ -200,14 +200,17 @@ def singular_alignment(
 ) -> Float[Tensor, "*batch"]:
     """Mean |cosine| of columns and singular vectors under the best one-to-one matching (saritas2025 App. D).
 
-    1 where every column is a multiple of a singular vector of its own, whatever their order and signs. Unlike
+    1 if the columns are multiples of different singular vectors, whatever their order and signs. Unlike
     `inside_share` it sees a rotation of the columns inside their span. NaN with a column of zeros.
     """
     unit = vectors.double() / torch.linalg.vector_norm(vectors.double(), dim=-2, keepdim=True)
     cosines = (unit.mT @ right.double()).abs()
     flat = cosines.reshape(-1, *cosines.shape[-2:])
     means = [
-        best_matches(one).mean() if one.isfinite().all() else one.new_full((), torch.nan) for one in flat
+        best_matches(cosine_matrix).mean()
+        if cosine_matrix.isfinite().all()
+        else cosine_matrix.new_full((), torch.nan)
+        for cosine_matrix in flat
     ]
     return torch.stack(means).reshape(cosines.shape[:-2])
 
@@ -258,7 +261,7 @@ def _in_tiles(layer: Layer, options: Options) -> bool:
 
 def _leading_triplets(
     operands: Operands, options: Options, v: Tensor | None, width: int, group: Group, layer: Layer
-) -> tuple[list[Found], KernelSVD | None, Tensor]:
+) -> tuple[list[MetricValues], KernelSVD | None, Tensor]:
     """The spectra, the leading singular triplets by products in tiles, and attention to v."""
     batch, heads, tokens = operands.q.shape[:3]
     shared = heads // operands.k.shape[1]
@@ -269,8 +272,8 @@ def _leading_triplets(
     if full_mask is not None:
         full_mask = full_mask.expand(batch, heads, tokens, tokens)
 
-    def of_head(place: tuple[int, int, int]) -> tuple[Tensor, ...]:
-        number, input, head = place
+    def of_head(head_index: tuple[int, int, int]) -> tuple[Tensor, ...]:
+        number, input, head = head_index
         q, k = (
             part[input, at][group.tokens].double()
             for part, at in ((operands.q, head), (operands.k, head // shared))
@@ -296,7 +299,7 @@ def _leading_triplets(
     inputs = torch.arange(batch)[group.inputs].tolist()
     places = [(number, input, head) for number, input in enumerate(inputs) for head in range(heads)]
     each = map_heads(of_head, places)
-    values, left, right, trace, converged, own = (
+    values, left, right, trace, converged, attention_to_v = (
         torch.stack(part).unflatten(0, (len(inputs), heads)) for part in zip(*each, strict=True)
     )
     layer.counts.add(
@@ -317,11 +320,11 @@ def _leading_triplets(
         SINGULAR_VALUE_RELATIVE: relative_values(values),
         EXPLAINED_VARIANCE: explained,
     }
-    metrics = [Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
-    metrics += [Found(RANK_90, rank), Found(RANK_90_SHARE, rank / left.shape[-2])]
+    metrics = [MetricValues(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
+    metrics += [MetricValues(RANK_90, rank), MetricValues(RANK_90_SHARE, rank / left.shape[-2])]
     directions = min(width, values.shape[-1])
     svd = KernelSVD(left[..., :directions], values[..., :directions], right[..., :directions])
-    return metrics, svd if width else None, own
+    return metrics, svd if width else None, attention_to_v
 
 
 def _attention_of(layer: Layer, options: Options) -> AttentionMatrix | Operands:
@@ -337,14 +340,14 @@ def _attention_of(layer: Layer, options: Options) -> AttentionMatrix | Operands:
     if isinstance(attention, AttentionMatrix):
         layer.counts.add(
             "heads do not attend by softmax(scale q kᵀ + mask) alone: their spectra have no null distribution",
-            torch.full(attention.q.shape[:2], attention.own is not None),
+            torch.full(attention.q.shape[:2], attention.captured is not None),
         )
     return attention
 
 
 def _of_group(
     layer: Layer, attention: AttentionMatrix | Operands, options: Options, group: Group
-) -> list[Found]:
+) -> list[MetricValues]:
     """Everything about inputs that have the same real tokens, only these."""
     record = layer.record
     v = None if record.v is None else group.cut(layer.of_queries(record.v, layer.total_heads)).double()
@@ -376,25 +379,25 @@ def _whole(
     width: int,
     group: Group,
     null_samples: int,
-) -> tuple[list[Found], KernelSVD | None, Tensor]:
+) -> tuple[list[MetricValues], KernelSVD | None, Tensor]:
     """The spectra beside their null distribution, the first singular triplets, and attention to v."""
-    cut, own = group.cut, attention.own
+    cut, captured = group.cut, attention.captured
     q, k = cut(attention.q), cut(attention.k)
     tokens = (group.inputs, group.tokens)
-    kernel = attention.matrix(q, k, *tokens) if own is None else cut(own)[..., group.tokens]
+    kernel = attention.matrix(q, k, *tokens) if captured is None else cut(captured)[..., group.tokens]
     limit = None if options.max_rank == "all" else options.max_rank
     with_nulls = with_null(
         _spectra(kernel, limit),
         lambda q, k: _spectra(attention.matrix(q, k, *tokens), limit),
         (q, k),
-        null_samples if own is None else 0,
+        null_samples if captured is None else 0,
         group,
     )
     svd = kernel_svd(kernel, min(width, kernel.shape[-1])) if width else None
     return with_nulls, svd, kernel if v is None else kernel.double() @ v
 
 
-def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
+def _spectra(kernel: Tensor, limit: int | None) -> list[MetricValues]:
     values = singular_values(kernel)
     variance = values.square()
     rank = gram_spectrum.rank_holding(variance, 0.9)
@@ -409,13 +412,13 @@ def _spectra(kernel: Tensor, limit: int | None) -> list[Found]:
         RANK_90_SHARE: rank / kernel.shape[-1],
     }
     return [
-        *(Found(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()),
-        *(Found(metric, number) for metric, number in numbers.items()),
+        *(MetricValues(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()),
+        *(MetricValues(metric, number) for metric, number in numbers.items()),
     ]
 
 
-def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
-    """Share of the r-scores outside the span of the e-scores, and outside that of the head's own output."""
+def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[MetricValues]:
+    """Share of the r-scores outside the span of the e-scores, and outside that of the head's output."""
     scores = svd.r_scores
     # columns of Gaussian noise span a random subspace
     null_samples = (
@@ -423,14 +426,14 @@ def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[Found]:
     )
     candidates = {"e_scores": svd.left, "head_out": head_bases(output)}
     return [
-        Found(R_SCORE_SHARE, left_out(scores, basis), null_samples, {"candidate": name})
+        MetricValues(R_SCORE_SHARE, left_out(scores, basis), null_samples, {"candidate": name})
         for name, basis in candidates.items()
     ]
 
 
 def _values_in_span(
     svd: KernelSVD, v: Tensor, random: Tensor, layer: Layer, group: Group, options: Options
-) -> Found:
+) -> MetricValues:
     """The share of the squared norm of V in the span of the right singular vectors."""
     drawn = {}
     if len(random):
@@ -450,14 +453,14 @@ def _values_in_span(
     for null in others if options.null_samples else ():
         inputs = [
             [
-                null_values(head, null, options.null_samples, seed, whole)
+                null_values(head, null, options.null_samples, seed, input_values)
                 for head, seed in zip(*part, strict=True)
             ]
-            for *part, whole in zip(v, seeds, all_values, strict=True)
+            for *part, input_values in zip(v, seeds, all_values, strict=True)
         ]
         drawn[null] = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
     null_samples = {name: inside_share(values, svd.right).movedim(0, -1) for name, values in drawn.items()}
-    return Found(RIGHT_SINGULAR_SHARE, inside_share(v, svd.right), null_samples)
+    return MetricValues(RIGHT_SINGULAR_SHARE, inside_share(v, svd.right), null_samples)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:

@@ -139,16 +139,16 @@ def query_attention(
     """
     read = (query > 0).any(0).nonzero()[:, 0]
     # what a model gives to padding that no mask hides is part of its row
-    found = attention._replace(keys=None).of_queries(read).reduced(Received(query[:, read]))
-    report_broken(layer, found)
-    broken = (found.broken & (query[:, None, read] > 0)).any(-1)
-    return found["received"].attention.masked_fill(broken[..., None], math.nan)
+    reduced = attention._replace(keys=None).of_queries(read).reduced(Received(query[:, read]))
+    report_broken(layer, reduced)
+    broken = (reduced.broken & (query[:, None, read] > 0)).any(-1)
+    return reduced["received"].attention.masked_fill(broken[..., None], math.nan)
 
 
 def is_causal(
     attn: Float[Tensor, "*batch head token other_token"], real: Bool[Tensor, "*batch token"]
 ) -> bool:
-    """Whether no ``real`` token attends to a later one, in any head; never for a single token."""
+    """Return whether no ``real`` token attends to a later token, in any head; False for a single token."""
     ahead = torch.triu(attn, 1).any(-1) & real.to(attn.device)[..., None, :]
     return attn.shape[-1] > 1 and not bool(ahead.any())
 
@@ -159,7 +159,7 @@ def attention_rollout(
     """Return what a query draws from each input token through several layers: query · Ã_L ⋯ Ã_1 (Abnar & Zuidema 2020).
 
     Ã is the mean of A over heads plus the identity, for the residual connection, its rows scaled to 1. ``layers`` are
-    the attention of each, the first one first; ``query`` as in `query_attention`. float64. Raises `InputError` without
+    the attention of each, in order; ``query`` as in `query_attention`. float64. Raises `InputError` without
     a layer, and for attention between another number of tokens.
     """
     if not layers:
@@ -172,12 +172,12 @@ def attention_rollout(
                 f"{row.shape[-1]} tokens"
             )
         half_row = row / 2
-        found = attention._replace(keys=None).reduced(Received(half_row))
-        sums = found.total.mean(1) + 1
+        reduced = attention._replace(keys=None).reduced(Received(half_row))
+        sums = reduced.total.mean(1) + 1
         if bool(((sums != 2) & (row > 0)).any()):  # queries that see nothing, in some heads
             half_row = row / sums
-            found = attention._replace(keys=None).reduced(Received(half_row))
-        row = half_row + found["received"].attention.mean(1)
+            reduced = attention._replace(keys=None).reduced(Received(half_row))
+        row = half_row + reduced["received"].attention.mean(1)
     return row
 
 
@@ -235,8 +235,8 @@ def head_diversity(
 ) -> Float[Tensor, "*batch"]:
     """How far the heads look at different content: their Jensen–Shannon divergence over log(heads) (Lin 1991).
 
-    H(mean over heads) − mean over heads of H, of what each gives to the content, scaled to 1. 0 where all heads attend
-    alike, 1 where no two attend to the same token; NaN for a single head.
+    H(mean over heads) − mean over heads of H, of each head's attention to content tokens, scaled to 1. 0 where all
+    heads attend equally, 1 where no two attend to the same token; NaN for a single head.
     """
     kept = _inside(rows, content[..., None, :])
     entropy = torch.special.entr(kept).sum(-1)
@@ -251,9 +251,9 @@ def head_diversity(
 def mask_share(
     row: Float[Tensor, "*batch patch"], foreground: Bool[Tensor, "*batch patch"]
 ) -> Float[Tensor, "*batch"]:
-    """Attention on the foreground as a share of that on all patches; even attention gives the foreground's area.
+    """Attention on the foreground as a share of that on all patches; uniform attention gives the foreground's area.
 
-    NaN where the foreground holds no patch, or every one: the share is 0 or 1 whatever the attention.
+    NaN where the foreground holds no patch, or all: the share is 0 or 1 whatever the attention.
     """
     kept = _inside(row, torch.ones_like(row, dtype=torch.bool))
     share = torch.where(foreground.to(row.device), kept, 0.0).sum(-1)
@@ -270,7 +270,7 @@ def class_queries(
     """Which query of each input is read, in a word, and as weights over the queries.
 
     "auto" is the class token, or the only query of a class-attention layer; in a text model that is ``causal`` for its
-    real tokens, in which the first token sees nothing but itself, the last token. ``shape`` is (batch, query, key).
+    real tokens it is the last token, since the first sees only itself. ``shape`` is (batch, query, key).
 
     Raises `NotApplicable` where there is neither.
     """
@@ -288,9 +288,9 @@ def class_queries(
         query = "last"
     if query == "auto":
         kinds = [layer.token_kinds(queries, number) for number in range(batch)]
-        if not all("class" in own for own in kinds):
+        if not all("class" in input_kinds for input_kinds in kinds):
             raise NotApplicable(f"has no class token, and is not causal; {_CHOOSE}")
-        chosen = torch.tensor([own.index("class") for own in kinds])
+        chosen = torch.tensor([input_kinds.index("class") for input_kinds in kinds])
         return "class", (places == chosen[:, None]).double()
     ends = {
         "first": places.masked_fill(~real, queries).amin(-1),
@@ -400,7 +400,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     )
 
     def marked(*wanted: str) -> Tensor:
-        places = [[kind in wanted for kind in own] for own in kinds]
+        places = [[kind in wanted for kind in input_kinds] for input_kinds in kinds]
         return torch.tensor(places, device=rows_by_candidate[HEAD].device)[:, None]
 
     special, padding = marked(*SPECIAL), marked("padding")
@@ -510,7 +510,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         if len(rows):
             ends_at = math.inf if metric.high is None else metric.high
             by_layer = {
-                int(layer): over_inputs(own).within(0, ends_at) for layer, own in rows.groupby("layer")
+                int(layer): over_inputs(layer_rows).within(0, ends_at)
+                for layer, layer_rows in rows.groupby("layer")
             }
             ends.append(f"{words} {first_to_last(by_layer, between=', ')}")
             over = unit_of(by_layer[min(by_layer)]).removeprefix("mean over ")
@@ -532,7 +533,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 ANALYSIS = Analysis(
     "class-attention",
-    "Attention of the class token: on special tokens, how evenly, how far apart, on a mask",
+    "Attention of the class token: on special tokens, entropy, head diversity, on a mask",
     ("attn",),
     measure,
     (

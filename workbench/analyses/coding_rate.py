@@ -250,23 +250,23 @@ SHARE_COLUMNS = ("model", "checkpoint", "convention", "step", "steps", "lowered"
 def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
     """In how many layers attention lowers R_c^var, and in how many it falls to the next layer (wu2025 §4.1, Fig. 4a).
 
-    From a ``coding-rate`` result, a row per model, convention and step: "attention", from what the attention receives
-    to the stream after it, both with the layer's own U_k; "layer", from the output of one layer to that of the next,
-    each with its own, as the paper's figure compares. steps: how many there are; lowered: how many lower the mean over
-    inputs; share: of the steps of one input, mean over inputs, with its 95 % t interval (low, high). Only R_c^var with
+    From a ``coding-rate`` result, a row per model, convention and step: "attention", from the attention's input to
+    the stream after it, both with U_k of the layer; "layer", from the output of one layer to that of the next, each
+    with its U_k, as the paper's figure compares. steps: their number; lowered: how many lower the mean over inputs;
+    share: of the steps of one input, mean over inputs, with its 95 % t interval (low, high). Only R_c^var with
     U_k as they are counts. Raises `InputError` where the frame holds none.
     """
     chosen = frame[(frame["metric"] == "coding_rate_variational") & frame["standardize"].isna()]
     if chosen.empty:
         raise InputError("this result holds no coding rates; compute them with the analysis 'coding-rate'")
     shares = []
-    for place, rows in chosen.groupby(["model", "checkpoint", "convention"], dropna=False, sort=False):
+    for labels, rows in chosen.groupby(["model", "checkpoint", "convention"], dropna=False, sort=False):
         table = rows.pivot_table(index=["candidate", "layer"], columns="input", values="value", sort=False)
         table = table.sort_index()
         before, after, hidden = (table.loc[site] for site in ("input", "resid_mid", "resid_post"))
         changes = {"attention": after - before, "layer": hidden.diff().iloc[1:]}
         shares += [
-            dict(zip(SHARE_COLUMNS[:3], place, strict=True)) | {"step": step} | _lowered(change)
+            dict(zip(SHARE_COLUMNS[:3], labels, strict=True)) | {"step": step} | _lowered(change)
             for step, change in changes.items()
             if len(change)
         ]
@@ -306,14 +306,14 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         "attention": "attention lowers R_c^var in {} of {} layers",
         "layer": "it falls in {} of {} steps to the next",
     }
-    said: dict[str, list[str]] = {}
+    changes_by_convention: dict[str, list[str]] = {}
     for row in compression_shares(frame[step_names]).to_dict("records"):
         share = Finding(row["share"], row["low"], row["high"], frame["input"].nunique())
-        said.setdefault(row["convention"], []).append(
+        changes_by_convention.setdefault(row["convention"], []).append(
             words[row["step"]].format(row["lowered"], row["steps"])
             + f" ({share.words('.0%')} of those of an input, {share.over('inputs')})"
         )
-    return [f"with membership {how} {'; '.join(parts)}" for how, parts in said.items()]
+    return [f"with membership {how} {'; '.join(parts)}" for how, parts in changes_by_convention.items()]
 
 
 ANALYSIS = Analysis(

@@ -92,7 +92,7 @@ EIGEN_RESIDUAL = Metric(
 
 
 class EigenvectorDraws(NamedTuple):
-    """The tests of V with values of a null in its place."""
+    """The tests of V with values of a null instead."""
 
     inconsistency: Float[Tensor, "*batch draw"]
     eigen_residual: Float[Tensor, "*batch draw axis"]
@@ -116,7 +116,7 @@ class EigenvectorTest(NamedTuple):
     null_samples: dict[str, EigenvectorDraws]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
-    found: Int[Tensor, "*batch"]
+    converged: Int[Tensor, "*batch"]
 
 
 @checked
@@ -250,26 +250,26 @@ def _test(
     seed: int,
 ) -> EigenvectorTest:
     """`eigenvector_test` of one head."""
-    known = axes.resolved > 0  # equal keys have no eigenvectors, whatever rounding makes of K̃
+    has_axes = axes.resolved > 0  # equal keys have no eigenvectors, whatever rounding makes of K̃
     gram = axes.gram.to(dtype) if isinstance(axes.gram, Tensor) else axes.gram
     vectors = _in_precision(axes, dtype)
     resolved = vectors[:, : int(axes.resolved)]
-    found, inconsistency = candidate_of_values(v, axes.log_normaliser)
+    value_candidates, inconsistency = candidate_of_values(v, axes.log_normaliser)
     perturbed = _perturbed(axes.vectors, noise, derived_seed(seed, "perturbed"))
-    candidates = (vectors, perturbed.to(dtype), _unit(found).to(dtype))
+    candidates = (vectors, perturbed.to(dtype), _unit(value_candidates).to(dtype))
     factor = axes.log_factor.exp()
 
     gamma = torch.stack([_padded(gamma_ratios(gram, candidate), v.shape[-1]) for candidate in candidates])
-    gamma = gamma.masked_fill(~known, torch.nan)
+    gamma = gamma.masked_fill(~has_axes, torch.nan)
     # γ carries the factor: beside a γ of no size 1e-10 is infinite, and relative differences vanish
     epsilons = torch.stack([torch.zeros_like(factor), CODE_EPSILON * (-axes.log_factor).exp()])
     relative = torch.stack(relative_differences(gamma, epsilons[:, None, None]), -1)
 
     def shares(candidate: Tensor) -> Tensor:
-        return span_share(resolved, candidate.to(dtype)).masked_fill(~known, torch.nan)
+        return span_share(resolved, candidate.to(dtype)).masked_fill(~has_axes, torch.nan)
 
     def residuals(candidate: Tensor) -> Tensor:
-        return eigen_residual(gram, candidate).masked_fill(~known, torch.nan)
+        return eigen_residual(gram, candidate).masked_fill(~has_axes, torch.nan)
 
     null = {}
     for name in nulls if null_samples else ():
@@ -287,12 +287,12 @@ def _test(
         gamma_size=gamma.abs().nanmean(-1) * factor,
         inconsistency=inconsistency,
         eigen_residual=torch.stack([_padded(residuals(part), v.shape[-1]) for part in candidates]),
-        span_share=torch.stack([shares(part) for part in (vectors, perturbed, found)]),
-        span_isotropic=share.masked_fill(~known, torch.nan),
+        span_share=torch.stack([shares(part) for part in (vectors, perturbed, value_candidates)]),
+        span_isotropic=share.masked_fill(~has_axes, torch.nan),
         null_samples=null,
         axes=torch.tensor(count, device=v.device),
         resolved=axes.resolved,
-        found=axes.found,
+        converged=axes.converged,
     )
 
 
@@ -343,7 +343,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         seeds=layer.seeds(len(k)),
         tiled=tiled,
     )
-    report_axes(layer, test.resolved, test.axes, test.found, v.shape[-1])
+    report_axes(layer, test.resolved, test.axes, test.converged, v.shape[-1])
     count_tiled(layer, tiled)
     standardized = standardize_column(options.standardize)
 
@@ -355,11 +355,13 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         return Measurement(metric, layer.per_input(values), axes, None, standardized | columns, drawn)
 
     for number, candidate in enumerate(CANDIDATES):
-        for place, statistic in enumerate(PAIR_STATISTICS):
+        for column, statistic in enumerate(PAIR_STATISTICS):
             columns = {"candidate": candidate, "statistic": statistic}
-            yield ranked(GAMMA_ABS, test.gamma_abs[..., number, :, place], columns)
+            yield ranked(GAMMA_ABS, test.gamma_abs[..., number, :, column], columns)
             for convention, relative in test.gamma_rel.items():
-                yield ranked(GAMMA_REL, relative[..., number, :, place], columns | {"convention": convention})
+                yield ranked(
+                    GAMMA_REL, relative[..., number, :, column], columns | {"convention": convention}
+                )
         of_values = candidate == "values"
         null_samples = (
             {name: drawn.eigen_residual for name, drawn in test.null_samples.items()} if of_values else {}

@@ -1,7 +1,7 @@
 """Attention beside the kernels of image filters (abdullaev2025 §II-C, Prop. III.2): how much of it they explain.
 
-Rows of the kernel are normalised as attention's rows are, so that it has no amplitude; what is left are its bandwidths,
-found by least squares over all entries. Attention is (*batch, query, key), one matrix per head.
+Rows of the kernel are normalised as attention's rows are, so that it has no amplitude, only bandwidths, found by
+least squares over all entries. Attention is (*batch, query, key), one matrix per head.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ FILTER_CONTENT = Metric(
 class FilterFit(NamedTuple):
     """A kernel fitted to attention, each (*batch), float64.
 
-    share: 1 − Σ(A − K)² / Σ(A − E)², with K the kernel and E even attention to the keys a query may see: 0 for what is
-    no better than an even mean, 1 for attention that is the kernel; NaN for attention that is even itself.
+    share: 1 − Σ(A − K)² / Σ(A − E)², with K the kernel and E uniform attention to the keys a query may see: 0 for a fit
+    no better than uniform, 1 for attention that is the kernel; NaN for uniform attention.
     position, content: h_p and h_y in the units of their distances, ∞ where the fitted kernel does not fall with that
     distance, NaN where it has none.
     """
@@ -122,7 +122,7 @@ class FilterFit(NamedTuple):
 def squared_distances(
     x: Float[Tensor, "*batch query space"], y: Float[Tensor, "*batch key space"] | None = None
 ) -> Float[Tensor, "*batch query key"]:
-    """‖x_i − y_j‖² in float64; among the rows of x where y is not given."""
+    """‖x_i − y_j‖² in float64; among the rows of x without y."""
     x = x.double()
     other = x if y is None else y.double()
     return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -137,12 +137,12 @@ def fit_filter(
     content: Float[Tensor, "*batch query key"] | None = None,
     visible: Bool[Tensor, "*batch query key"] | None = None,
 ) -> FilterFit:
-    """The bandwidths of a kernel (one of `KERNELS`) with which its normalised rows are nearest to attention.
+    """Fit the bandwidths of a kernel (one of `KERNELS`) so that its normalised rows are nearest to attention.
 
     The kernels are those of abdullaev2025 eqs. 12 to 14; the fit is ours.
 
     ``position`` and ``content`` are squared distances of every query and key, broadcast to the attention; ``visible``
-    (true = may attend) is the model's mask. Rows of attention are scaled to sum to 1 over the keys that are given, so
+    (true = may attend) is the model's mask. Rows of attention are scaled to sum to 1 over the keys of the call, so
     that tokens without a place can be left out beforehand; a row of zeros is left out. The bilateral kernel starts from
     the fits of the other two, and so is never worse.
 
@@ -151,11 +151,11 @@ def fit_filter(
     """
     if kernel not in KERNELS:
         raise UnknownName("filter", kernel, KERNELS)
-    given, parts = {"position": position, "content": content}, KERNELS[kernel]
+    distances_by_name, parts = {"position": position, "content": content}, KERNELS[kernel]
     for name in parts:
-        if given[name] is None:
+        if distances_by_name[name] is None:
             raise InputError(f"the {kernel} filter falls with the distance of {name}s; give {name}")
-    distances = {name: tensor for name in parts if (tensor := given[name]) is not None}
+    distances = {name: tensor for name in parts if (tensor := distances_by_name[name]) is not None}
     return _fit_all(attn, distances, {kernel: parts}, visible)[kernel]
 
 
@@ -165,22 +165,24 @@ def _fit_all(
     kernels: Mapping[Any, tuple[str, ...]],
     visible: Bool[Tensor, "*batch query key"] | None,
 ) -> dict[Any, FilterFit]:
-    """The fit of every kernel, which says with which distances it falls, that of places first."""
+    """Fit every kernel, given as the distances that it falls with, position first."""
     check_finite("attn", attn, ("query", "key"))
     operands.check_token_count("attention", attn.shape[-1])
     seen = torch.ones_like(attn, dtype=torch.bool) if visible is None else _fitting("visible", visible, attn)
     fitting = [_fitting(name, distance, attn) for name, distance in distances.items()]
     batch, size = attn.shape[:-2], attn.shape[-2:]
     flat = batch or (1,)
-    given = [tensor.detach().cpu().expand(*flat, *size) for tensor in (attn.double(), seen, *fitting)]
-    found = {key: [torch.empty(0, 1 + len(parts), dtype=torch.float64)] for key, parts in kernels.items()}
+    flat_tensors = [tensor.detach().cpu().expand(*flat, *size) for tensor in (attn.double(), seen, *fitting)]
+    fits_by_kernel = {
+        key: [torch.empty(0, 1 + len(parts), dtype=torch.float64)] for key, parts in kernels.items()
+    }
     for piece in torch.arange(math.prod(batch)).split(max(1, _ENTRIES // math.prod(size))):
-        rows, real, *apart = (tensor[torch.unravel_index(piece, flat)] for tensor in given)
-        for key, fit in _fit(rows, real, dict(zip(distances, apart, strict=True)), kernels).items():
-            found[key].append(fit)
+        rows, real, *fit_distances = (tensor[torch.unravel_index(piece, flat)] for tensor in flat_tensors)
+        for key, fit in _fit(rows, real, dict(zip(distances, fit_distances, strict=True)), kernels).items():
+            fits_by_kernel[key].append(fit)
     fits = {}
     for key, parts in kernels.items():
-        share, *bandwidths = torch.cat(found[key]).reshape(*batch, 1 + len(parts)).unbind(-1)
+        share, *bandwidths = torch.cat(fits_by_kernel[key]).reshape(*batch, 1 + len(parts)).unbind(-1)
         absent = torch.full_like(share, math.nan)
         places = bandwidths[0] if parts[0] == "position" else absent
         fits[key] = FilterFit(share, places, absent if parts[-1] == "position" else bandwidths[-1])
@@ -272,7 +274,7 @@ def squares_left(
     slope = -2 * weights * torch.stack([_dot(pull, c) for c in centred], -1)
     bend = pull + kernel * (kernel - pull.sum(-1, keepdim=True))
     turned = [bend * c for c in centred]
-    curvature = torch.stack([torch.stack([_dot(one, c) for c in centred], -1) for one in turned], -1)
+    curvature = torch.stack([torch.stack([_dot(product, c) for c in centred], -1) for product in turned], -1)
     curvature = 2 * weights[..., None] * weights[..., None, :] * curvature + torch.diag_embed(slope)
     return Squares(_dot(gap, gap), slope, curvature)
 
@@ -290,7 +292,7 @@ def _kernel(
         logits.addcmul_(w, distance)
     if visible is not None:
         logits.masked_fill_(~visible, -math.inf)
-    # in place, since torch.softmax takes half as long again
+    # overwritten, since torch.softmax takes half as long again
     kernel = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
     kernel.div_(kernel.sum(-1, keepdim=True))
     if visible is not None:
@@ -335,9 +337,9 @@ def _together(
     """The best kernel of several distances, no worse than that of each."""
     single = [  # the others without weight
         torch.cat(
-            [end if place == other else torch.full_like(end, _ENDS[0]) for other in range(len(alone))], -1
+            [end if chosen == index else torch.full_like(end, _ENDS[0]) for index in range(len(alone))], -1
         )
-        for place, (end, _) in enumerate(alone)
+        for chosen, (end, _) in enumerate(alone)
     ]
     starts = [torch.cat([end for end, _ in alone], -1), *(start.clamp(min=_STARTS[0]) for start in single)]
     tried = [(start, squares_left(start, attn, visible, distances).left) for start in single]
@@ -417,25 +419,25 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         raise NotApplicable("has patches whose places are not known")
     kept = _kept(layer, positions, len(attn))
     if int(kept.sum(-1).min()) < 2:
-        raise NotApplicable("has a single token with a place, to which every filter is the same")
+        raise NotApplicable("has a single token with a place, and all filters agree there")
     near = squared_distances(positions)
     alike = {name: _contents(layer, name) for name in CONTENTS if options.content in (name, "both")}
     fits = _fits(layer, attn, kept, near, alike, options.null_samples)
     for kernel, parts in KERNELS.items():
         for name in alike if "content" in parts else (None,):
-            found, drawn = fits[kernel, name]
+            fit, drawn = fits[kernel, name]
             columns = (
                 layer.window_column | {"candidate": kernel} | ({} if name is None else {"convention": name})
             )
             layer.counts.add(
-                "fits were to even attention, of which there is nothing to explain", found.share.isnan()
+                "fits were to uniform attention, which leaves nothing to explain", fit.share.isnan()
             )
             null_samples = {} if drawn is None else {"permutation": layer.per_input(drawn)}
             yield Measurement(
-                FILTER_SHARE, layer.per_input(found.share), columns=columns, null_samples=null_samples
+                FILTER_SHARE, layer.per_input(fit.share), columns=columns, null_samples=null_samples
             )
             for part in parts:
-                bandwidth = getattr(found, part)
+                bandwidth = getattr(fit, part)
                 bandwidth = layer.per_input(bandwidth.masked_fill(bandwidth.isinf(), torch.nan))
                 if part == "content":
                     yield Measurement(FILTER_CONTENT, bandwidth, columns=columns)
@@ -445,7 +447,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
 
 def _kept(layer: Layer, positions: Tensor, batch: int) -> Bool[Tensor, "batch token"]:
-    """Real tokens that have a place."""
+    """Mark real tokens with a position."""
     placed = positions.isfinite().all(-1).expand(batch, -1)
     real = layer.real_tokens(placed.shape[-1])
     return placed if real is None else placed & real.cpu()
@@ -471,25 +473,25 @@ def _fits(
     """By kernel and content, the fit to every input and head, and the shares that the null distribution explains.
 
     The null distribution is that of the kernel of the same tokens, places and contents together, in another order:
-    what tokens give themselves stays in its place.
+    attention of tokens to themselves stays on the diagonal.
     """
     visible = visible_of(layer, attn)
     attn = attn.detach().double().cpu()
     fit_parts, drawn = [], []
-    for place, seed in enumerate(layer.seeds(len(attn))[:: len(layer.heads)]):
-        tokens = kept[place].nonzero()[:, 0]
-        rows = _among(attn[place], tokens)
-        seen = None if visible is None else _among(visible[place].cpu(), tokens)
-        own = {name: content[place] for name, content in alike.items()}
+    for input_index, seed in enumerate(layer.seeds(len(attn))[:: len(layer.heads)]):
+        tokens = kept[input_index].nonzero()[:, 0]
+        rows = _among(attn[input_index], tokens)
+        seen = None if visible is None else _among(visible[input_index].cpu(), tokens)
+        contents = {name: content[input_index] for name, content in alike.items()}
         source = torch.Generator().manual_seed(seed)
         orders = torch.rand(null_samples, len(tokens), generator=source).argsort(-1)
         groups = tokens[orders].split(max(1, _ENTRIES // rows.numel()))
-        fit_parts.append(_fit_tokens(rows, near, own, seen, tokens))
-        drawn.append([_fit_tokens(rows[:, None], near, own, seen, group) for group in groups])
+        fit_parts.append(_fit_tokens(rows, near, contents, seen, tokens))
+        drawn.append([_fit_tokens(rows[:, None], near, contents, seen, group) for group in groups])
     return {
         key: (
             FilterFit(*(torch.stack(part) for part in zip(*(fits[key] for fits in fit_parts), strict=True))),
-            torch.stack([torch.cat([one[key].share for one in fits], -1) for fits in drawn])
+            torch.stack([torch.cat([fits[key].share for fits in fits], -1) for fits in drawn])
             if null_samples
             else None,
         )

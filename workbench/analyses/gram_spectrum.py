@@ -19,7 +19,7 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_matrix import Found, Group, groups_of, noise_like, together
+from workbench.analyses.attention_matrix import Group, MetricValues, groups_of, noise_like, together
 from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, standardize_column
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
@@ -130,7 +130,7 @@ EFFECTIVE_RANK_HIGH = Metric(
 EFFECTIVE_RANK_ERROR = Metric(
     "effective_rank_error",
     "Standard error of the effective rank",
-    "of the estimate by random vectors of what the other eigenvalues than the leading ones add; in tiles",
+    "of the share that all but the leading eigenvalues add, estimated by random vectors; in tiles",
     "Meyer et al. 2021",
     low=0,
 )
@@ -159,7 +159,7 @@ def log_kernel(
 
     log K_φ(i, j) = s k_i·k_j − ℓ_i − ℓ_j with ℓ_i = log Σ_j exp(s k_i·k_j) (teo2024 eq. 8). Never positive:
     ℓ_i ≥ s k_i·k_j, and ℓ_j ≥ s k_j·k_j ≥ 0. So K_φ cannot overflow at any key scale; it can underflow.
-    ``scale`` is the model's own, one number or one per head. Raises `InputError` for a missing axis, NaN or
+    ``scale`` is that of the model, a number or one per head. Raises `InputError` for a missing axis, NaN or
     infinite keys, fewer than two tokens, or a scale that is not finite and positive.
     """
     _check_keys(k)
@@ -226,7 +226,7 @@ def raw_gram(
 
     Returns values, log_factor and the log normalisers ℓ (*batch, token), both in nats.
 
-    Most of the time beside the decomposition goes into passes over N×N numbers, so every step is in place.
+    Most of the time beside the decomposition goes into passes over N×N numbers, so every step overwrites its input.
     """
     k = k.detach().double() * scale.sqrt()
     log_k = k @ k.mT
@@ -302,7 +302,7 @@ def gram_spectrum(
 ) -> Factored:
     """Eigenvalues μ_d of the centred Gram matrix, largest first, as ``values · exp(log_factor)``.
 
-    μ_d = N λ_d of teo2024 eq. 11; what the tables of saritas2025 list. ``values`` (*batch, token) is never
+    μ_d = N λ_d of teo2024 eq. 11, as in the tables of saritas2025. ``values`` (*batch, token) is never
     negative, and its last real entry is rounding of 0, because centring removes one direction. Finite at any
     key scale. With a ``mask`` the spectrum is that of the real tokens, computed on the submatrix, and
     ranks past their number are NaN. Raises as `factored_gram`.
@@ -404,7 +404,7 @@ def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*ba
 
 
 class LeadingSpectrum(NamedTuple):
-    """What is known of a spectrum without its matrix: the leading eigenvalues times exp(log_factor), and sums of all.
+    """A spectrum computed without its matrix: the leading eigenvalues times exp(log_factor), and sums of all.
 
     ``residual`` of every pair over the largest eigenvalue; NaN past the ranks that few tokens have. ``rank`` is the
     effective rank, estimated with a standard ``error``, in any case between ``low`` and ``high``. ``rank_90`` is NaN
@@ -437,29 +437,31 @@ def leading_spectrum(
 
     def of_head(k: Tensor, scale: Tensor, seed: None) -> LeadingSpectrum:
         tiles = GramTiles(k, scale)
-        found = tiles.leading(min(ranks, len(k) - 1), _RESIDUAL)
-        values = check_psd_eigenvalues(found.values, gram_rounding(len(k), found.log_factor))
-        trace = torch.where(values[0] > 0, found.trace, 0)
+        pairs = tiles.leading(min(ranks, len(k) - 1), _RESIDUAL)
+        values = check_psd_eigenvalues(pairs.values, gram_rounding(len(k), pairs.log_factor))
+        trace = torch.where(values[0] > 0, pairs.trace, 0)
         shares = (values / trace.clamp_min(SMALLEST_NUMBER)).cumsum(0)
         holding = (shares >= 0.9 * (1 - len(k) * EPSILON)).nonzero()
-        held = holding[0, 0] + 1.0 if len(holding) else shares.new_tensor(math.nan if trace > 0 else 0.0)
-        rank = effective_rank_of(tiles, found._replace(values=values, trace=trace))
+        holding_90 = (
+            holding[0, 0] + 1.0 if len(holding) else shares.new_tensor(math.nan if trace > 0 else 0.0)
+        )
+        rank = effective_rank_of(tiles, pairs._replace(values=values, trace=trace))
         missing_ranks = min(ranks, len(k)) - len(
             values
         )  # centring removes a direction: the last eigenvalue of all is 0
 
         def to_ranks(part: Tensor) -> Tensor:
-            whole = torch.nn.functional.pad(part, (0, missing_ranks))
-            return torch.nn.functional.pad(whole, (0, ranks - len(whole)), value=math.nan)
+            all_ranks = torch.nn.functional.pad(part, (0, missing_ranks))
+            return torch.nn.functional.pad(all_ranks, (0, ranks - len(all_ranks)), value=math.nan)
 
         return LeadingSpectrum(
             to_ranks(values),
-            to_ranks(found.residual / values[0].clamp_min(SMALLEST_NUMBER)),
-            found.log_factor,
+            to_ranks(pairs.residual / values[0].clamp_min(SMALLEST_NUMBER)),
+            pairs.log_factor,
             trace,
             *rank,
-            held.to(values),
-            (found.converged | (trace == 0)).all(),
+            holding_90.to(values),
+            (pairs.converged | (trace == 0)).all(),
         )
 
     return operands.stack_heads(operands.map_tokens(of_head, {"k": k}, scale), k.shape[:-2])
@@ -469,7 +471,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Spectrum of the centred Gram matrix of the keys, one per input and (kv) head.
 
     The null distribution is that of Gaussian keys; in another order the tokens of the keys themselves have the same
-    spectrum. In tiles the leading eigenvalues, with their residuals and bounds of what needs them all.
+    spectrum. In tiles: the leading eigenvalues, their residuals, and bounds of quantities that need all eigenvalues.
     """
     need_token_attention(layer)
     k, scale, real = chosen_keys(layer, options.standardize)
@@ -496,7 +498,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
 def _of_group(
     layer: Layer, k: Tensor, scale: float | Tensor, options: Options, limit: int, tiled: bool, group: Group
-) -> list[Found]:
+) -> list[MetricValues]:
     """The metrics of inputs that have the same real tokens, beside those of random keys of the same mean square."""
     metrics = _metrics(k, scale, options, limit, layer.counts if tiled else None, tiled)
     null: dict[Metric, dict[str, Tensor]] = {}
@@ -512,7 +514,7 @@ def _of_group(
 
 def _metrics(
     k: Tensor, scale: float | Tensor, options: Options, limit: int, counts: Counts | None, tiled: bool
-) -> list[Found]:
+) -> list[MetricValues]:
     """The metrics of the spectra of keys (…, input, head, token, feature), the ranks cut at a limit."""
     more = []
     if tiled:
@@ -520,10 +522,10 @@ def _metrics(
         spectrum, trace = Factored(leading.values, leading.log_factor), leading.trace
         rank, rank_90 = leading.rank, leading.rank_90
         more = [
-            Found(EIGENVALUE_RESIDUAL, leading.residual[..., :limit], ranked=True),
-            Found(EFFECTIVE_RANK_LOW, leading.low),
-            Found(EFFECTIVE_RANK_HIGH, leading.high),
-            Found(EFFECTIVE_RANK_ERROR, leading.error),
+            MetricValues(EIGENVALUE_RESIDUAL, leading.residual[..., :limit], ranked=True),
+            MetricValues(EFFECTIVE_RANK_LOW, leading.low),
+            MetricValues(EFFECTIVE_RANK_HIGH, leading.high),
+            MetricValues(EFFECTIVE_RANK_ERROR, leading.error),
         ]
         if counts is not None:
             counts.add(
@@ -544,11 +546,11 @@ def _metrics(
     shares = options.normalize == "trace"
     ranked = spectrum.values / torch.where(trace > 0, trace, 1)[..., None] if shares else values
     return [
-        Found(EIGENVALUE_SHARE if shares else EIGENVALUE, ranked[..., :limit], ranked=True),
-        Found(EFFECTIVE_RANK, rank),
-        Found(RANK_90, rank_90),
-        Found(GRAM_LOG_TRACE, trace.log() + spectrum.log_factor),
-        Found(EIGENVALUE_PROFILE, values[..., : k.shape[-1]], ranked=True),
+        MetricValues(EIGENVALUE_SHARE if shares else EIGENVALUE, ranked[..., :limit], ranked=True),
+        MetricValues(EFFECTIVE_RANK, rank),
+        MetricValues(RANK_90, rank_90),
+        MetricValues(GRAM_LOG_TRACE, trace.log() + spectrum.log_factor),
+        MetricValues(EIGENVALUE_PROFILE, values[..., : k.shape[-1]], ranked=True),
         *more,
     ]
 
@@ -566,12 +568,12 @@ def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> I
         values = torch.nn.functional.pad(values, (0, ranks - values.shape[-1]), value=math.nan)
         total, count = total + values.nansum(1), count + (~values.isnan()).sum(1)
     profile = torch.where(count > 0, total / count, torch.nan).sort(-1).values  # NaN comes last
-    known = (~profile.isnan()).sum(-1, keepdim=True)
+    count_known = (~profile.isnan()).sum(-1, keepdim=True)
     statistics = {
-        "max": profile.gather(-1, (known - 1).clamp(min=0)),
+        "max": profile.gather(-1, (count_known - 1).clamp(min=0)),
         "min": profile[:, :1],
         "mean": profile.nanmean(-1, keepdim=True),
-        "median": profile.gather(-1, (known - 1).clamp(min=0) // 2),
+        "median": profile.gather(-1, (count_known - 1).clamp(min=0) // 2),
     }
     for statistic, values in statistics.items():
         columns = profiles[0].columns | {"statistic": statistic}

@@ -36,10 +36,10 @@ class PrincipalAxes(NamedTuple):
     vectors: A, unit eigenvectors of K̃, largest eigenvalue first, the largest-magnitude entry of each positive.
     eigenvalues: of ``gram``, never negative; μ_d of K̃ itself is eigenvalues · exp(log_factor).
     gram: K̃ without its common factor, symmetric up to rounding, or its products in tiles. log_factor and log_normaliser
-    (ℓ_j = log g(k_j)) in nats. resolved: how many of the eigenvalues stand above rounding; axes past them are
+    (ℓ_j = log g(k_j)) in nats. resolved: how many eigenvalues exceed rounding; later axes are
     an arbitrary basis, orthogonal to 1 like the others. 0 where all keys are equal. close: how many resolved axes have
     a neighbour whose eigenvalue is no further off than the pairs' residual: which of them comes first is arbitrary.
-    found: how many axes there are whose residual is small enough: all but where products in tiles did not converge.
+    converged: how many axes there are whose residual is small enough: all but where products in tiles did not converge.
     """
 
     vectors: Float[Tensor, "token axis"]
@@ -49,7 +49,7 @@ class PrincipalAxes(NamedTuple):
     log_normaliser: Float[Tensor, " token"]
     resolved: Int[Tensor, ""]
     close: Int[Tensor, ""]
-    found: Int[Tensor, ""]
+    converged: Int[Tensor, ""]
 
 
 @checked
@@ -64,7 +64,7 @@ def principal_axes(
 
     N tokens have N − 1 axes: centring removes one direction. A few axes of very many tokens come from iteration
     (`linalg.leading_eigenpairs`), and with ``tiled`` from products in tiles, without any matrix of tokens × tokens.
-    ``k`` is finite with two tokens or more, and ``scale`` the model's own. Raises `InputError` where K̃ has a negative
+    ``k`` is finite with two tokens or more, and ``scale`` that of the model. Raises `InputError` where K̃ has a negative
     eigenvalue beyond rounding.
     """
     k = k.detach().double()
@@ -84,12 +84,12 @@ def principal_axes(
     rounding = noise * spectrum[0].clamp_min(1.0)
     resolved = spectrum[:count] > rounding
     near = eigenvalues[:count] - eigenvalues[1 : count + 1] <= residual  # axis i and the one after it
-    found = torch.tensor(count, device=k.device)
-    return _axes(gram, log_factor, log_normaliser, spectrum[:count], vectors, resolved, near, found)
+    converged = torch.tensor(count, device=k.device)
+    return _axes(gram, log_factor, log_normaliser, spectrum[:count], vectors, resolved, near, converged)
 
 
 def _tiled_axes(k: Tensor, scale: float | Tensor, count: int) -> PrincipalAxes:
-    """`principal_axes` by products in tiles: one pair more than asked for, so that the last gap is known."""
+    """`principal_axes` by products in tiles: one pair more than asked for, which gives the last gap."""
     tokens = len(k)
     gram = GramTiles(k, scale)
     pairs = gram.leading(min(count + 1, tokens - 1), TOLERANCE)
@@ -99,8 +99,10 @@ def _tiled_axes(k: Tensor, scale: float | Tensor, count: int) -> PrincipalAxes:
     resolved = (spectrum[:count] > rounding).cumprod(0).bool()
     gaps = spectrum[:count] - torch.nn.functional.pad(spectrum, (0, 1), value=-torch.inf)[1 : count + 1]
     near = gaps <= pairs.residual[:count].amax()
-    vectors, found = pairs.vectors[:, :count], pairs.converged[:count].sum()
-    return _axes(gram, gram.log_factor, gram.log_normaliser, spectrum[:count], vectors, resolved, near, found)
+    vectors, converged = pairs.vectors[:, :count], pairs.converged[:count].sum()
+    return _axes(
+        gram, gram.log_factor, gram.log_normaliser, spectrum[:count], vectors, resolved, near, converged
+    )
 
 
 def _axes(
@@ -111,7 +113,7 @@ def _axes(
     vectors: Tensor,
     resolved: Tensor,
     near: Tensor,
-    found: Tensor,
+    converged: Tensor,
 ) -> PrincipalAxes:
     """Axes whose largest entry is positive; ``near`` are those that cannot be separated from the one after."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
@@ -123,7 +125,7 @@ def _axes(
         log_normaliser=log_normaliser,
         resolved=resolved.sum(),
         close=((near | torch.nn.functional.pad(near[:-1], (1, 0))) & resolved).sum(),
-        found=found,
+        converged=converged,
     )
 
 

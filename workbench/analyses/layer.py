@@ -58,7 +58,7 @@ class Layer:
     images: Sequence[np.ndarray] | None = None
     """Preprocessed image of each input, (height, width, 3) in 8 bits; None for texts and unnamed inputs."""
     before: Sequence[LayerRecord] = ()
-    """The captured layers of this batch before this one, in call order."""
+    """The captured layers of this batch that precede this layer, in call order."""
     step: int | None = None
     """Which generated token this is of: its one query is that of the last token, and keys are those until then."""
     query: int | None = None
@@ -142,13 +142,16 @@ class Layer:
         Raises `NotApplicable` where the captured operand is not that projection of the captured input.
         """
         projection = head_projection(self.module, name, self.record.path)
-        given, seen = self.record.input, getattr(self.record, name)
-        if given is not None and seen is not None:
-            again = projection(given)
+        layer_input, seen = self.record.input, getattr(self.record, name)
+        if layer_input is not None and seen is not None:
+            projected = projection(layer_input)
             wide = torch.promote_types(seen.dtype, torch.float32)
-            if again.shape != seen.shape or (again.to(wide) - seen).abs().max() > _SAME * seen.abs().max():
+            if (
+                projected.shape != seen.shape
+                or (projected.to(wide) - seen).abs().max() > _SAME * seen.abs().max()
+            ):
                 raise NotApplicable(
-                    f"has {_OPERANDS[name]} that are not a projection of what the attention receives"
+                    f"has {_OPERANDS[name]} that are not a projection of the attention's input"
                 )
         return projection
 
@@ -183,7 +186,7 @@ class Layer:
         return tensor[:, [head // group for head in self.heads]]
 
     def scale(self, head_dim: int, total_heads: int) -> float | Tensor:
-        """The scale of the chosen heads: one number, or one per head where each head learns its own."""
+        """Return the scale of the chosen heads: a number, or one per head if it is learned."""
         scale = self.record.scale
         if scale is None:
             return head_dim**-0.5
@@ -257,7 +260,7 @@ class Layer:
         return None if mask.all() else mask
 
     def positions(self, count: int) -> Tensor | None:
-        """Coordinates of ``count`` tokens of this layer, or None where they are not known."""
+        """Return coordinates of ``count`` tokens of this layer; None where unknown."""
         if self.record.origin is not None:
             return grid_positions(self.record.origin.size)
         kinds = self.token_kinds(count)
@@ -265,7 +268,7 @@ class Layer:
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """(rows, columns) of the patches; None for texts and where nothing is known."""
+        """(rows, columns) of the patches; None for texts and where unknown."""
         return None if self.tokens is None else self.tokens.grid
 
     def token_kinds(self, count: int, input: int = 0) -> list[str]:
@@ -310,7 +313,7 @@ class Layer:
 def rows_of_tokens(
     layer: Layer, values: Float[Tensor, "batch head token"], heads: Sequence[Any], **columns: Any
 ) -> pd.DataFrame:
-    """A row per input, head and token that is no padding: a value, the kind of token and a patch's place.
+    """Return a row per input, head and real token: a value, the kind of token and a patch's position.
 
     Columns: input, layer, ``columns``, head, token, label, kind, row, column, value.
     """
@@ -434,7 +437,7 @@ def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int
 
     Raises `InputError` where there are none (a text), or where they do not fill the grid.
     """
-    places = [place for place, kind in enumerate(kinds) if kind == "patch"]
+    places = [token for token, kind in enumerate(kinds) if kind == "patch"]
     if grid is None or not places:
         names = ", ".join(sorted(set(kinds))) or "nothing"
         raise InputError(
@@ -448,7 +451,7 @@ def patch_places(kinds: Sequence[str], grid: tuple[int, int] | None) -> list[int
 def chosen_keys(
     layer: Layer, standardize: str, padding: str = "mask"
 ) -> tuple[Tensor, float | Tensor, Tensor | None]:
-    """Keys of the chosen heads, standardised as asked, with their scale and the mask of their tokens."""
+    """Return standardised keys of the chosen heads, with their scale and the mask of their tokens."""
     all_keys = layer.site("k")
     k = layer.choose_heads(all_keys)
     real = layer.head_mask(k, padding)
@@ -464,10 +467,10 @@ def report_axes(
     layer: Layer,
     resolved: Int[Tensor, "batch head"],
     axes: Int[Tensor, "batch head"],
-    found: Int[Tensor, "batch head"],
+    converged: Int[Tensor, "batch head"],
     value_dim: int,
 ) -> None:
-    """Count the heads without principal axes, with fewer than asked for, within rounding, or not found in tiles."""
+    """Count the heads without principal axes, with fewer than asked for, within rounding, or not converged in tiles."""
     layer.counts.add("heads have keys that are all equal and so no principal axes: no value", resolved == 0)
     layer.counts.add(
         f"heads have no more tokens than the {value_dim} columns of v: N − 1 axes are taken", axes < value_dim
@@ -479,7 +482,7 @@ def report_axes(
     layer.counts.add(
         "heads have top axes that products in tiles did not find to 1e-10 of the largest eigenvalue (a flat spectrum): "
         "they are near to axes, and no more",
-        found < axes,
+        converged < axes,
     )
 
 

@@ -22,7 +22,7 @@ from workbench.core.operands import checked, map_heads
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
-SHARE = 32  # and at most one pair in so many is wanted; one in 16 of random keys costs up to twice as much
+SHARE = 32  # iterate for at most N/32 pairs; N/16 of random keys costs up to twice as much
 RESTARTS = 40  # random keys need ten
 TOLERANCE = 1e-12  # of an eigenvalue: residual at which its pair is done
 MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
@@ -45,7 +45,7 @@ class _Product(LinearOperator):
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenvalues, largest first: all, or from iteration one more than vectors, so that the last gap is known.
+    """Eigenvalues, largest first: all, or from iteration one more than vectors, which gives the last gap.
 
     residual: the largest ‖Ax − μx‖ of the pairs found (from decomposition its rounding, N ε times the largest |μ|).
     Every eigenvalue is right to it, and a vector to it over the gap to the next one.
@@ -74,13 +74,13 @@ def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eige
 
 
 def iterates(matrix: Float[Tensor, "token token"], count: int) -> bool:
-    """Whether iterating for so many pairs is faster; on an accelerator it would wait for every product."""
+    """Return whether iterating for ``count`` pairs is faster; on an accelerator it would wait for every product."""
     return len(matrix) >= MANY and SHARE * count <= len(matrix) and matrix.device.type == "cpu"
 
 
 @checked
 def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | None:
-    """The pairs by iteration; None where it fails, or misses one."""
+    """Return the pairs by iteration; None if it fails or misses a pair."""
     symmetric = matrix.double().numpy().T  # in Fortran's order without a copy; a product reads half of it
     symv = get_blas_funcs("symv", (symmetric,))
 
@@ -119,7 +119,7 @@ def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]
 
 @checked
 def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " column"]:
-    """Return what to add to each column so that fewer rows want the same one: a few steps of Sinkhorn's balancing.
+    """Return what to add to each column so that fewer rows want the same column: a few steps of Sinkhorn's balancing.
 
     In a square matrix every column is taken once, so a constant per column moves every matching's sum by the same
     amount and leaves the best one best; the search for it, of shortest augmenting paths, gets up to twice as fast.
@@ -159,8 +159,8 @@ def left_out(
 ) -> Float[Tensor, "*batch"]:
     """Share of ‖scores‖² outside the span of the orthonormal columns of ``basis`` (some may be zero).
 
-    With r-scores and the basis H_e of as many e-scores this is what the output leaves out even where its values are the
-    right singular vectors (chen2023 Remark 3.4): no linear map of the e-scores gives it. 0 for a symmetric kernel,
+    With r-scores and the basis H_e of the same number of e-scores this is the output's residual even if its values are
+    the right singular vectors (chen2023 Remark 3.4): no linear map of the e-scores gives it. 0 for a symmetric kernel,
     1 − directions/N for unrelated directions; NaN for scores of zero.
     """
     scores = scores.double()
@@ -182,7 +182,7 @@ def span_angles(
 ) -> Float[Tensor, "*batch angle"]:
     """Principal angles between the spans of two orthonormal bases (as in `left_out`), in radians, smallest first.
 
-    There are as many as the smaller span has dimensions; the rest is NaN. Angles below 1e-7 are rounding.
+    The dimension of the smaller span is the number of angles; the rest is NaN. Angles below 1e-7 are rounding.
     """
     bases = (first.double(), second.double())
     cosines = torch.linalg.svdvals(bases[0].mT @ bases[1])

@@ -52,8 +52,8 @@ def find_link(capture: Capture, query: int | str, key: int | str, *, input: int 
         tokens = None if capture.tokens is None else capture.tokens_of(layer.index)
         keys = tokens if tokens is None or tokens.keys is None else tokens.keys
         weights = layer.attn[input].detach().double().cpu()
-        place = _place(query, tokens, input, weights.shape[-2]), _place(key, keys, input, weights.shape[-1])
-        rows.extend(_layer_rows(layer, weights, place, input))
+        link = _place(query, tokens, input, weights.shape[-2]), _place(key, keys, input, weights.shape[-1])
+        rows.extend(_layer_rows(layer, weights, link, input))
     if not rows:
         raise InputError(
             "the capture holds no attention between tokens; capture it with sites=['attn'] among others"
@@ -68,30 +68,32 @@ def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -
             raise InputError(f"token {token} is not there; tokens are 0 to {count - 1}")
         return token % count
     labels = [] if tokens is None else [label.strip() for label in tokens.labels[input]]
-    found = [number for number, label in enumerate(labels) if label == str(token).strip()]
-    if len(found) != 1:
-        reason = f"stands at {ranges(found)}; give its number" if found else "is no token of the input"
+    positions = [number for number, label in enumerate(labels) if label == str(token).strip()]
+    if len(positions) != 1:
+        reason = (
+            f"stands at {ranges(positions)}; give its number" if positions else "is no token of the input"
+        )
         raise InputError(
             f"{token!r} {reason}; the tokens are {' '.join(labels[:40])}{' …' * (len(labels) > 40)}"
         )
-    return found[0]
+    return positions[0]
 
 
 def _layer_rows(
-    layer: LayerRecord, weights: Tensor, place: tuple[int, int], input: int
+    layer: LayerRecord, weights: Tensor, link: tuple[int, int], input: int
 ) -> list[dict[str, object]]:
     """Return a row for each head of a layer."""
     visible = weights > 0
     other = visible.clone()
-    other[:, *place] = False
-    here = weights[:, *place]
+    other[:, *link] = False
+    here = weights[:, *link]
     offsets = torch.arange(weights.shape[-1]) - torch.arange(weights.shape[-2])[:, None]
-    same = other & (offsets == place[1] - place[0])
-    written = _written(layer, weights, place, input)
+    same = other & (offsets == link[1] - link[0])
+    written = _written(layer, weights, link, input)
     ratios = weights * visible.sum(-1, keepdim=True)
     rows: list[dict[str, object]] = []
-    for head, own in enumerate(other):
-        ratio, drawn = ratios[head, *place].item(), ratios[head][own]
+    for head, others_of_head in enumerate(other):
+        ratio, drawn = ratios[head, *link].item(), ratios[head][others_of_head]
         low, high = (drawn.quantile(level).item() if len(drawn) else torch.nan for level in (0.025, 0.975))
         alike = weights[head][same[head]]
         rows.append(
@@ -111,11 +113,11 @@ def _layer_rows(
     return rows
 
 
-def _written(layer: LayerRecord, weights: Tensor, place: tuple[int, int], input: int) -> Tensor | None:
+def _written(layer: LayerRecord, weights: Tensor, link: tuple[int, int], input: int) -> Tensor | None:
     """Return by head the key's share of all that the query's row writes, in lengths of value vectors."""
     if layer.v is None:
         return None
     lengths = layer.v[input].detach().double().cpu().norm(dim=-1)
     lengths = lengths.repeat_interleave(len(weights) // len(lengths), 0)
-    parts = weights[:, place[0]] * lengths
-    return parts[:, place[1]] / parts.sum(-1).clamp(min=torch.finfo(parts.dtype).tiny)
+    parts = weights[:, link[0]] * lengths
+    return parts[:, link[1]] / parts.sum(-1).clamp(min=torch.finfo(parts.dtype).tiny)

@@ -72,7 +72,7 @@ MEMBERSHIP_ENTROPY_SHARE = Metric(
     "membership_entropy_share",
     "Normalised entropy of membership",
     "−Σ_k Π_jk log Π_jk / log(heads), mean over tokens: 0 where every token belongs to one head, 1 where "
-    "to all alike; convention as_published, as_implemented (as ToST is trained) or ours (softmax models: "
+    "to all equally; convention as_published, as_implemented (as ToST is trained) or ours (softmax models: "
     "subspaces of the values)",
     "wu2025 eq. 10",
     low=0,
@@ -99,7 +99,7 @@ MEMBERSHIP_IOU = Metric(
     "membership_iou",
     "IoU of segments with their best head",
     "intersection over union of a segment's patches with those of the head (largest Π_jk) that fits best, "
-    "mean over the segments; the null distribution lies above 0, since the best head is looked for",
+    "mean over the segments; the null distribution is above 0, since the best head is chosen",
     "wu2025 Figs 4b, 9",
     low=0,
     high=1,
@@ -116,7 +116,7 @@ def subspace_membership(
 
     Each token belongs to the subspaces U_k near it, in a mixture of Gaussians on them with noise ηI. η is the mean
     over the input's (real) tokens of the squared distance to the nearest subspace, per dimension outside it. Tokens
-    that all lie inside one belong to their nearest subspace alone, in equal parts where several are as near.
+    that all lie inside one belong only to their nearest subspace, in equal parts if several are equally near.
     Memberships of padding are those of a zero token. float64. Raises `InputError` for a missing axis, and for bases
     or a mask that do not fit.
     """
@@ -147,7 +147,7 @@ class Evenness(NamedTuple):
     """How evenly tokens belong to heads, and how much belongs to each head.
 
     entropy_share: −Σ_k Π_jk log Π_jk / log(heads), mean over tokens, from 0 (every token in one head) to 1
-    (every token in all alike), NaN for a single head; share: mean over tokens of each head's Π.
+    (every token in all equally), NaN for a single head; share: mean over tokens of each head's Π.
     """
 
     entropy_share: Float[Tensor, "*batch"]
@@ -179,7 +179,7 @@ def membership_map(
 ) -> Float[Tensor, "*batch head row column"]:
     """Π of the patches on their grid (wu2025 Figs 4b, 9), tokens of other kinds (class, …) left out.
 
-    Raises `InputError` for tokens without a grid, and where ``kinds`` are not as many as the tokens.
+    Raises `InputError` for tokens without a grid, and unless there is one kind per token.
     """
     places = patch_places(kinds, grid)
     if len(kinds) != membership.shape[-1]:
@@ -300,7 +300,7 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
 
 
 def placed_share(rows: pd.DataFrame) -> float:
-    """Share of the variance of Π that the mean of each patch over inputs has, by head: what belongs only to the place.
+    """Share of the variance of Π that the mean of each patch over inputs has, by head: the part set by position.
 
     Of ``membership`` per token (wu2025 Fig. 9): 1 where every input has the same map, 1/n on average over n inputs
     where places do not matter.
@@ -340,7 +340,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         largest = over_inputs(shares).within(0, 1)
         sentences.append(
             f"normalised entropy of membership {even.words()} and share of the largest head {largest.words()} "
-            f"({convention}), {even.over('inputs')}; 1 and 1/heads where every token belongs to all heads alike"
+            f"({convention}), {even.over('inputs')}; 1 and 1/heads where every token belongs to all heads equally"
         )
         agreement = rows[(rows["metric"] == "membership_ari") & rows["layer"].notna()]
         agreed = agreement[agreement["input"].isna()]
@@ -370,7 +370,8 @@ def _agreement(
         observed.append(agreement(clusters[number], segments, heads))
         drawn.append(agreement(clusters[number], segments[orders], heads))
     seen, by_chance = (
-        Agreement(*(torch.stack(x) for x in zip(*found, strict=True))) for found in (observed, drawn)
+        Agreement(*(torch.stack(x) for x in zip(*agreements, strict=True)))
+        for agreements in (observed, drawn)
     )
     layer.counts.add("agreements have a mask of a single segment: no value", seen.ari.isnan())
     for metric, values, null_samples in zip((MEMBERSHIP_ARI, MEMBERSHIP_IOU), seen, by_chance, strict=True):

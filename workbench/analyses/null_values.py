@@ -130,7 +130,7 @@ def _projected(values: HeadValues, null_samples: int, seed: int) -> Tensor:
 
 
 def _of_plugin(name: str, source: NullSource) -> Draws:
-    """Draws of a null of one's own, one after the other from one generator."""
+    """Return the draws of a plug-in's null, in sequence from one generator."""
     if not callable(source):
         raise InputError(f"it is a {type(source).__name__}; give a callable of (HeadValues, generator)")
 

@@ -28,8 +28,8 @@ def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     # centred first: of numbers that are all alike, the sums below would keep nothing but rounding
     c = x - _mean(x, absent, count)[..., None]
     c = (c - _mean(c, absent, count)[..., None]).masked_fill(absent, 0)
-    place = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
-    total = ((2 * place - count[..., None] + 1) * c).sum(-1)
+    index = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
+    total = ((2 * index - count[..., None] + 1) * c).sum(-1)
     squares = count * c.square().sum(-1) - c.sum(-1).square()
     mean, std = _statistics(total, squares, count)
     return PairStatistics(mean * size, std * size)
@@ -52,15 +52,15 @@ def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tens
     middle = x.gather(-1, ((count - 1) / 2).long().clamp_min(0)[..., None]).nan_to_num(nan=0.0)
     x = torch.where(absent, middle, x)
     c = torch.where(x.abs() < middle.abs() / 2, 0, middle)
-    place = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
-    own = x - c
+    index = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device)
+    shifted = x - c
     far = c == 0
     moved = x - middle
     before = torch.where(far, _sums_before(x), _sums_before(moved))
     squares_before = torch.where(far, _sums_before(x * x), _sums_before(moved * moved))
     # |x_j| ≤ |x_i| for j < i, so x_i − x_j has the sign of x_i
-    total = x.sign() * (place * own - before)
-    squares = (place * own - 2 * before) * own + squares_before
+    total = x.sign() * (index * shifted - before)
+    squares = (index * shifted - 2 * before) * shifted + squares_before
     bottom = (x.abs() + epsilon[..., None]).masked_fill(absent, torch.inf)
     bottom = torch.where(bottom > 0, bottom, torch.inf)
     return _statistics((total / bottom).sum(-1), (squares / bottom / bottom).sum(-1), count)

@@ -45,7 +45,7 @@ CORRELATED = ("token-position", "position-token", "cross")
 
 @dataclass(frozen=True)
 class Options(OfHeads):
-    """How well the null distribution of the cross terms is known."""
+    """Precision of the null distribution of the cross terms."""
 
     method: Annotated[
         Literal["auto", "dense"],
@@ -104,7 +104,7 @@ def split_projection(
     weight: Float[Tensor, "head width head_dim"],
     bias: Float[Tensor, "head head_dim"] | None = None,
 ) -> tuple[Float[Tensor, "batch head token head_dim"], Float[Tensor, "batch head token head_dim"]]:
-    """What the content x − p and the position p become in every head, in float64; the bias goes with the content.
+    """Project the content x − p and the position p in every head, in float64; the bias goes with the content.
 
     The split is that of abdullaev2025 Fig. 2.
 
@@ -152,7 +152,7 @@ def logit_shares(
 
     The terms are those of abdullaev2025 Fig. 2; the shares are ours.
 
-    var T_a / var ΣT for the four terms, and 2 Σ_{a<b} cov(T_a, T_b) / var ΣT for what is left: the five add up to 1.
+    var T_a / var ΣT for the four terms, and 2 Σ_{a<b} cov(T_a, T_b) / var ΣT for the rest: the five add up to 1.
     NaN where the logits do not vary. Raises `InputError` for fewer than two keys, NaN or infinite values.
     """
     return _shares(_centred(terms, allowed))
@@ -244,15 +244,13 @@ def terms_of_layer(
 ) -> tuple[Float[Tensor, "batch head 4 query key"], Bool[Tensor, "batch head query key"]]:
     """The four terms of the chosen heads' logits, and which keys each query may attend to.
 
-    Raises `NotApplicable` where queries and keys are not projections of what the attention receives.
+    Raises `NotApplicable` where queries and keys are not projections of the attention's input.
     """
     need_token_attention(layer)
     need_room_for_maps(layer, 2 * len(TERMS), _WHOLE)
     x, p = layer.site("input"), layer.site("position")
     if x.shape != p.shape:
-        raise NotApplicable(
-            f"receives {x.shape[1]} tokens, of which {p.shape[1]} have positions that can be followed"
-        )
+        raise NotApplicable(f"receives {x.shape[1]} tokens, and the positions of only {p.shape[1]} are known")
     q, k = (
         split_projection(x, p, projection.weight, projection.bias)
         for projection in (layer.projection("q"), layer.projection("k"))
@@ -298,16 +296,16 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     factor = operands.check_scale(layer.scale(q.shape[-1], queries.shape[1]), q.shape[:-2], q)
     head_logits = factor * (q @ k.mT)
     all_logits = torch.cat([terms, terms.sum(2, keepdim=True), head_logits[:, :, None]], 2)
-    shown = within_rows(all_logits, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()
+    logits = within_rows(all_logits, allowed[:, :, None]).masked_fill(~allowed[:, :, None], torch.nan).cpu()
     real = layer.real_tokens(head_logits.shape[-1])
     for number, name in enumerate(layer.ids):
-        places = [place for place in range(head_logits.shape[-1]) if real is None or real[number, place]]
+        places = [token for token in range(head_logits.shape[-1]) if real is None or real[number, token]]
         places = places[: options.max_tokens]
         axes = {"head": layer.heads, "term": [*TERMS, "sum", "model"], "query": places, "key": places}
         rows = pd.MultiIndex.from_product([*axes.values()], names=[*axes]).to_frame(index=False)
         rows.insert(0, "layer", layer.index)
         rows.insert(0, "input", name)
-        yield rows.assign(value=shown[number][:, :, places][..., places].numpy().ravel())
+        yield rows.assign(value=logits[number][:, :, places][..., places].numpy().ravel())
 
 
 def _allowed(
@@ -331,9 +329,9 @@ def _orders(layer: Layer, terms: Tensor, null_samples: int) -> Tensor:
             tokens,
             null_samples,
             torch.Generator().manual_seed(seed),
-            None if real is None else real[place // heads],
+            None if real is None else real[row // heads],
         )
-        for place, seed in enumerate(places)
+        for row, seed in enumerate(places)
     ]
     return torch.stack(orders).unflatten(0, (batch, heads)).to(terms.device)
 

@@ -1,7 +1,7 @@
 """Does attention project its queries on the principal axes of its keys: the projection error J_proj.
 
 The loss of outputs h_i as coordinates on axes u_d is mean_i ‖φ(q_i) − Σ_d h_id u_d‖² (teo2024 eq. 12, 13). Papers
-report ‖φ(q_i)‖² − ‖h_i‖² in its place, in three conventions; here is also the loss itself.
+report ‖φ(q_i)‖² − ‖h_i‖² instead, in three conventions; this module also has the loss itself.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ProjectionErrors(NamedTuple):
     null_samples: dict[str, Float[Tensor, "*batch sample"]]
     axes: Int[Tensor, "*batch"]
     resolved: Int[Tensor, "*batch"]
-    found: Int[Tensor, "*batch"]
+    converged: Int[Tensor, "*batch"]
 
 
 @checked
@@ -154,8 +154,8 @@ def projection_errors(
         "teo2024_as_implemented" the natural logarithm of mean_i(‖φ‖² − ‖h‖²) as the authors' code has it: q and k
         standardised per token, ‖φ‖² := exp(q·q − 2 log g(q) − 2(1 − s) q·k_1) with the scale s left out in two
         places; NaN where the mean is not positive. "exact" the least loss over all assignments of output columns
-        to axes with signs: the axes are orthogonal, so the loss is a sum over axes and the best assignment a
-        linear one. The top min(d_v, N − 1) axes; output columns beyond them are assigned to none.
+        to axes with signs: the axes are orthogonal, so the loss is a sum over axes, and the best assignment is
+        linear. The top min(d_v, N − 1) axes; output columns beyond them are assigned to none.
     floor: the exact loss of the true projections, h_id := φ(q_i)·u_d / μ_d. baseline: mean_i ‖φ(q_i)‖², the loss
         of h = 0. Both NaN unless "exact" is asked for.
     error_over_phi, error_over_h: mean_i of saritas2025's error / (norm² + 1e-8).
@@ -163,8 +163,8 @@ def projection_errors(
 
     All dimensionless up to the unit of v. k and v come one copy per query head. Queries may differ in number from
     keys (class attention); else ``mask`` (true at real tokens) leaves padding out as query and key.
-    ``attention_mask`` (true = may attend, or added to the scores; in tiles also a causal `Mask`, of as many queries as
-    keys) shapes h alone: the kernel has no masks.
+    ``attention_mask`` (true = may attend, or added to the scores; in tiles also a causal `Mask`, with equal numbers of
+    queries and keys) shapes only h: the kernel has no masks.
     ``output`` is what the model gave; without it, or with standardize = "per-token" (q and k, unbiased standard
     deviation over features, constant tokens 0), h = softmax(s q kᵀ + attention_mask) v. ``null_samples``: the exact
     error with v replaced by values of each null (`null_values.null_values`, which may read ``shared``, the values of
@@ -185,8 +185,10 @@ def projection_errors(
     check_nulls(nulls, null_samples)
     shared = for_each_head(shared, k)
     more = {"output": output, "shared": shared}
-    given = {"q": q, "k": k, "v": v} | {name: part for name, part in more.items() if part is not None}
-    masks = _check(given, mask)
+    operands_by_name = {"q": q, "k": k, "v": v} | {
+        name: part for name, part in more.items() if part is not None
+    }
+    masks = _check(operands_by_name, mask)
     batch, heads = k.shape[:-2], k[..., 0, 0].numel()
     scales = operands.check_scale(scale, batch, k).expand(*batch, 1, 1).reshape(-1)
     if seeds is not None and len(seeds) != heads:
@@ -274,7 +276,7 @@ def least_assigned(
     gain = (projected.mT @ h).abs() * (2 / h.shape[-2])
     cost = eigenvalues[:, None] * h.square().mean(-2, keepdim=True) - gain
     flat = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:])  # there may be no axes
-    best = [one[linear_sum_assignment(one.cpu().numpy())].sum() for one in flat]
+    best = [cost_matrix[linear_sum_assignment(cost_matrix.cpu().numpy())].sum() for cost_matrix in flat]
     return torch.stack(best).reshape(cost.shape[:-2])
 
 
@@ -291,7 +293,10 @@ def assigned_range(
     gain = (projected.mT @ h).abs() * (2 / h.shape[-2])
     cost = eigenvalues[:, None] * h.square().mean(-2, keepdim=True) + gain
     flat = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:])
-    most = [one[linear_sum_assignment(one.cpu().numpy(), maximize=True)].sum() for one in flat]
+    most = [
+        cost_matrix[linear_sum_assignment(cost_matrix.cpu().numpy(), maximize=True)].sum()
+        for cost_matrix in flat
+    ]
     return torch.stack(
         [least_assigned(h, projected, eigenvalues), torch.stack(most).reshape(cost.shape[:-2])], -1
     )
@@ -364,11 +369,11 @@ def _of_head(
     floor = baseline = phi.new_full((), torch.nan)
     null_samples: dict[str, Tensor] = {}
     count = torch.tensor(min(v.shape[-1], len(k) - 1), device=k.device)
-    resolved = found = count
+    resolved = converged = count
     if "exact" in conventions:
         baseline = phi.mean()
         axes = principal_axes(k, scale, int(count), tiled=tiled)
-        resolved, found = axes.resolved, axes.found
+        resolved, converged = axes.resolved, axes.converged
         undefined = torch.where(resolved > 0, 0.0, torch.nan)  # equal keys have no axes to project on
         top = int(resolved)
         values = kpca_values(axes)
@@ -392,7 +397,7 @@ def _of_head(
         null_samples=null_samples,
         axes=count,
         resolved=resolved,
-        found=found,
+        converged=converged,
     )
 
 
@@ -451,19 +456,19 @@ def _per_head(
         raise InputError(
             f"attention_mask of shape {tuple(mask.shape)} does not fit (batch, head, query, key) = {shape}"
         ) from error
-    return [expanded[place] for place in product(*map(range, shape[:-2]))]
+    return [expanded[index] for index in product(*map(range, shape[:-2]))]
 
 
-def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
+def _check(tensors: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
     """Check what an analysis of q, k, v needs; returns the mask in full."""
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         check_axes(name, tensor, operands.TOKENS)
-    q, k, v = given["q"], given["k"], given["v"]
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
     wanted = {"q": (*k.shape[:-2], q.shape[-2], k.shape[-1]), "v": (*k.shape[:-1], v.shape[-1])}
     wanted["output"] = (*q.shape[:-1], v.shape[-1])
-    if "shared" in given:
-        wanted["shared"] = (*k.shape[:-1], given["shared"].shape[-1])
-    for name, tensor in given.items():
+    if "shared" in tensors:
+        wanted["shared"] = (*k.shape[:-1], tensors["shared"].shape[-1])
+    for name, tensor in tensors.items():
         if tuple(tensor.shape) != wanted.get(name, tuple(k.shape)):
             raise InputError(
                 f"{name} of shape {tuple(tensor.shape)} does not fit k of shape {tuple(k.shape)}: expected "
@@ -471,7 +476,7 @@ def _check(given: dict[str, Tensor], mask: Tensor | None) -> Tensor | None:
             )
     operands.check_token_count("k", k.shape[-2])
     full = None if mask is None else operands.check_mask(mask, k.shape[:-1]).to(k.device)
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         fits = full is not None and tensor.shape[-2] == k.shape[-2]
         seen = torch.where(full[..., None], tensor, 0) if full is not None and fits else tensor
         check_finite(name, seen, operands.TOKENS)
@@ -485,10 +490,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     queries = layer.site("q")
     q = layer.choose_heads(queries)
     k, v = (layer.of_queries(layer.site(name), queries.shape[1]) for name in "kv")
-    asked = CONVENTIONS if options.convention == "all" else (options.convention,)
+    conventions = CONVENTIONS if options.convention == "all" else (options.convention,)
     tiled = options.in_tiles(k.shape[-2] ** 2)
     causal = tiled and record.causal and q.shape[-2] == k.shape[-2]
-    found = projection_errors(
+    errors = projection_errors(
         q,
         k,
         v,
@@ -497,37 +502,37 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         attention_mask=Mask(causal=True) if causal else layer.head_attention_mask,
         output=None if record.head_out is None else record.head_out[:, layer.heads],
         standardize=options.standardize,
-        conventions=asked,
+        conventions=conventions,
         shared=options.shared_values(layer),
         null_samples=options.null_samples,
         nulls=options.nulls,
         seeds=layer.seeds(len(q)),
         tiled=tiled,
     )
-    report_axes(layer, found.resolved, found.axes, found.found, v.shape[-1])
+    report_axes(layer, errors.resolved, errors.axes, errors.converged, v.shape[-1])
     count_tiled(layer, tiled)
-    _report_attention(layer, found.phi_norm2[..., 0])
+    _report_attention(layer, errors.phi_norm2[..., 0])
     standardized = standardize_column(options.standardize)
 
     def each(metric: Metric, values: Tensor, **columns: Any) -> Measurement:
         return Measurement(metric, layer.per_input(values), columns=standardized | columns)
 
-    for convention in asked:
-        measured = each(PROJECTION_ERROR, found.errors[convention], convention=convention)
+    for convention in conventions:
+        measured = each(PROJECTION_ERROR, errors.errors[convention], convention=convention)
         if convention == "exact":
             measured.null_samples = {
-                name: layer.per_input(drawn) for name, drawn in found.null_samples.items()
+                name: layer.per_input(drawn) for name, drawn in errors.null_samples.items()
             }
         yield measured
-    if "exact" in asked:
-        yield each(PROJECTION_FLOOR, found.floor, convention="exact")
-        yield each(PROJECTION_ZERO_PREDICTOR, found.baseline, convention="exact")
-    if "saritas2025" in asked:
-        yield each(PROJECTION_ERROR_OVER_PHI, found.error_over_phi, convention="saritas2025")
-        yield each(PROJECTION_ERROR_OVER_H, found.error_over_h, convention="saritas2025")
+    if "exact" in conventions:
+        yield each(PROJECTION_FLOOR, errors.floor, convention="exact")
+        yield each(PROJECTION_ZERO_PREDICTOR, errors.baseline, convention="exact")
+    if "saritas2025" in conventions:
+        yield each(PROJECTION_ERROR_OVER_PHI, errors.error_over_phi, convention="saritas2025")
+        yield each(PROJECTION_ERROR_OVER_H, errors.error_over_h, convention="saritas2025")
     for number, statistic in enumerate(NORM_STATISTICS):
-        yield each(PHI_NORM2, found.phi_norm2[..., number], statistic=statistic)
-        yield each(H_NORM2, found.h_norm2[..., number], statistic=statistic)
+        yield each(PHI_NORM2, errors.phi_norm2[..., number], statistic=statistic)
+        yield each(H_NORM2, errors.h_norm2[..., number], statistic=statistic)
 
 
 def _report_attention(layer: Layer, like: Tensor) -> None:
@@ -549,7 +554,7 @@ def _report_attention(layer: Layer, like: Tensor) -> None:
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """The exact error beside floor, zero predictor and null; the papers' formulas; how far the two norms are apart.
+    """Report the exact error with floor, zero predictor and null; the papers' formulas; the gap between both norms.
 
     Of several checkpoints, how each of these changes from the first to the last.
     """
@@ -624,7 +629,7 @@ _FORMULAS = {
 
 
 def _norms_apart(norms: pd.DataFrame) -> list[str]:
-    """The ratio of the mean norms over inputs, and in how many layers the middle 95 % of their tokens are apart."""
+    """The ratio of the mean norms over inputs, and in how many layers the middle 95 % of tokens do not overlap."""
     if norms.empty:
         return []
     overall = norms[norms[["layer", "head"]].isna().all(axis=1) & (norms["statistic"] == "mean")]

@@ -79,13 +79,13 @@ class _OnceForHeads:
 
     def __init__(self) -> None:
         self.at: tuple[int | slice, slice, slice] | None = None
-        self.found: tuple[Tensor, ...] = ()
+        self.tensors: tuple[Tensor, ...] = ()
 
     def of(self, tile: Tile, make: Callable[[Tile], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         at = tile.batch, tile.rows, tile.columns
         if self.at != at:
-            self.at, self.found = at, make(tile)
-        return self.found
+            self.at, self.tensors = at, make(tile)
+        return self.tensors
 
 
 class RowDistances(NamedTuple):
@@ -350,7 +350,7 @@ class CoarseMaps(NamedTuple):
 
 def bin_edges(count: int, bins: int) -> list[int]:
     """Return the start of each bin and the end of the last: place i is in bin ⌊i · bins / count⌋."""
-    return [-(-place * count // bins) for place in range(bins + 1)]
+    return [-(-number * count // bins) for number in range(bins + 1)]
 
 
 @dataclass
@@ -422,9 +422,9 @@ class ChosenRows(Reduction):
         )
 
     def add(self, tile: Tile) -> None:
-        for place, query in enumerate(self.queries):
+        for row, query in enumerate(self.queries):
             if tile.rows.start <= query < tile.rows.stop:
-                self.values[tile.batch, tile.heads, place, tile.columns] = tile.weights[
+                self.values[tile.batch, tile.heads, row, tile.columns] = tile.weights[
                     :, query - tile.rows.start
                 ]
 
@@ -444,9 +444,9 @@ class ChosenColumns(Reduction):
         self.values = shape.rows(len(self.keys), dtype=shape.dtype)
 
     def add(self, tile: Tile) -> None:
-        for place, key in enumerate(self.keys):
+        for column, key in enumerate(self.keys):
             if tile.columns.start <= key < tile.columns.stop:
-                self.values[tile.place][..., place] = tile.weights[..., key - tile.columns.start]
+                self.values[tile.place][..., column] = tile.weights[..., key - tile.columns.start]
 
     def result(self) -> Float[Tensor, "batch head query chosen"]:
         return self.values
@@ -508,6 +508,6 @@ class HeadPairs(Reduction):
 
 
 def _check_places(axis: str, places: Sequence[int], count: int) -> None:
-    for place in places:
-        if not 0 <= place < count:
-            raise InputError(f"there is no {axis} {place}: numbers are 0 to {count - 1}")
+    for position in places:
+        if not 0 <= position < count:
+            raise InputError(f"there is no {axis} {position}: numbers are 0 to {count - 1}")

@@ -1,4 +1,4 @@
-"""What principal attention pursuit splits off the keys (teo2024 §3): how sparse it is, and what it marks.
+"""The sparse component of the keys by principal attention pursuit (teo2024 §3): its sparsity, and the tokens it marks.
 
 Keys K are (*batch, token, head_dim); the pursuit says K = L + S with L of low rank and S sparse. RPC-Attention puts
 out L; nothing in the model reads S, so what it holds has to be looked at.
@@ -57,8 +57,8 @@ PURSUIT_GAP = Metric(
 class Split(NamedTuple):
     """A split of keys, each (*batch), float64.
 
-    zeros: share of entries of S that are exactly zero. share: ‖S‖² / ‖K‖². gap: ‖K − L − S‖ / ‖K‖, by which the
-    constraint L + S = K is missed. share and gap are NaN for keys of zero.
+    zeros: share of entries of S that are exactly zero. share: ‖S‖² / ‖K‖². gap: ‖K − L − S‖ / ‖K‖, the violation
+    of the constraint L + S = K. share and gap are NaN for keys of zero.
     """
 
     zeros: Tensor
@@ -112,7 +112,7 @@ def detection_auc(
 ) -> Float[Tensor, "*batch"]:
     """Area under the ROC curve of detecting marked tokens by a large score: 1 for all above the others, 1/2 at random.
 
-    The probability that a marked token scores higher than another one, ties counted as half (Mann and Whitney 1947).
+    The probability that a marked token scores higher than another token, ties counted as half (Mann and Whitney 1947).
     NaN where all tokens are marked, or none.
     """
     scores, marked = torch.broadcast_tensors(scores.double().cpu(), marked.cpu())
@@ -167,7 +167,7 @@ def contamination_scores(
 ) -> dict[str, Float[Tensor, "batch patch"]]:
     """Scores that might tell the contaminated patches of an image, a number per patch and candidate.
 
-    sparse: ‖S_j‖; clean: the same of the image before, whose S knows nothing of what was done to it; change: ‖S_j −
+    sparse: ‖S_j‖; clean: the same of the clean image, whose S does not depend on the contamination; change: ‖S_j −
     S_j before‖; keys: the distance of the keys from their mean, without any pursuit; ``pursuit``: ‖S_j‖ of principal
     component pursuit by ADMM, run to its end on the same keys.
     """
@@ -180,10 +180,10 @@ def contamination_scores(
         "keys": keys - keys.mean(-2, keepdim=True),
     }
     if pursuit:
-        found = principal_component_pursuit(keys, tol=_TOLERANCE, max_iter=_STEPS)
-        unfinished = found.residual > _TOLERANCE
+        pursuit_result = principal_component_pursuit(keys, tol=_TOLERANCE, max_iter=_STEPS)
+        unfinished = pursuit_result.residual > _TOLERANCE
         layer.counts.add(f"pursuits were not done after {_STEPS} steps", unfinished)
-        parts["pursuit"] = found.sparse
+        parts["pursuit"] = pursuit_result.sparse
     return {name: patches_of(layer, token_size(part)) for name, part in parts.items()}
 
 
@@ -196,7 +196,7 @@ def found_contamination(
 ) -> Iterator[Measurement]:
     """How well each candidate tells the ``marked`` patches, beside the same with the patches permuted."""
     orders = [layer.orders(name, marked.shape[-1], null_samples) for name in layer.ids]
-    permuted = torch.stack([own[order] for own, order in zip(marked, orders, strict=True)])
+    permuted = torch.stack([input_marks[order] for input_marks, order in zip(marked, orders, strict=True)])
     for candidate, scores in contamination_scores(clean, layer, pursuit).items():
         for metric, compare in (("contamination_auc", detection_auc), ("contamination_share", marked_share)):
             drawn = {"permutation": compare(scores[:, None], permuted)} if null_samples else {}

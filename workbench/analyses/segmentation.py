@@ -56,8 +56,8 @@ def patch_foreground(
     if masks == INK:
         return _ink(grid, image)
     mask = _read_mask(Path(masks), name, grid, image)
-    shown = mask.reshape(*mask.shape[:2], -1).max(-1) > 0
-    return torch.from_numpy(_cells(shown, grid).mean(-1) > 0.5)
+    foreground = mask.reshape(*mask.shape[:2], -1).max(-1) > 0
+    return torch.from_numpy(_cells(foreground, grid).mean(-1) > 0.5)
 
 
 def _ink(grid: tuple[int, int], image: np.ndarray | None) -> Bool[Tensor, " patch"]:

@@ -87,7 +87,7 @@ SNR_BETA = Metric(
 SNR_GAMMA = Metric(
     "snr_gamma",
     "Noise gain γ",
-    "‖η̂‖ / ‖η‖ with η̂ by what the noise changes what attention adds to the stream",
+    "‖η̂‖ / ‖η‖ with η̂ the noise's change of the attention's update of the stream",
     "abdullaev2025 Prop. III.1",
     low=0,
 )
@@ -188,7 +188,7 @@ def residual_noise(
     mask: Bool[Tensor, "*batch token"] | None = None,
     centre: bool = False,
 ) -> ResidualNoise:
-    """α, β, γ, the bound of abdullaev2025 Prop. III.1, and the gain that it bounds, from what a block adds.
+    """α, β, γ, the bound of abdullaev2025 Prop. III.1, and the gain that it bounds, from a block's update.
 
     That the bound exceeds 1 does not follow from min(α, β) > γ, as the paper has it: α = β = 0.5 and γ = 0.4 give
     0.945. ``mask`` and ``centre`` (of û too) as in `signal_to_noise`, which says what is raised.

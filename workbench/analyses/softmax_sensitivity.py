@@ -19,8 +19,8 @@ from torch import Tensor
 
 from workbench.analyses.attention_matrix import (
     AttentionMatrix,
-    Found,
     Group,
+    MetricValues,
     groups_of,
     softmax_matrix,
     together,
@@ -40,7 +40,7 @@ from workbench.frames.results import shared
 
 CONSTANT = 0.5
 SAMPLING = "softmax-sampling"
-"""What provenance and ``claims.csv`` call what is sampled from random logits, of no model."""
+"""Name of samples from random logits, without a model, in provenance and ``claims.csv``."""
 _STEPS = 48  # of Newton, at most; logits N(0, 10²) of 10 000 keys need a dozen
 _IN_CACHE = 2**16  # numbers of which a step makes copies
 _AT_ONCE = 2**20  # numbers drawn
@@ -270,17 +270,17 @@ def sampled_sensitivity(
     rows = []
     for spread in spreads:
         for count in tokens:
-            place = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
+            settings = {"tokens": count, "spread": float(spread), "null_samples": null_samples}
             largest, moved = samples_by_metric[count, spread]
             for candidate, value in largest._asdict().items():
                 rows.append(
-                    {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **place}
+                    {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **settings}
                 )
             rows.append(
                 {
                     "metric": SOFTMAX_PERTURBATION.name,
                     **mean_interval(pd.Series(moved))._asdict(),
-                    **place,
+                    **settings,
                 }
             )
     columns = ["metric", "candidate", "tokens", "spread", "value", "low", "high", "null_samples"]
@@ -304,9 +304,9 @@ def _sampled(
     largest: list[list[tuple[float, float]]] = [[] for _ in spreads]
     moved: list[list[Tensor]] = [[] for _ in spreads]
     for x, y in _drawn(tokens, null_samples, seed):
-        for place, spread in enumerate(spreads):
-            largest[place].append(_largest(x * spread, y * spread))
-            moved[place].append(perturbation(x * spread, y))
+        for number, spread in enumerate(spreads):
+            largest[number].append(_largest(x * spread, y * spread))
+            moved[number].append(perturbation(x * spread, y))
     return [
         (SampledLipschitz(*map(max, zip(*parts, strict=True))), torch.cat(shifts))
         for parts, shifts in zip(largest, moved, strict=True)
@@ -349,7 +349,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     Over the queries of a head that see at least two keys.
     """
     attention = softmax_matrix(layer)
-    if attention.own is not None:
+    if attention.captured is not None:
         raise NotApplicable(
             "does not attend only by softmax(scale q kᵀ + mask), and its logits are not known"
         )
@@ -362,7 +362,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield together(layer, groups, parts_of_metric, len(attention.q))
 
 
-def _of_group(attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group) -> list[Found]:
+def _of_group(
+    attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group
+) -> list[MetricValues]:
     q, k = group.cut(attention.q), group.cut(attention.k)
     if v is not None:
         v = group.cut(v)
@@ -374,7 +376,7 @@ def _of_group(attention: AttentionMatrix, v: Tensor | None, options: Options, gr
         options.null_samples,
         group,
     )
-    return with_nulls if v is None else [*with_nulls, Found(VALUE_NORM_RATIO, _norm_ratio(v))]
+    return with_nulls if v is None else [*with_nulls, MetricValues(VALUE_NORM_RATIO, _norm_ratio(v))]
 
 
 def _norm_ratio(v: Tensor) -> Tensor:
@@ -383,7 +385,7 @@ def _norm_ratio(v: Tensor) -> Tensor:
 
 def _of_heads(
     attention: AttentionMatrix, v: Tensor | None, options: Options, group: Group, q: Tensor, k: Tensor
-) -> list[Found]:
+) -> list[MetricValues]:
     """All measures of some queries and keys, a few queries at a time."""
     logits_of = attention.logits
     assert logits_of is not None  # of softmax
@@ -406,7 +408,7 @@ def _of_heads(
     for metric, part in zip(
         (OUTPUT_PERTURBATION, OUTPUT_PERTURBATION_BOUND), zip(*outputs, strict=True), strict=False
     ):
-        constants.append(Found(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
+        constants.append(MetricValues(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
     return constants
 
 
@@ -414,18 +416,18 @@ def _mean_of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen, values, torch.nan).nanmean(-1)
 
 
-def _over_queries(chosen: Tensor, constant: Tensor, moved: Tensor, spread: Tensor) -> list[Found]:
+def _over_queries(chosen: Tensor, constant: Tensor, moved: Tensor, spread: Tensor) -> list[MetricValues]:
     """The measures of heads, over the chosen ones of their queries."""
     largest = constant.masked_fill(~chosen, -torch.inf).amax(-1)
     return [
-        Found(SOFTMAX_LIPSCHITZ, _mean_of_chosen(constant, chosen), columns={"statistic": "mean"}),
-        Found(
+        MetricValues(SOFTMAX_LIPSCHITZ, _mean_of_chosen(constant, chosen), columns={"statistic": "mean"}),
+        MetricValues(
             SOFTMAX_LIPSCHITZ,
             largest.masked_fill(~chosen.any(-1), torch.nan),
             columns={"statistic": "max"},
         ),
-        Found(SOFTMAX_PERTURBATION, _mean_of_chosen(moved, chosen)),
-        Found(LOGIT_SPREAD, _mean_of_chosen(spread, chosen)),
+        MetricValues(SOFTMAX_PERTURBATION, _mean_of_chosen(moved, chosen)),
+        MetricValues(LOGIT_SPREAD, _mean_of_chosen(spread, chosen)),
     ]
 
 
@@ -433,8 +435,8 @@ def _of_queries(logits: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
     """Of every query whether it sees two keys, its constant, how far noise moves it, and the spread of its logits."""
     seen = logits > -torch.inf
     counts = seen.sum(-1)
-    shown = torch.where(seen, logits, 0)
-    deviations = torch.where(seen, shown - (shown.sum(-1) / counts)[..., None], 0)
+    finite_logits = torch.where(seen, logits, 0)
+    deviations = torch.where(seen, finite_logits - (finite_logits.sum(-1) / counts)[..., None], 0)
     spread = (deviations.square().sum(-1) / counts).sqrt()
     return counts > 1, local_lipschitz(logits), perturbation(logits, noise), spread
 
@@ -463,7 +465,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 
 def sampling_findings(sampled: pd.DataFrame) -> list[str]:
-    """What random logits say (abdullaev2025 Fig. 1), of a `sampled_sensitivity` frame: the fit, and both ends of N."""
+    """Report the fit and both ends of N of a `sampled_sensitivity` frame of random logits (abdullaev2025 Fig. 1)."""
     sentences = []
     for spread, rows in sampled.groupby("spread", sort=False):
         curves = {
@@ -488,7 +490,7 @@ def sampling_findings(sampled: pd.DataFrame) -> list[str]:
 
 ANALYSIS = Analysis(
     "softmax-sensitivity",
-    "How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise",
+    "Change of a model's softmax when its logits change: local Lipschitz constants, and noise",
     ("q", "k", "v", "scale", "mask", "attn"),
     measure,
     (

@@ -34,7 +34,7 @@ from workbench.frames.metrics import Metric
 DIRECTIONS = ("head", "width", "head_dim")
 Of = Annotated[
     Literal["v", "q", "k"],
-    "whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)",
+    "whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)",
 ]
 
 
@@ -132,8 +132,8 @@ def subspace_angles(
 
     Unlike the coherence of wu2025 Fig. 11 they do not depend on the bases.
 
-    Pairs are (0, 1), (0, 2), …, (1, 2), …. Two subspaces have as many angles as the smaller has dimensions; the rest
-    is NaN. Angles below 1e-7 are rounding. Raises `InputError` for fewer than two heads.
+    Pairs are (0, 1), (0, 2), …, (1, 2), …. The number of angles of two subspaces is the dimension of the smaller; the
+    rest is NaN. Angles below 1e-7 are rounding. Raises `InputError` for fewer than two heads.
     """
     check_finite("u", u, DIRECTIONS)
     heads = u.shape[-3]
@@ -153,11 +153,13 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         null_values(u.mT.flatten(0, 1), "gaussian", options.null_samples, seed).unflatten(1, (heads, dim)).mT
     )
     random = [mean_coherence(directions) for directions in drawn]
-    for place, metric in enumerate((COHERENCE_INSIDE, COHERENCE_BETWEEN)):
-        if (dim, heads)[place] < 2:  # no pair
+    for number, metric in enumerate((COHERENCE_INSIDE, COHERENCE_BETWEEN)):
+        if (dim, heads)[number] < 2:  # no pair
             continue
-        null_samples = {"isotropic": torch.stack([found[place] for found in random])} if random else {}
-        yield Measurement(metric, mean_coherence(u)[place], (), null_samples=null_samples)
+        null_samples = (
+            {"isotropic": torch.stack([coherences[number] for coherences in random])} if random else {}
+        )
+        yield Measurement(metric, mean_coherence(u)[number], (), null_samples=null_samples)
     if heads < 2:
         return
     # the null distribution is the same for every pair: one pair of each sample is enough

@@ -48,7 +48,7 @@ Product = Callable[[Tensor], Tensor]
 class Leading(NamedTuple):
     """The largest eigenvalues, largest first, with residuals and bounds.
 
-    residual: ‖A x − λ x‖ of every pair, by a product of its own. Some eigenvalue of A lies that near to each of them;
+    residual: ‖A x − λ x‖ of every pair, by another product. Some eigenvalue of A lies that near to each of them;
     that none above was passed over is what the iteration makes likely and does not prove. converged: residuals within
     the tolerance, a share of the largest eigenvalue. trace: the sum of all eigenvalues, exactly. products: with how
     many blocks of vectors the matrix was multiplied. All values, residuals and the trace times exp(log_factor).
@@ -128,8 +128,8 @@ class GramTiles:
     def leading(self, count: int, tolerance: float = TOLERANCE, products: int = PRODUCTS) -> Leading:
         """The ``count`` largest eigenvalues with their axes, all orthogonal to 1."""
         ones = torch.ones(len(self), 1, dtype=torch.float64, device=self.device)
-        found = _leading(self.__matmul__, ones, count, tolerance, products, centred=True)
-        return found._replace(trace=self.trace, log_factor=self.log_factor)
+        pairs = _leading(self.__matmul__, ones, count, tolerance, products, centred=True)
+        return pairs._replace(trace=self.trace, log_factor=self.log_factor)
 
     def _normalisers(self, at_once: int) -> Float[Tensor, " token"]:
         """ℓ_i = log Σ_j exp(s k_i·k_j)."""
@@ -144,7 +144,7 @@ class GramTiles:
     def _pairs(self) -> Iterator[tuple[slice, slice]]:
         """Tiles on the diagonal and above it."""
         cuts = [slice(start, start + self._side) for start in range(0, len(self), self._side)]
-        return ((rows, columns) for place, rows in enumerate(cuts) for columns in cuts[place:])
+        return ((rows, columns) for tile, rows in enumerate(cuts) for columns in cuts[tile:])
 
     def _entries(self, rows: slice, columns: slice) -> Tensor:
         tile = self._keys[rows] @ self._keys[columns].mT
@@ -164,7 +164,7 @@ class GramTiles:
 
 
 class RankEstimate(NamedTuple):
-    """The effective rank exp(−Σ p log p) of a spectrum of which the leading values and the sum are known.
+    """The effective rank exp(−Σ p log p) of a spectrum with known leading values and known sum.
 
     It lies between ``low`` and ``high``, if the known pairs converged: the rest is spread over as few values as the sum
     of squares allows, or over all. ``value`` is estimated, with the standard error of its random vectors.
@@ -198,7 +198,7 @@ def effective_rank_of(tiles: GramTiles, leading: Leading, seed: int = 0) -> Rank
 
 
 def _entropy_left(
-    tiles: GramTiles, found: Leading, rest: Tensor, typical: Tensor, seed: int
+    tiles: GramTiles, pairs: Leading, rest: Tensor, typical: Tensor, seed: int
 ) -> tuple[Tensor, Tensor]:
     """−Σ p log p over the eigenvalues beside those found, as shares of the trace, and its standard error.
 
@@ -207,7 +207,7 @@ def _entropy_left(
     """
     source = torch.Generator().manual_seed(seed)
     signs = torch.randint(2, (len(tiles), PROBES), generator=source).mul_(2).sub_(1)
-    known_vectors = found.vectors
+    known_vectors = pairs.vectors
 
     def outside(block: Tensor) -> Tensor:
         block = block - block.mean(0)
@@ -293,7 +293,7 @@ def _leading(
 ) -> Leading:
     """The largest eigenpairs of a symmetric matrix that has no negative ones, from a block Krylov space.
 
-    ``like`` is a column of as many rows. The start is always the same; ``centred`` it is orthogonal to 1.
+    ``like`` is a column of the same length. The start is always the same; ``centred`` it is orthogonal to 1.
     """
     size = len(like)
     if not 1 <= count <= size:

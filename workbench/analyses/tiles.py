@@ -39,7 +39,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.operands import checked
 
 MEMORY = 96 * 2**20
-"""Bytes of the buffers of a tile; what lies in a processor's cache is read faster than a larger one."""
+"""Bytes of the buffers of a tile; a buffer in the processor's cache is read faster than a larger buffer."""
 MAPS_AT_ONCE = 2**17
 """Entries of maps in one tile, unless a single input has more: 1 MB in float64 stays in a processor's cache."""
 ROWS = 256
@@ -138,7 +138,7 @@ class Tile:
     weights: attention (head, query, key). total: the sum of a row's weights on keys that are no padding, 1 but for
     rows that see nothing. visible, count: as the mask says, with 1 head where it is that of all. below: each score less
     the largest of its row, 0 where hidden; log_sum: log Σ exp(below), (head, query), so that log attention is
-    ``below − log_sum``. spare: a buffer like the weights. These three are None where maps are given whole.
+    ``below − log_sum``. spare: a buffer like the weights. These three are None for attention maps.
     """
 
     batch: int | slice
@@ -283,7 +283,7 @@ def reduce_tiles(
 ) -> Reduced:
     """Work through softmax(scale q kᵀ + mask) tile by tile; ``reductions`` are names of `REDUCTIONS` or reductions.
 
-    ``scale`` (1/√head_dim unless given) is one number or one per head; ``mask`` a `Mask`, a tensor that broadcasts to
+    ``scale`` (default 1/√head_dim) is a number or one per head; ``mask`` a `Mask`, a tensor that broadcasts to
     (batch, head, query, key), or a function. ``keys`` marks real tokens: weights on padding
     that the mask does not hide take part in the softmax and count as 0 afterwards. k may have fewer heads than q.
     ``memory`` bounds the buffers of a tile, in bytes, down to a single row. Queries that see nothing have weights 0.
@@ -360,7 +360,7 @@ def _tile(
     height, width = asking.shape[1], columns.stop - columns.start
     used = buffers[:, : len(asking) * height * width].view(3, len(asking), height, width)
     below, weights, spare = used
-    place = batch, heads, rows
+    tile_index = batch, heads, rows
     log_sum = torch.full(asking.shape[:2], -math.inf, dtype=torch.float64, device=k.device)
     total = torch.zeros_like(log_sum)
     if width:
@@ -382,8 +382,8 @@ def _tile(
         if seen.hidden is not None:
             below[..., seen.fringe].masked_fill_(seen.hidden, 0)
         if bool(broken.any()):
-            _note_broken(reduced, place, columns, below, broken)
-            reduced.nonfinite[place] = broken * (k.shape[2] if real is None else int(real.sum()))
+            _note_broken(reduced, tile_index, columns, below, broken)
+            reduced.nonfinite[tile_index] = broken * (k.shape[2] if real is None else int(real.sum()))
             for part in (below, weights):
                 part.masked_fill_(broken[..., None], 0)
         filled = finite[..., 0]
@@ -391,11 +391,11 @@ def _tile(
         log_sum = torch.where(filled, torch.log1p(rest), -math.inf)
         weights *= torch.where(filled, 1 / (1 + rest), 0).to(weights.dtype)[..., None]
         total = filled.double()
-        reduced.log_normaliser[place] = torch.where(filled, top[..., 0].double() + log_sum, -math.inf)
+        reduced.log_normaliser[tile_index] = torch.where(filled, top[..., 0].double() + log_sum, -math.inf)
         if real is not None and not bool(real[columns].all()):
             weights.masked_fill_(~real[columns], 0)
             total = row_sums(weights)
-    reduced.total[place], reduced.count[place] = total, count
+    reduced.total[tile_index], reduced.count[tile_index] = total, count
     return Tile(batch, heads, rows, columns, weights, total, seen.visible, count, below, log_sum, spare)
 
 
@@ -418,10 +418,10 @@ def _hidden_from_all(seen: _Seen, width: int) -> Tensor:
 
 
 def _note_broken(
-    reduced: Reduced, place: tuple[int, slice, slice], columns: slice, below: Tensor, broken: Tensor
+    reduced: Reduced, tile_index: tuple[int, slice, slice], columns: slice, below: Tensor, broken: Tensor
 ) -> None:
-    batch, heads, rows = place
-    reduced.broken[place] = broken
+    batch, heads, rows = tile_index
+    reduced.broken[tile_index] = broken
     for head in broken.any(-1).nonzero()[:, 0].tolist():
         if len(reduced.places) == _PLACES:
             return
@@ -461,17 +461,17 @@ def _seen(mask: Mask, batch: int, heads: slice, rows: slice, shape: Shape, real:
     height, width = len(queries), columns.stop - columns.start
     visible = allowed
     if bias is not None:
-        shown = bias > max(mask.hidden_at, torch.finfo(bias.dtype).min / 10)
-        visible = shown if visible is None else visible & shown
+        key_count = bias > max(mask.hidden_at, torch.finfo(bias.dtype).min / 10)
+        visible = key_count if visible is None else visible & key_count
         open_ = bias != -math.inf
         if bool(visible.any(-1).all()):  # weights of what is near the lowest number are exactly 0
             open_ = bias > torch.finfo(bias.dtype).min / 10
         allowed = open_ if allowed is None else allowed & open_
         bias = bias.to(shape.dtype)
     if allowed is None:
-        shown = width if real is None else int(real.sum())
+        key_count = width if real is None else int(real.sum())
         visible = None if real is None else real.expand(1, height, width)
-        count = torch.full((1, height), float(shown), dtype=torch.float64, device=shape.device)
+        count = torch.full((1, height), float(key_count), dtype=torch.float64, device=shape.device)
         return _Seen(columns, None, None, slice(0, 0), visible, count)
     used = allowed.any(-2).any(0).nonzero()[:, 0]
     low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
@@ -607,7 +607,7 @@ class Operands(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Attention maps that are formed whole: the same reductions, of one tile for many small inputs, in float64.
+    """Dense attention maps: the same reductions, of one tile for many small inputs, in float64.
 
     attn: (batch, head, query, key); visible: true where a query may attend, broadcast to it; keys: as of `Operands`.
     """

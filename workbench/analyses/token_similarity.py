@@ -1,4 +1,4 @@
-"""How alike are the tokens of one input, at a layer's sites, and at which rate does that change through depth?
+"""Similarity of the tokens of one input at a layer's sites, and its rate of change through depth.
 
 The mean cosine over all pairs of tokens (abdullaev2025 Fig. 5), in linear time; the effective rank of the tokens.
 """
@@ -103,7 +103,7 @@ _SAFE = (1e-150, 1e150)  # lengths whose squares neither overflow nor vanish
 
 
 def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens in float64 (zero where padding), in a unit in which their lengths are exact; and how many are real."""
+    """Tokens in float64 (zero where padding), in a unit that keeps their lengths exact; and how many are real."""
     check_axes("resid_post", hidden, operands.HIDDEN)
     if mask is None:
         operands.check_token_count("resid_post", hidden.shape[-2])
@@ -186,7 +186,7 @@ def isotropic_null(
     mean 0 and variance 1/width, and two different pairs are uncorrelated, also where they share a token. The
     mean over the N(N−1)/2 pairs has mean 0 and standard deviation √(2 / (N(N−1) width)): exact, no null samples
     needed. The band is that of its limit for many tokens, (χ²_width/width − 1)/(N−1), scaled to the exact
-    deviation; the distribution is skewed, and no normal one.
+    deviation; the distribution is skewed, not normal.
     """
     from scipy.stats import chi2
 
@@ -203,11 +203,11 @@ def permuted_null(
     null_samples: int,
     generator: torch.Generator,
 ) -> Null:
-    """What one input gives when each feature's values are shuffled over the tokens, feature by feature.
+    """Return an input's values when each feature is shuffled over the tokens, feature by feature.
 
     Keeps every feature's values, so also its mean over tokens and its outliers, and breaks what belongs
     together in a token. (Shuffling whole tokens, the permutation null of other measures, cannot change a mean
-    over all pairs.) An observed value inside this range is explained by the features' means alone. ``null_samples`` ≥
+    over all pairs.) An observed value inside this range is explained by only the features' means. ``null_samples`` ≥
     2.
     """
     observed = token_cosine_similarity(hidden, mask)
@@ -257,8 +257,8 @@ def across(taken: Sequence[tuple[Layer, Measurement]], options: Options) -> Iter
     curves: dict[tuple[Any, ...], list[tuple[int, Measurement]]] = {}
     for layer, measurement in taken:
         if measurement.name == "token_cosine" and "standardize" not in measurement.columns:
-            place = tuple(measurement.columns.get(name) for name in ("candidate", "axis"))
-            curves.setdefault(place, []).append((layer.index, measurement))
+            curve_labels = tuple(measurement.columns.get(name) for name in ("candidate", "axis"))
+            curves.setdefault(curve_labels, []).append((layer.index, measurement))
     for curve in curves.values():
         if len(curve) < 2:
             raise InputError(
@@ -290,10 +290,10 @@ def _without_special(layer: Layer, states: Tensor, real: Bool[Tensor, "batch tok
     """The mask of real tokens less class, distillation and register tokens."""
     count = states.shape[1]
     kinds = layer.token_kinds(count)  # of one input: the special tokens are those of all
-    own = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    kept = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     if len(kinds) == count:
-        own[:, [place for place, kind in enumerate(kinds) if kind in SPECIAL]] = False
-    return own if real is None else own & real
+        kept[:, [token for token, kind in enumerate(kinds) if kind in SPECIAL]] = False
+    return kept if real is None else kept & real
 
 
 def _cosine(

@@ -146,14 +146,14 @@ class ValueMatrix:
                 at_high += int((flat == high).sum())
                 inside.append(flat[(flat > low) & (flat < high)])
             within_bracket = torch.cat([part.flatten() for part in inside])
-            place = wanted - below - at_low
-            if below < wanted and place <= 0:
+            rank = wanted - below - at_low
+            if below < wanted and rank <= 0:
                 return low
-            if 0 < place <= len(within_bracket):
-                return float(within_bracket.kthvalue(place).values)
-            if len(within_bracket) < place <= len(within_bracket) + at_high:
+            if 0 < rank <= len(within_bracket):
+                return float(within_bracket.kthvalue(rank).values)
+            if len(within_bracket) < rank <= len(within_bracket) + at_high:
                 return high
-            low, high = (-1.0, low) if place <= 0 else (high, math.inf)
+            low, high = (-1.0, low) if rank <= 0 else (high, math.inf)
 
     def distances(self, rows: slice, columns: slice, rounded: bool) -> Float[Tensor, "row column"]:
         """‖x_i − x_j‖² of a tile, on the diagonal exactly 0; with ``rounded`` also where rounding is all there is."""
@@ -221,7 +221,7 @@ def _gaussian(distances: Tensor, width: float) -> Tensor:
 def _tiles_above(tokens: int) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of the tiles on and above the diagonal of a matrix of tokens × tokens."""
     cuts = [slice(start, min(start + _SIDE, tokens)) for start in range(0, tokens, _SIDE)]
-    return ((rows, columns) for place, rows in enumerate(cuts) for columns in cuts[place:])
+    return ((rows, columns) for tile, rows in enumerate(cuts) for columns in cuts[tile:])
 
 
 def tiled_kernel_alignment(first: ValueMatrix, second: ValueMatrix) -> Float[Tensor, ""]:
@@ -257,10 +257,10 @@ def _lower_median(distances: Tensor) -> float:
     count = len(distances)
     pairs = count * (count - 1) // 2
     # in the whole matrix the diagonal's zeros come first, and every pair stands twice
-    place = count + 2 * ((pairs + 1) // 2) - 2
+    rank = count + 2 * ((pairs + 1) // 2) - 2
     if distances.device.type != "cpu":  # a whole matrix takes longer to fetch than to search
-        return float(distances.flatten().kthvalue(place + 1).values)
-    return float(np.partition(distances.cpu().numpy().ravel(), place)[place])
+        return float(distances.flatten().kthvalue(rank + 1).values)
+    return float(np.partition(distances.cpu().numpy().ravel(), rank)[rank])
 
 
 def principal_cosines_and_sines(

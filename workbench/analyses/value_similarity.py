@@ -142,10 +142,10 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
 class ValueSimilarity(NamedTuple):
     """Similarities of V and V̇ and of null samples of each null with V̇; see `value_similarity`.
 
-    ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``found``: how many of them products in tiles found (all
-    without tiles); ``resolved``: how many have an eigenvalue above rounding (the others are arbitrary); ``close``: how
-    many of these lie so near to a neighbour's that which comes first is arbitrary, and with it all that is matched by
-    index or reads single axes.
+    ``axes``: how many principal axes V̇ has, min(d_v, N − 1); ``converged``: how many of them products in tiles
+    found (all without tiles); ``resolved``: how many have an eigenvalue above rounding (the others are arbitrary);
+    ``close``: how many of these lie so near to a neighbour's that which comes first is arbitrary, and with it all
+    that is matched by index or reads single axes.
     """
 
     observed: Float[Tensor, "*batch quantity"]
@@ -153,7 +153,7 @@ class ValueSimilarity(NamedTuple):
     resolved: Int[Tensor, "*batch"]
     axes: Int[Tensor, "*batch"]
     close: Int[Tensor, "*batch"]
-    found: Int[Tensor, "*batch"]
+    converged: Int[Tensor, "*batch"]
 
 
 @checked
@@ -185,7 +185,7 @@ def value_similarity(
         and the order of the eigenvectors, which MDC depends on and MOC through the signs; abs_cos sees the order.
 
     All other quantities are dimensionless. No small number is added to a denominator, and V̇ is never so small that
-    it underflows: each quantity but allclose is free of its scale. Where d_v > N − 1 there are only N − 1 axes: the
+    it underflows: each quantity but allclose is free of its scale. For d_v > N − 1 there are only N − 1 axes: the
     columns of V beyond them find no partner, and rows of V̇ are completed with zeros.
 
     ``mask`` (true at real tokens, broadcast as (*batch, 1, token)) leaves padding out altogether. ``null_samples`` per
@@ -215,7 +215,7 @@ def value_similarity(
             for null in (nulls if null_samples else ())
         }
         count = torch.tensor(axes.vectors.shape[1], device=k.device)
-        result = ValueSimilarity(observed, drawn, axes.resolved, count, axes.close, axes.found)
+        result = ValueSimilarity(observed, drawn, axes.resolved, count, axes.close, axes.converged)
         if axes.resolved:
             return result
         nothing = {null: torch.full_like(part, torch.nan) for null, part in drawn.items()}
@@ -230,10 +230,10 @@ def value_similarity(
 def _drawn(
     values: ValueMatrix, null: str, null_samples: int, seed: int, shared: Tensor | None
 ) -> Iterator[ValueMatrix]:
-    """Draws of `null_values`, one at a time; permuted ones reuse what is known of the original."""
+    """Draws of `null_values`, one at a time; permuted values reuse results of the original."""
     if null == "permutation":
-        place = torch.arange(len(values.values), device=values.values.device, dtype=torch.float64)[:, None]
-        for order in null_values(place, null, null_samples, seed):
+        index = torch.arange(len(values.values), device=values.values.device, dtype=torch.float64)[:, None]
+        for order in null_values(index, null, null_samples, seed):
             yield PermutedValues(values, order[:, 0].long())
     else:
         for noise in null_values(values.values, null, null_samples, seed, shared):
@@ -250,7 +250,7 @@ def similarities(
     _check_quantities(quantities)
     wanted = _reference(axes, v.shape[-1])
     flat = v.double().reshape(-1, *v.shape[-2:])
-    each = [_compare(ValueMatrix(one), wanted, quantities, MEASURES) for one in flat]
+    each = [_compare(ValueMatrix(values), wanted, quantities, MEASURES) for values in flat]
     return torch.stack(each).reshape(*v.shape[:-2], len(quantities))
 
 
@@ -273,7 +273,7 @@ Measures = dict[tuple[str, str | None], Callable[["_Pair"], Tensor]]
 def _compare(
     v: ValueMatrix, wanted: ValueMatrix, quantities: Sequence[Quantity], measures: Measures
 ) -> Tensor:
-    """The quantities for one V: (quantity,). What several of them share is computed once."""
+    """Return the quantities for one V: (quantity,). Shared parts are computed once."""
     parts: dict[tuple[str, str | None], Tensor] = {}
     pair = _Pair(v, wanted)
     values = []
@@ -390,7 +390,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         quantities=quantities,
         tiled=tiled,
     )
-    report_axes(layer, similarity.resolved, similarity.axes, similarity.found, v.shape[-1])
+    report_axes(layer, similarity.resolved, similarity.axes, similarity.converged, v.shape[-1])
     sampled = f"MOC of tokens is of samples of {SAMPLED}, a lower bound of its mean over all"
     count_tiled(layer, tiled, sampled if k.shape[-2] > SAMPLED else "")
     layer.counts.add(
@@ -423,7 +423,7 @@ def chosen_quantities(options: Options) -> tuple[Quantity, ...]:
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """How much of V lies in the span of V̇, in how many measures V is above random values, and whether it is V̇."""
+    """Report the share of V in the span of V̇, in how many measures V is above random values, and whether it is V̇."""
     sentences = []
     inside, equal = (frame[frame["metric"] == name] for name in ("span_share", "allclose"))
     if len(inside):

@@ -9,9 +9,9 @@ from typing_extensions import TypedDict
 
 class OfMatrices(TypedDict, total=False):
     method: Literal["auto", "dense", "tiled"]
-    """matrices of tokens × tokens: dense forms them whole, in float64; tiled works tile by tile, in memory that grows
-    with the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads of an
-    input; others: of one head), then tiled"""
+    """matrices of tokens × tokens: dense forms them, in float64; tiled works tile by tile, in memory that grows with
+    the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads of an input;
+    others: of one head), then tiled"""
 
 class OfInputs(OfMatrices, total=False):
     per_input: bool
@@ -71,7 +71,7 @@ class AttentionPatterns(OfInputs, total=False, closed=True):
     (bright patches, for the bundled digits); or none"""
 
 class ClassAttention(OfHeads, total=False, closed=True):
-    """Attention of the class token: on special tokens, how evenly, how far apart, on a mask."""
+    """Attention of the class token: on special tokens, entropy, head diversity, on a mask."""
     query: Literal["auto", "mean", "first", "last"]
     """whose attention: auto (the class token; in causal text models, which have none, the last token), mean (over all
     queries), first or last"""
@@ -175,14 +175,14 @@ class CodingRate(OfInputs, total=False, closed=True):
 class Subspaces(OfMatrices, total=False, closed=True):
     """Subspaces that the heads read: coherence and angles, from the weights."""
     projection: Literal["v", "q", "k"]
-    """whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)"""
+    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
     null_samples: int
     """samples of the null distribution, random directions, at least 2; 0 leaves it out"""
 
 class SubspacesPair(OfMatrices, total=False, closed=True):
     """|cos| of every two directions that the heads read, per pair."""
     projection: Literal["v", "q", "k"]
-    """whose directions: those of the projection to v, q or k (where one serves all, as in TSSA, that one)"""
+    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
     directions: int | None
     """directions of each head, picked at random as in the paper; none: all"""
 
@@ -209,7 +209,7 @@ class AttentionSpectrum(OfValues, total=False, closed=True):
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
 class SoftmaxSensitivity(OfHeads, total=False, closed=True):
-    """How far a change of its own logits moves a model's softmax: local Lipschitz constants, and noise."""
+    """Change of a model's softmax when its logits change: local Lipschitz constants, and noise."""
     sigma: float
     """standard deviation of the noise that is added to the logits"""
     null_samples: int
