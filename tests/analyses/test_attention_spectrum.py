@@ -12,7 +12,7 @@ import torch
 
 import workbench
 from tests.runs.test_analyze import bert, gpt2, grouped_llama, images, same, texts, vit
-from workbench.analyses.attention_matrix import Found, with_null
+from workbench.analyses.attention_matrix import MetricValues, with_null
 from workbench.analyses.attention_spectrum import (
     SINGULAR_VALUE,
     kernel_svd,
@@ -400,9 +400,9 @@ def test_random_queries_and_keys_are_drawn_apart():
 
     def measure(q, k):
         seen.append((q, k))
-        return [Found(SINGULAR_VALUE, q.mean((-2, -1)))]
+        return [MetricValues(SINGULAR_VALUE, q.mean((-2, -1)))]
 
-    with_null([Found(SINGULAR_VALUE, torch.zeros(1, 2))], measure, operands, 2, group)
+    with_null([MetricValues(SINGULAR_VALUE, torch.zeros(1, 2))], measure, operands, 2, group)
     drawn = [part for pair in seen for part in pair]
     assert len(drawn) == 4
     assert all(not torch.allclose(one, other) for n, one in enumerate(drawn) for other in drawn[:n])

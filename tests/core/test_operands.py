@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import check_scale, checked, map_heads, map_tokens, standardize
+from workbench.core.operands import check_scale, checked_tensors, map_heads, map_tokens, standardize
 
 
-@checked
+@checked_tensors
 def lengths(
     x: Float[Tensor, "*batch token width"],
     scale: float | Float[Tensor, "*batch"] = 1.0,

@@ -49,7 +49,7 @@ from workbench.analyses.tiles import (
 )
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -166,7 +166,7 @@ class HeadMaps(NamedTuple):
     nonfinite: Tensor
 
 
-@checked
+@checked_tensors
 def head_maps(
     attn: Float[Tensor, "*batch head query key"],
     *,
@@ -261,13 +261,13 @@ def _real(name: str, mask: Tensor | None, shape: tuple[int, ...], like: Tensor) 
     return mask.to(like.device).expand(shape)
 
 
-@checked
+@checked_tensors
 def attention_entropy(attn: Float[Tensor, "*batch head query key"]) -> Float[Tensor, "*batch head"]:
     """−Σ_j A_ij log A_ij in nats, mean over queries, with 0·log 0 = 0; from 0 to log N (Vig & Belinkov 2019)."""
     return head_maps(attn).entropy
 
 
-@checked
+@checked_tensors
 def permuted_heads(
     attn: Float[Tensor, "head query key"],
     visible: Bool[Tensor, "head query key"],
@@ -292,7 +292,7 @@ def _ascending(numbers: Tensor) -> Tensor:
     return order
 
 
-@checked
+@checked_tensors
 def head_output_norm(
     output: Float[Tensor, "*batch head token head_dim"], tokens: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch head"]:

@@ -38,7 +38,7 @@ from workbench.analyses.tiled_spectra import attention_leading
 from workbench.analyses.tiles import Operands, count_tiled, layer_operands, reduce_tiles
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
-from workbench.core.operands import TOKENS, check_axes, check_finite, checked, map_heads, stack_heads
+from workbench.core.operands import TOKENS, check_axes, check_finite, checked_tensors, map_heads, stack_heads
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -146,7 +146,7 @@ class KernelSVD(NamedTuple):
         return self.right * self.values[..., None, :]
 
 
-@checked
+@checked_tensors
 def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch rank"]:
     """Singular values σ_r of every matrix, largest first (chen2023 Fig. 1); all matrices of a batch in one call.
 
@@ -164,13 +164,13 @@ def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, 
     return values.reshape(*kernel.shape[:-2], -1)
 
 
-@checked
+@checked_tensors
 def relative_values(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
     """σ_r / σ_1, which starts at 1; zeros stay zero (chen2023 Fig. 1)."""
     return spectrum / torch.where(spectrum[..., :1] > 0, spectrum[..., :1], 1.0)
 
 
-@checked
+@checked_tensors
 def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> KernelSVD:
     """The first ``directions`` singular triplets of every matrix, or all if it has fewer (chen2023).
 
@@ -194,7 +194,7 @@ def kernel_svd(kernel: Float[Tensor, "*batch query key"], directions: int) -> Ke
     return stack_heads(map_heads(first, flat), kernel.shape[:-2])
 
 
-@checked
+@checked_tensors
 def singular_alignment(
     vectors: Float[Tensor, "*batch key column"], right: Float[Tensor, "*batch key direction"]
 ) -> Float[Tensor, "*batch"]:

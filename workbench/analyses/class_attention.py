@@ -34,7 +34,7 @@ from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.analyses.tiles import Attention, Maps, Operands, count_tiled, layer_attention, report_broken
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -192,7 +192,7 @@ class Concentration(NamedTuple):
     spread: Tensor
 
 
-@checked
+@checked_tensors
 def concentration(
     row: Float[Tensor, "*batch key"],
     content: Bool[Tensor, "*batch key"],
@@ -229,7 +229,7 @@ def _scatter(weights: Tensor, positions: Tensor) -> Tensor:
     return (weights * (placed - centre[..., None, :]).square().sum(-1)).sum(-1)
 
 
-@checked
+@checked_tensors
 def head_diversity(
     rows: Float[Tensor, "*batch head key"], content: Bool[Tensor, "*batch key"]
 ) -> Float[Tensor, "*batch"]:
@@ -247,7 +247,7 @@ def head_diversity(
     return (joint - entropy.mean(-1)).clamp_min(0.0) / math.log(heads)
 
 
-@checked
+@checked_tensors
 def mask_share(
     row: Float[Tensor, "*batch patch"], foreground: Bool[Tensor, "*batch patch"]
 ) -> Float[Tensor, "*batch"]:

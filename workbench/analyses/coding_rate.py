@@ -25,7 +25,7 @@ from workbench.captures import first_norm
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
@@ -89,7 +89,7 @@ CODING_RATE_VARIATIONAL = Metric(
 )
 
 
-@checked
+@checked_tensors
 def coding_rate(
     z: Float[Tensor, "*batch token width"],
     eps: float | None = None,
@@ -104,7 +104,7 @@ def coding_rate(
     return _half_log_det(z * (_precision(eps, z.shape[-1]) / real.double().sum(-1))[..., None, None].sqrt())
 
 
-@checked
+@checked_tensors
 def coding_rate_compression(
     z: Float[Tensor, "*batch token width"],
     membership: Float[Tensor, "*batch head token"],
@@ -127,7 +127,7 @@ def coding_rate_compression(
     return (size * torch.stack(rates, -1)).sum(-1) / real.sum(-1)
 
 
-@checked
+@checked_tensors
 def variational_compression(
     w: Float[Tensor, "*batch head token head_dim"],
     membership: Float[Tensor, "*batch head token"],

@@ -28,7 +28,7 @@ from workbench.analyses.tiles import count_tiled
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
-from workbench.core.operands import checked, map_tokens, stack_heads
+from workbench.core.operands import checked_tensors, map_tokens, stack_heads
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -119,7 +119,7 @@ class EigenvectorTest(NamedTuple):
     converged: Int[Tensor, "*batch"]
 
 
-@checked
+@checked_tensors
 def eigenvector_test(
     k: Float[Tensor, "*batch token head_dim"],
     v: Float[Tensor, "*batch token value_dim"],
@@ -181,7 +181,7 @@ def eigenvector_test(
     return stack_heads(map_tokens(test_head, tensors, scale, mask, seeds), k.shape[:-2])
 
 
-@checked
+@checked_tensors
 def candidate_of_values(
     v: Float[Tensor, "*draw token value_dim"], log_normaliser: Float[Tensor, " token"]
 ) -> tuple[Float[Tensor, "*draw token value_dim"], Float[Tensor, "*draw"]]:
@@ -204,7 +204,7 @@ def candidate_of_values(
     return candidate.masked_fill(lost[..., None, :], torch.nan), inconsistency
 
 
-@checked
+@checked_tensors
 def gamma_ratios(
     gram: Float[Tensor, "token token"] | GramTiles, candidate: Float[Tensor, "token axis"]
 ) -> Float[Tensor, "axis token"]:
@@ -213,7 +213,7 @@ def gamma_ratios(
     return torch.where(ratios.isfinite(), ratios, torch.nan)
 
 
-@checked
+@checked_tensors
 def eigen_residual(
     gram: Float[Tensor, "token token"] | GramTiles, candidate: Float[Tensor, "*draw token axis"]
 ) -> Float[Tensor, "*draw axis"]:

@@ -27,7 +27,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import check_finite, checked
+from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, unit_of
 from workbench.frames.measurement import Measurement
@@ -118,7 +118,7 @@ class FilterFit(NamedTuple):
     content: Tensor
 
 
-@checked
+@checked_tensors
 def squared_distances(
     x: Float[Tensor, "*batch query space"], y: Float[Tensor, "*batch key space"] | None = None
 ) -> Float[Tensor, "*batch query key"]:
@@ -128,7 +128,7 @@ def squared_distances(
     return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
-@checked
+@checked_tensors
 def fit_filter(
     attn: Float[Tensor, "*batch query key"],
     kernel: str,

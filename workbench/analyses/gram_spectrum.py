@@ -27,7 +27,7 @@ from workbench.analyses.tiled_spectra import GramTiles, effective_rank_of
 from workbench.analyses.tiles import count_tiled
 from workbench.core import operands
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, over_inputs
 from workbench.frames.measurement import Counts, Measurement
@@ -151,7 +151,7 @@ class Factored(NamedTuple):
         return self.values * self.log_factor.exp().reshape(*self.log_factor.shape, *[1] * missing)
 
 
-@checked
+@checked_tensors
 def log_kernel(
     k: Float[Tensor, "*batch token head_dim"], scale: float | Tensor
 ) -> Float[Tensor, "*batch token token"]:
@@ -175,7 +175,7 @@ def _check_keys(k: Tensor) -> None:
     operands.check_token_count("k", k.shape[-2])
 
 
-@checked
+@checked_tensors
 def factored_gram(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -218,7 +218,7 @@ def _check_masked(k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return clean, mask
 
 
-@checked
+@checked_tensors
 def raw_gram(
     k: Float[Tensor, "*batch token head_dim"], scale: Float[Tensor, "*#batch 1 1"]
 ) -> tuple[Float[Tensor, "*batch token token"], Float[Tensor, "*batch"], Float[Tensor, "*batch token"]]:
@@ -245,7 +245,7 @@ def _symmetric(matrices: Tensor) -> Tensor:
     return (matrices + matrices.mT) / 2
 
 
-@checked
+@checked_tensors
 def centred_gram(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -259,7 +259,7 @@ def centred_gram(
     return factored_gram(k, scale, mask).product()
 
 
-@checked
+@checked_tensors
 def check_psd_eigenvalues(
     eigenvalues: Float[Tensor, "*batch token"], noise: Float[Tensor, "*batch"] | float = 0.0
 ) -> Float[Tensor, "*batch token"]:
@@ -294,7 +294,7 @@ def gram_rounding(tokens: int, log_factor: Tensor) -> Tensor:
     return tokens * EPSILON * log_factor.abs().clamp_min(1)
 
 
-@checked
+@checked_tensors
 def gram_spectrum(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -344,7 +344,7 @@ def _matrix_spectrum(k: Tensor, scale: Tensor) -> Factored:
     return Factored(torch.linalg.eigvalsh(gram).flip(-1), log_factor)
 
 
-@checked
+@checked_tensors
 def gram_eigenvalues(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
@@ -358,7 +358,7 @@ def gram_eigenvalues(
     return gram_spectrum(k, scale, mask).product()
 
 
-@checked
+@checked_tensors
 def effective_rank(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     """exp(−Σ p log p) with p the spectrum divided by its sum (Roy & Vetterli 2007).
 
@@ -372,7 +372,7 @@ def effective_rank(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*ba
     return rank.masked_fill(spectrum.isnan().all(-1), torch.nan)
 
 
-@checked
+@checked_tensors
 def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> Float[Tensor, "*batch"]:
     """The smallest r at which the first r values hold ``share`` of the spectrum's sum (chen2023 Fig. 1: 0.9).
 
@@ -390,7 +390,7 @@ def rank_holding(spectrum: Float[Tensor, "*batch rank"], share: float = 0.9) -> 
     return rank.masked_fill(spectrum.isnan().all(-1), torch.nan)
 
 
-@checked
+@checked_tensors
 def spectrum_share(spectrum: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
     """The spectrum divided by its sum: each rank's share (chen2023 Fig. 1).
 
@@ -423,7 +423,7 @@ class LeadingSpectrum(NamedTuple):
     converged: Bool[Tensor, "*batch"]
 
 
-@checked
+@checked_tensors
 def leading_spectrum(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,

@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, gram_rounding, raw_gram
 from workbench.analyses.linalg import EPSILON, leading_eigenpairs
 from workbench.analyses.tiled_spectra import GramTiles
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 from workbench.frames.metrics import Metric
 
 SPAN_SHARE = Metric(
@@ -52,7 +52,7 @@ class PrincipalAxes(NamedTuple):
     converged: Int[Tensor, ""]
 
 
-@checked
+@checked_tensors
 def principal_axes(
     k: Float[Tensor, "token head_dim"],
     scale: float | Tensor,

@@ -18,7 +18,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn import functional as F
 
-from workbench.core.operands import checked, map_heads
+from workbench.core.operands import checked_tensors, map_heads
 
 EPSILON = torch.finfo(torch.float64).eps
 MANY = 1024  # rows from which iterating for a few pairs is faster than decomposing
@@ -56,7 +56,7 @@ class Eigenpairs(NamedTuple):
     residual: Float[Tensor, ""]
 
 
-@checked
+@checked_tensors
 def leading_eigenpairs(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs:
     """The ``count`` pairs with the largest eigenvalues, by the way that is faster for this size.
 
@@ -78,7 +78,7 @@ def iterates(matrix: Float[Tensor, "token token"], count: int) -> bool:
     return len(matrix) >= MANY and SHARE * count <= len(matrix) and matrix.device.type == "cpu"
 
 
-@checked
+@checked_tensors
 def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | None:
     """Return the pairs by iteration; None if it fails or misses a pair."""
     symmetric = matrix.double().numpy().T  # in Fortran's order without a copy; a product reads half of it
@@ -107,7 +107,7 @@ def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | N
     return Eigenpairs(eigenvalues, axes[:, :count], residual)
 
 
-@checked
+@checked_tensors
 def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]:
     """The cosines of the matching with the largest sum, exactly, by row (or by column where those are fewer)."""
     table = cosines.cpu()
@@ -117,7 +117,7 @@ def best_matches(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " pair"]
     return table[torch.from_numpy(rows), torch.from_numpy(columns)].to(cosines.device)
 
 
-@checked
+@checked_tensors
 def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " column"]:
     """Return what to add to each column so that fewer rows want the same column: a few steps of Sinkhorn's balancing.
 
@@ -136,7 +136,7 @@ def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " colum
     return PRICE_TEMPERATURE * column.log().to(cosines)
 
 
-@checked
+@checked_tensors
 def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, "*batch width head_dim"]:
     """Orthonormal columns that span what a projection reads: its left singular vectors, largest first.
 
@@ -153,7 +153,7 @@ def head_bases(weight: Float[Tensor, "*batch width head_dim"]) -> Float[Tensor, 
     return F.pad(basis, (0, weight.shape[-1] - basis.shape[-1]))
 
 
-@checked
+@checked_tensors
 def left_out(
     scores: Float[Tensor, "*batch token direction"], basis: Float[Tensor, "*batch token dim"]
 ) -> Float[Tensor, "*batch"]:
@@ -168,7 +168,7 @@ def left_out(
     return (1 - inside).clamp(min=0.0)  # below 0 only by rounding
 
 
-@checked
+@checked_tensors
 def inside_share(
     values: Float[Tensor, "*batch token value_dim"], basis: Float[Tensor, "*batch token dim"]
 ) -> Float[Tensor, "*batch"]:
@@ -176,7 +176,7 @@ def inside_share(
     return 1 - left_out(values, basis)
 
 
-@checked
+@checked_tensors
 def span_angles(
     first: Float[Tensor, "*batch token dim"], second: Float[Tensor, "*batch token other_dim"]
 ) -> Float[Tensor, "*batch angle"]:

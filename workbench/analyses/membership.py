@@ -26,7 +26,7 @@ from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core import operands
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import null_range, over_inputs
 from workbench.frames.measurement import Measurement
@@ -106,7 +106,7 @@ MEMBERSHIP_IOU = Metric(
 )
 
 
-@checked
+@checked_tensors
 def subspace_membership(
     z: Float[Tensor, "*batch token width"],
     bases: Float[Tensor, "head width head_dim"],
@@ -154,7 +154,7 @@ class Evenness(NamedTuple):
     share: Float[Tensor, "*batch head"]
 
 
-@checked
+@checked_tensors
 def evenness(
     membership: Float[Tensor, "*batch head token"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Evenness:
@@ -173,7 +173,7 @@ def evenness(
     )
 
 
-@checked
+@checked_tensors
 def membership_map(
     membership: Float[Tensor, "*batch head token"], kinds: Sequence[str], grid: tuple[int, int] | None
 ) -> Float[Tensor, "*batch head row column"]:
@@ -231,7 +231,7 @@ def _pairs(counts: Tensor) -> Tensor:
     return (counts * (counts - 1) / 2).sum(-1)
 
 
-@checked
+@checked_tensors
 def memberships(
     layer: Layer, z: Float[Tensor, "batch token width"]
 ) -> dict[str, Float[Tensor, "batch head token"]]:

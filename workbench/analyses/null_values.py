@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import TOKENS, check_finite, checked
+from workbench.core.operands import TOKENS, check_finite, checked_tensors
 from workbench.core.plugins import Registry
 
 NULLS = ("gaussian", "permutation", "rotation")
@@ -38,7 +38,7 @@ Draws = Callable[[HeadValues, int, int], Tensor]
 """A function of values, a number of null samples and a seed that gives (draw, token, head_dim)."""
 
 
-@checked
+@checked_tensors
 def null_values(
     v: Float[Tensor, "token head_dim"],
     null: str,

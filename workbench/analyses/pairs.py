@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 
 
 class PairStatistics(NamedTuple):
@@ -19,7 +19,7 @@ class PairStatistics(NamedTuple):
     std: Tensor
 
 
-@checked
+@checked_tensors
 def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     """Statistics of |x_i − x_j| over all pairs, in the unit of x. Entries that are NaN are left out."""
     x, size, count = _scaled(x)
@@ -35,7 +35,7 @@ def absolute_differences(x: Float[Tensor, "*batch token"]) -> PairStatistics:
     return PairStatistics(mean * size, std * size)
 
 
-@checked
+@checked_tensors
 def relative_differences(x: Float[Tensor, "*batch token"], epsilon: float | Tensor = 0.0) -> PairStatistics:
     """Statistics of |x_i − x_j| / (max(|x_i|, |x_j|) + ε) over all pairs: between 0 and 2.
 

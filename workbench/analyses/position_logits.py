@@ -26,7 +26,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
 from workbench.core import operands
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
@@ -97,7 +97,7 @@ class Shares(NamedTuple):
     """Of token-position + position-token."""
 
 
-@checked
+@checked_tensors
 def split_projection(
     x: Float[Tensor, "batch token width"],
     p: Float[Tensor, "batch token width"],
@@ -130,7 +130,7 @@ def logit_terms(
     return torch.stack([factor * (of_query @ of_key.mT) for of_query in q for of_key in k], -3)
 
 
-@checked
+@checked_tensors
 def within_rows(
     logits: Float[Tensor, "*batch query key"], allowed: Bool[Tensor, "*#batch query key"] | None = None
 ) -> Float[Tensor, "*batch query key"]:
@@ -144,7 +144,7 @@ def within_rows(
     return torch.where(allowed, logits - mean, 0.0)
 
 
-@checked
+@checked_tensors
 def logit_shares(
     terms: Float[Tensor, "*batch term query key"], allowed: Bool[Tensor, "*#batch query key"] | None = None
 ) -> Shares:
@@ -175,7 +175,7 @@ class CrossCorrelation(NamedTuple):
     """The same with the positions of the cross terms in another order."""
 
 
-@checked
+@checked_tensors
 def cross_correlation(
     terms: Float[Tensor, "*batch term query key"],
     orders: Int[Tensor, "*batch draw token"],

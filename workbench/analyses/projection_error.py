@@ -29,7 +29,7 @@ from workbench.captures import attention_weights
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval, paired_interval
-from workbench.core.operands import check_axes, check_finite, checked, map_heads, stack_heads
+from workbench.core.operands import check_axes, check_finite, checked_tensors, map_heads, stack_heads
 from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -130,7 +130,7 @@ class ProjectionErrors(NamedTuple):
     converged: Int[Tensor, "*batch"]
 
 
-@checked
+@checked_tensors
 def projection_errors(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch token head_dim"],
@@ -237,7 +237,7 @@ def projection_errors(
     return stack_heads(parts, batch)
 
 
-@checked
+@checked_tensors
 def log_feature_norms(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch token head_dim"],
@@ -251,7 +251,7 @@ def _log_norms(q: Tensor, log_normaliser: Tensor, scale: float | Tensor) -> Tens
     return scale * q.square().sum(-1) - 2 * log_normaliser
 
 
-@checked
+@checked_tensors
 def projections(
     q: Float[Tensor, "query head_dim"],
     k: Float[Tensor, "token head_dim"],
@@ -280,7 +280,7 @@ def least_assigned(
     return torch.stack(best).reshape(cost.shape[:-2])
 
 
-@checked
+@checked_tensors
 def assigned_range(
     h: Float[Tensor, "*draw query value_dim"],
     projected: Float[Tensor, "query axis"],
@@ -302,7 +302,7 @@ def assigned_range(
     )
 
 
-@checked
+@checked_tensors
 def cross_term(
     h: Float[Tensor, "*batch value_dim"], axes: Float[Tensor, "feature value_dim"]
 ) -> Float[Tensor, "*batch"]:
@@ -310,7 +310,7 @@ def cross_term(
     return (h @ axes.mT).square().sum(-1)
 
 
-@checked
+@checked_tensors
 def cross_term_range(
     h: Float[Tensor, "*draw query value_dim"], eigenvalues: Float[Tensor, " value_dim"]
 ) -> Float[Tensor, "*draw end"]:

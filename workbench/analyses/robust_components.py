@@ -21,7 +21,7 @@ from workbench.analyses.registry import Analysis, OfHeads
 from workbench.attention.rpc import principal_component_pursuit
 from workbench.core import operands
 from workbench.core.errors import InputError
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.frames.estimate import over_everything, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -66,7 +66,7 @@ class Split(NamedTuple):
     gap: Tensor
 
 
-@checked
+@checked_tensors
 def split_of(
     keys: Float[Tensor, "*batch token head_dim"],
     low_rank: Float[Tensor, "*batch token head_dim"],
@@ -100,13 +100,13 @@ def split_of(
     )
 
 
-@checked
+@checked_tensors
 def token_size(part: Float[Tensor, "*batch head token head_dim"]) -> Float[Tensor, "*batch token"]:
     """‖S_j‖ (S of teo2024 eq. 14) of every token over all heads: its row's length, heads side by side. float64."""
     return part.double().square().sum((-3, -1)).sqrt()
 
 
-@checked
+@checked_tensors
 def detection_auc(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
@@ -123,7 +123,7 @@ def detection_auc(
     return torch.where(pairs > 0, above / pairs.clamp_min(1), math.nan)
 
 
-@checked
+@checked_tensors
 def marked_share(
     scores: Float[Tensor, "*batch token"], marked: Bool[Tensor, "*batch token"]
 ) -> Float[Tensor, "*batch"]:
@@ -156,7 +156,7 @@ def _need_split(layer: Layer) -> None:
         raise NotApplicable("performs no pursuit (RPC-Attention does), and splits nothing off")
 
 
-@checked
+@checked_tensors
 def patches_of(layer: Layer, sizes: Float[Tensor, "batch token"]) -> Float[Tensor, "batch patch"]:
     """Of one number per token those of the patches, in reading order."""
     return sizes[:, patch_places(layer.token_kinds(sizes.shape[-1]), layer.grid)]

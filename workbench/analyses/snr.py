@@ -26,7 +26,7 @@ from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, paired_interval
 from workbench.core.null_distributions import derived_seed
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import Accepted
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.frames.estimate import over_everything, over_inputs, unit_of
@@ -162,7 +162,7 @@ class ResidualNoise(NamedTuple):
         return 2 * self.alpha * self.beta + self.alpha**2 > 2 * self.gamma + self.gamma**2
 
 
-@checked
+@checked_tensors
 def signal_to_noise(
     clean: Float[Tensor, "*batch token width"],
     noisy: Float[Tensor, "*batch token width"],
@@ -179,7 +179,7 @@ def signal_to_noise(
     return _norm(signal) / _norm(noise)
 
 
-@checked
+@checked_tensors
 def residual_noise(
     clean: Float[Tensor, "*batch token width"],
     noisy: Float[Tensor, "*batch token width"],

@@ -31,7 +31,7 @@ from workbench.analyses.registry import Analysis, OfHeads, Single
 from workbench.core import null_distributions
 from workbench.core.errors import InputError
 from workbench.core.intervals import half_width, mean_interval
-from workbench.core.operands import TOKENS, check_axes, check_finite, checked
+from workbench.core.operands import TOKENS, check_axes, check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
@@ -110,7 +110,7 @@ LOGIT_SPREAD = Metric(
 )
 
 
-@checked
+@checked_tensors
 def local_lipschitz(logits: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """Largest eigenvalue of diag(p) − ppᵀ, p = softmax(logits): the Lipschitz constant of softmax close to there.
 
@@ -157,13 +157,13 @@ def _largest_eigenvalue(logits: Float[Tensor, "row key"]) -> Float[Tensor, " row
     return (second + root.log()).exp().clamp(max=CONSTANT)  # above only by rounding
 
 
-@checked
+@checked_tensors
 def slope(x: Float[Tensor, "*batch key"], y: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
     """‖softmax x − softmax y‖ / ‖x − y‖ of pairs (abdullaev2025 eq. 24); NaN where x = y."""
     return _moved(x, y) / torch.linalg.vector_norm(x - y, dim=-1)
 
 
-@checked
+@checked_tensors
 def perturbation(
     logits: Float[Tensor, "*batch key"], noise: Float[Tensor, "*batch key"]
 ) -> Float[Tensor, "*batch"]:
@@ -172,7 +172,7 @@ def perturbation(
     return _moved(logits + noise, logits)
 
 
-@checked
+@checked_tensors
 def output_perturbation(
     logits: Float[Tensor, "*batch query key"],
     noise: Float[Tensor, "*batch query key"],
@@ -183,7 +183,7 @@ def output_perturbation(
     return torch.linalg.vector_norm(_change(logits + noise, logits) @ v.double(), dim=-1)
 
 
-@checked
+@checked_tensors
 def output_bound(
     v: Float[Tensor, "*batch key value_dim"], keys: Int[Tensor, "*batch query"], sigma: float
 ) -> Float[Tensor, "*batch query"]:

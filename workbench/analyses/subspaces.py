@@ -25,7 +25,7 @@ from workbench.analyses.null_values import null_values
 from workbench.analyses.registry import Analysis, OfMatrices
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed, generator
-from workbench.core.operands import check_finite, checked
+from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import null_range
 from workbench.frames.measurement import Measurement
@@ -92,7 +92,7 @@ class Coherence(NamedTuple):
     between: Float[Tensor, "*batch"]
 
 
-@checked
+@checked_tensors
 def coherence(
     u: Float[Tensor, "*batch head width head_dim"],
 ) -> Float[Tensor, "*batch head head_dim head head_dim"]:
@@ -106,7 +106,7 @@ def coherence(
     return (directions @ directions.mT).abs().unflatten(-1, (heads, dim)).unflatten(-3, (heads, dim))
 
 
-@checked
+@checked_tensors
 def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
     """Mean of `coherence` (wu2025 Fig. 11) over pairs of directions inside heads, and of different heads."""
     blocks = coherence(u).sum((-3, -1))  # head × head
@@ -124,7 +124,7 @@ def mean_coherence(u: Float[Tensor, "*batch head width head_dim"]) -> Coherence:
     )
 
 
-@checked
+@checked_tensors
 def subspace_angles(
     u: Float[Tensor, "*batch head width head_dim"],
 ) -> Float[Tensor, "*batch pair head_dim"]:

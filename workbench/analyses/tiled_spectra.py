@@ -30,7 +30,7 @@ from workbench.analyses.tiles import (
     row_sums,
 )
 from workbench.core.errors import InputError
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 
 TOLERANCE = (
     1e-5  # of the largest: residual at which a pair is found; products in float32 leave some 1e-7 of it
@@ -239,7 +239,7 @@ def _entropy_left(
     return each.mean() - rest * typical.log(), each.std() / math.sqrt(PROBES)
 
 
-@checked
+@checked_tensors
 def attention_leading(
     q: Float[Tensor, "query head_dim"],
     k: Float[Tensor, "key head_dim"],

@@ -36,7 +36,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.registry import Method, OfMatrices
 from workbench.captures import attention_weights
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import checked
+from workbench.core.operands import checked_tensors
 
 MEMORY = 96 * 2**20
 """Bytes of the buffers of a tile; a buffer in the processor's cache is read faster than a larger buffer."""
@@ -270,7 +270,7 @@ def row_sums(values: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch
     return values[..., :chunked].unflatten(-1, (-1, _CHUNK)).sum(-1).sum(-1, dtype=torch.float64) + rest
 
 
-@checked
+@checked_tensors
 def reduce_tiles(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch kv_head key head_dim"],

@@ -20,7 +20,7 @@ from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
-from workbench.core.operands import check_axes, check_finite, checked
+from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, null_range, over_inputs
 from workbench.frames.measurement import Measurement
@@ -82,7 +82,7 @@ TOKEN_COSINE_RATE = Metric(
 )
 
 
-@checked
+@checked_tensors
 def token_cosine_similarity(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch"]:
@@ -123,7 +123,7 @@ def _tokens_and_lengths(hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Te
     return tokens, length, count.double()
 
 
-@checked
+@checked_tensors
 def without_mean_token(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch token width"]:
@@ -140,7 +140,7 @@ def without_mean_token(
     return torch.where(mask[..., None], real - mean, 0.0)
 
 
-@checked
+@checked_tensors
 def effective_token_rank(
     hidden: Float[Tensor, "*batch token width"], mask: Bool[Tensor, "*batch token"] | None = None
 ) -> Float[Tensor, "*batch"]:
@@ -154,7 +154,7 @@ def effective_token_rank(
     return effective_rank(torch.linalg.svdvals(tokens))
 
 
-@checked
+@checked_tensors
 def growth_rate(
     cosines: Float[Tensor, "*batch layer"], layers: Float[Tensor, " layer"] | Int[Tensor, " layer"]
 ) -> Float[Tensor, "*batch"]:
@@ -176,7 +176,7 @@ def growth_rate(
     return -(logs * depth).sum(-1) / depth.square().sum()
 
 
-@checked
+@checked_tensors
 def isotropic_null(
     observed: Float[Tensor, "*batch"], tokens: Float[Tensor, "*batch"] | int, width: int
 ) -> Null:
@@ -196,7 +196,7 @@ def isotropic_null(
     return Null(torch.zeros_like(deviation), low * deviation, high * deviation, observed / deviation)
 
 
-@checked
+@checked_tensors
 def permuted_null(
     hidden: Float[Tensor, "token width"],
     mask: Bool[Tensor, " token"] | None,

@@ -29,7 +29,7 @@ from workbench.analyses.value_matrix import (
     tiled_kernel_alignment,
 )
 from workbench.core.errors import UnknownName
-from workbench.core.operands import checked, map_tokens, stack_heads
+from workbench.core.operands import checked_tensors, map_tokens, stack_heads
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
@@ -156,7 +156,7 @@ class ValueSimilarity(NamedTuple):
     converged: Int[Tensor, "*batch"]
 
 
-@checked
+@checked_tensors
 def value_similarity(
     k: Float[Tensor, "*batch token head_dim"],
     v: Float[Tensor, "*batch token value_dim"],
@@ -240,7 +240,7 @@ def _drawn(
             yield ValueMatrix(noise)
 
 
-@checked
+@checked_tensors
 def similarities(
     v: Float[Tensor, "*draw token value_dim"],
     axes: PrincipalAxes,

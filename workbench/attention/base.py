@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.operands import Arguments, Result, annotated_axes
-from workbench.core.operands import checked as each_checked
+from workbench.core.operands import Arguments, Result, annotated_axes, checked_tensors
 
 CONVENTIONS = ("as_published", "as_implemented")
 
@@ -139,7 +138,7 @@ def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) ->
         raise UnknownName("convention", convention, choices)
 
 
-def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def checked_mechanism(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Make a mechanism check its tensors before it runs: each by itself, and against one another.
 
     Axes of one name have one size in all annotated parameters; batch and head may also be 1, and are then repeated.
@@ -157,7 +156,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         _check_together({name: pair for name, pair in tensors.items() if pair[1] is not None})
         return function(*args, **kwargs)
 
-    return each_checked(refusing)
+    return checked_tensors(refusing)
 
 
 def _check_together(tensors: Mapping[str, tuple[tuple[str, list[str]], Any]]) -> None:
@@ -197,7 +196,7 @@ def default_scale(scale: float | Tensor | None, x: Float[Tensor, "*batch token h
     return 1 / math.sqrt(x.shape[-1]) if scale is None else scale
 
 
-@checked
+@checked_mechanism
 def split_heads(
     x: Float[Tensor, "batch token width"], heads: int
 ) -> Float[Tensor, "batch head token head_dim"]:
@@ -205,13 +204,13 @@ def split_heads(
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-@checked
+@checked_mechanism
 def merge_heads(x: Float[Tensor, "batch head token head_dim"]) -> Float[Tensor, "batch token width"]:
     """Return (batch, head, token, head_dim) as (batch, token, head · head_dim)."""
     return x.transpose(1, 2).flatten(2)
 
 
-@checked
+@checked_mechanism
 def attention_mask(
     mask: Tensor | None, x: Float[Tensor, "batch head token head_dim"], *, causal: bool = False
 ) -> Bool[Tensor, ...] | None:
@@ -238,7 +237,7 @@ def attention_mask(
     return mask
 
 
-@checked
+@checked_mechanism
 def token_mask(
     mask: Bool[Tensor, ...] | None, x: Float[Tensor, "batch head token head_dim"], what: str
 ) -> Bool[Tensor, "batch token"] | None:
@@ -262,7 +261,7 @@ def causal_mask(tokens: int, device: torch.device | None = None) -> Bool[Tensor,
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()[None, None]
 
 
-@checked
+@checked_mechanism
 def masked_softmax(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, ...] | None
 ) -> Float[Tensor, "*batch query key"]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    checked,
+    checked_mechanism,
     default_scale,
     masked_softmax,
     required_tokens,
@@ -35,7 +35,7 @@ From 0.02, which suits positions that are added to tokens, they hardly get off t
 """
 
 
-@checked
+@checked_mechanism
 def bilateral_attention(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch head key head_dim"],
@@ -59,7 +59,7 @@ def bilateral_attention(
     return _attend(q, k, v, added, _inverse_square(h_y, q), mask)
 
 
-@checked
+@checked_mechanism
 def position_logits(
     position_q: Float[Tensor, "*lead query head_dim"],
     position_k: Float[Tensor, "*lead key head_dim"],
@@ -70,7 +70,7 @@ def position_logits(
     return (position_q * _inverse_square(h_p, position_q)) @ position_k.mT
 
 
-@checked
+@checked_mechanism
 def nonlocal_attention(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch head key head_dim"],
@@ -86,7 +86,7 @@ def nonlocal_attention(
     return _attend(q, k, v, None, _inverse_square(h_y, q), mask)
 
 
-@checked
+@checked_mechanism
 def alibi_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -105,7 +105,7 @@ def alibi_attention(
     return _attend(q, k, v, alibi_logits(slopes, q.shape[2]), default_scale(scale, q), mask)
 
 
-@checked
+@checked_mechanism
 def alibi_logits(slopes: Float[Tensor, " head"], tokens: int) -> Float[Tensor, "head query key"]:
     """−m |i − j| (nats): what ALiBi adds to the logits (Press et al. 2022)."""
     index = torch.arange(tokens, device=slopes.device)
@@ -124,7 +124,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     return torch.tensor((slopes + between)[:num_heads])
 
 
-@checked
+@checked_mechanism
 def twicing_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -146,7 +146,7 @@ def twicing_attention(
 # Kernels and positions of the theory ------------------------------------------------------------------------
 
 
-@checked
+@checked_mechanism
 def log_bilateral_filter(
     position_i: Float[Tensor, "*batch query dim"],
     position_j: Float[Tensor, "*batch key dim"],

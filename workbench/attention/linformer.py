@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    checked,
+    checked_mechanism,
     default_scale,
     required_tokens,
     token_mask,
@@ -24,7 +24,7 @@ from workbench.core.errors import InputError
 _WHAT = "Linformer"
 
 
-@checked
+@checked_mechanism
 def linformer_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -45,7 +45,7 @@ def linformer_attention(
     return weights @ (_positions(mixture, v) @ _real(v, tokens))
 
 
-@checked
+@checked_mechanism
 def linformer_map(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],

@@ -7,11 +7,11 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, checked
+from workbench.attention.base import AttentionModule, attention_mask, checked_mechanism
 from workbench.attention.softmax import softmax_attention
 
 
-@checked
+@checked_mechanism
 def subspace_attention(
     w: Float[Tensor, "batch head token head_dim"],
     *,

@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.attention.base import (
     AttentionModule,
     attention_mask,
-    checked,
+    checked_mechanism,
     default_scale,
     masked_softmax,
     token_mask,
@@ -31,7 +31,7 @@ class _Factors(NamedTuple):
     right: Tensor
 
 
-@checked
+@checked_mechanism
 def nystrom_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -54,7 +54,7 @@ def nystrom_attention(
     return left @ (inverse @ (right @ v))
 
 
-@checked
+@checked_mechanism
 def nystrom_map(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -102,7 +102,7 @@ def _segments(
     return member / member.sum(-1, keepdim=True).clamp(min=1), numbers < count
 
 
-@checked
+@checked_mechanism
 def pseudo_inverse(
     matrix: Float[Tensor, "*batch row column"], iterations: int = 6
 ) -> Float[Tensor, "*batch column row"]:

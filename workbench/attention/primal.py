@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from workbench.attention.base import (
     AttentionModule,
     check_convention,
-    checked,
+    checked_mechanism,
     required_tokens,
     split_heads,
     token_mask,
@@ -29,7 +29,7 @@ _WHAT = "primal attention"
 SCORES = ("both", "e")
 
 
-@checked
+@checked_mechanism
 def primal_scores(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -59,7 +59,7 @@ def primal_scores(
     return phi_q @ (samples @ we), phi_k @ (samples @ wr)
 
 
-@checked
+@checked_mechanism
 def primal_features(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -85,7 +85,7 @@ def _running_mean(x: Tensor, tokens: Tensor | None) -> Tensor:
     return (total.cumsum(-2) / count).to(x.dtype)
 
 
-@checked
+@checked_mechanism
 def sampled_tokens(
     x: Float[Tensor, "batch head token head_dim"], count: int, mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "batch head head_dim sample"]:
@@ -114,7 +114,7 @@ def _spread(steps: Int[Tensor, " sample"], tokens: int | Tensor) -> Int[Tensor, 
     return steps * (tokens - 1) // max(1, len(steps) - 1)
 
 
-@checked
+@checked_mechanism
 def primal_kernel(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -143,7 +143,7 @@ def primal_kernel(
     return torch.where(tokens[:, None, :, None] & tokens[:, None, None, :], kernel, 0.0)
 
 
-@checked
+@checked_mechanism
 def ksvd_loss(
     e: Float[Tensor, "batch head token direction"],
     r: Float[Tensor, "batch head token direction"],

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.attention.base import checked
+from workbench.attention.base import checked_mechanism
 from workbench.core.errors import InputError
 
 
-@checked
+@checked_mechanism
 def boosted_residual(
     update: Float[Tensor, "*batch token dim"],
     stream: Float[Tensor, "*batch token dim"],

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, check_convention, checked
+from workbench.attention.base import AttentionModule, attention_mask, check_convention, checked_mechanism
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError, UnknownName
 
@@ -31,7 +31,7 @@ class PrincipalComponents(NamedTuple):
     iterations: int
 
 
-@checked
+@checked_mechanism
 def principal_component_pursuit(
     m: Float[Tensor, "*batch row column"],
     *,
@@ -70,7 +70,7 @@ def principal_component_pursuit(
     return PrincipalComponents(low_rank, sparse, residual, iteration)
 
 
-@checked
+@checked_mechanism
 def shrink(x: Float[Tensor, "*size"], threshold: Float[Tensor, "*#size"]) -> Float[Tensor, "*size"]:
     """Soft thresholding, sign(x) max(|x| − threshold, 0), entry by entry (Candès et al. 2011)."""
     return x - x.clamp(-threshold, threshold)
@@ -123,7 +123,7 @@ def rpc_attention(
     causal: bool = False,
     details: Literal[True],
 ) -> RobustAttention: ...
-@checked
+@checked_mechanism
 def rpc_attention(
     k: Float[Tensor, "batch head token head_dim"],
     v: Float[Tensor, "batch head token head_dim"],

@@ -9,11 +9,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.attention.base import AttentionModule, attention_mask, checked, default_scale, required_tokens
+from workbench.attention.base import (
+    AttentionModule,
+    attention_mask,
+    checked_mechanism,
+    default_scale,
+    required_tokens,
+)
 from workbench.attention.softmax import softmax_attention
 
 
-@checked
+@checked_mechanism
 def scaled_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -33,7 +39,7 @@ def scaled_attention(
     return softmax_attention(q, k, scaled_values(v, s, mask=mask), scale=scale, mask=mask)
 
 
-@checked
+@checked_mechanism
 def scaled_values(
     v: Float[Tensor, "batch head token value_dim"],
     s: Float[Tensor, "*batch token token"],
@@ -47,7 +53,7 @@ def scaled_values(
     return v - (s if mask is None else s.masked_fill(mask.logical_not(), 0)) @ v
 
 
-@checked
+@checked_mechanism
 def exact_scaling(
     k: Float[Tensor, "batch head token head_dim"],
     *,
@@ -63,7 +69,7 @@ def exact_scaling(
     return log.exp().clamp_max(torch.finfo(k.dtype).max)
 
 
-@checked
+@checked_mechanism
 def log_exact_scaling(
     k: Float[Tensor, "batch head token head_dim"],
     *,

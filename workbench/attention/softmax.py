@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, checked
+from workbench.attention.base import AttentionModule, attention_mask, checked_mechanism
 
 
-@checked
+@checked_mechanism
 def softmax_attention(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch head key head_dim"],

@@ -13,11 +13,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.attention.base import AttentionModule, check_convention, checked, required_tokens, token_mask
+from workbench.attention.base import (
+    AttentionModule,
+    check_convention,
+    checked_mechanism,
+    required_tokens,
+    token_mask,
+)
 from workbench.core.errors import InputError
 
 
-@checked
+@checked_mechanism
 def token_statistics_attention(
     w: Float[Tensor, "batch head token head_dim"],
     temperature: float | Tensor = 1.0,
@@ -51,7 +57,7 @@ def token_statistics_attention(
     return output.to(w.dtype), membership.to(w.dtype)
 
 
-@checked
+@checked_mechanism
 def token_membership(
     w: Float[Tensor, "batch head token head_dim"],
     temperature: float | Tensor = 1.0,

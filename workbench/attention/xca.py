@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workbench.attention.base import AttentionModule, checked, token_mask
+from workbench.attention.base import AttentionModule, checked_mechanism, token_mask
 
 
-@checked
+@checked_mechanism
 def cross_covariance_attention(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],
@@ -36,7 +36,7 @@ def cross_covariance_attention(
     return F.scaled_dot_product_attention(q.mT * temperature, k.mT, v.mT, scale=1.0).mT
 
 
-@checked
+@checked_mechanism
 def unit_features(
     q: Float[Tensor, "batch head token head_dim"],
     k: Float[Tensor, "batch head token head_dim"],

@@ -24,7 +24,7 @@ HIDDEN = ("token", "width")
 STANDARDIZATIONS = ("none", "per-token", "per-feature")
 
 
-def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def checked_tensors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Make a function check its tensors against its annotations before it runs.
 
     Every parameter that is annotated ``Float[Tensor, "*batch token head_dim"]`` must be a tensor of real floating point
