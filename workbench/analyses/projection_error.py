@@ -605,11 +605,7 @@ def _through_training(frame: pd.DataFrame) -> list[str]:
         if start.empty or end.empty:
             continue
         ratio = paired_interval(by_input[1], by_input[0], ratio=True)
-        verdict = (
-            "grows" if ratio.low > 1
-            else "falls" if ratio.high < 1
-            else "does not change significantly"
-        )  # fmt: skip
+        verdict = "grows" if ratio.low > 1 else "falls" if ratio.high < 1 else "does not change significantly"
         changes.append(
             f"{words} {verdict}, from {over_everything(start).value:.3g} to {over_everything(end).value:.3g}, "
             f"{ratio.words('.3g')} times"

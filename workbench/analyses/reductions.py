@@ -378,11 +378,14 @@ class Pooled(Reduction):
         self.inside = self.places < starts[1:, None]
         self.sum, self.top = (
             torch.zeros(
-                shape.batch, shape.heads, *cells, dtype=torch.float64 if first else shape.dtype,
+                shape.batch,
+                shape.heads,
+                *cells,
+                dtype=torch.float64 if first else shape.dtype,
                 device=shape.device,
             )
             for first in (True, False)
-        )  # fmt: skip
+        )
 
     def add(self, tile: Tile) -> None:
         rows, columns = self.edges

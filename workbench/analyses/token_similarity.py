@@ -340,10 +340,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     if len(fitted):
         rate = over_inputs(fitted)
         verdict = (
-            "oversmoothing" if rate.low > 0
-            else "tokens become less alike" if rate.high < 0
+            "oversmoothing"
+            if rate.low > 0
+            else "tokens become less alike"
+            if rate.high < 0
             else "not significantly different from 0"
-        )  # fmt: skip
+        )
         sentences.append(
             f"oversmoothing rate r = {rate.words('.3f')} per layer over {rate.n} inputs: {verdict}"
         )

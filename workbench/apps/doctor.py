@@ -40,9 +40,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at versions, devices, Chrome, the hub and its cache, the bundled files, and plug-ins."""
-    return [
-        *_versions(), *_devices(), *_chrome(), *_hub(), *_bundled(), *_kernel(), *_folders(), *_plugins()
-    ]  # fmt: skip
+    return [*_versions(), *_devices(), *_chrome(), *_hub(), *_bundled(), *_kernel(), *_folders(), *_plugins()]
 
 
 def _versions() -> Iterator[Finding]:

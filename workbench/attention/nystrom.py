@@ -137,8 +137,11 @@ class NystromAttention(AttentionModule):
     ) -> tuple[Tensor, dict[str, Any]]:
         q, k, v = self.project(x)
         options = {
-            "landmarks": self.landmarks, "iterations": self.iterations, "scale": self.scale, "mask": mask
-        }  # fmt: skip
+            "landmarks": self.landmarks,
+            "iterations": self.iterations,
+            "scale": self.scale,
+            "mask": mask,
+        }
         output = nystrom_attention(q, k, v, **options)
         if not observe:
             return output, {}

@@ -49,10 +49,12 @@ def compare_with_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     null_rows = means if len(means) else null_rows
     by_layer = null_rows.groupby("layer")[["value", "null_mean", "null_low", "null_high"]].mean()
     unit = (
-        "of one head" if null_rows["head"].notna().any()
-        else "of one input" if null_rows["input"].notna().any()
+        "of one head"
+        if null_rows["head"].notna().any()
+        else "of one input"
+        if null_rows["input"].notna().any()
         else "of the mean over heads"
-    )  # fmt: skip
+    )
     sides = {
         "above": (by_layer["value"] > by_layer["null_high"]).sum(),
         "below": (by_layer["value"] < by_layer["null_low"]).sum(),

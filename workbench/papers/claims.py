@@ -544,9 +544,11 @@ def _against_untrained(
     how = "Newcombe, on logarithms" if ratio else "Newcombe"
     row = _row(finding, None, verdicts.decide(finding, allowed), why, how, p)
     return row | {
-        "untrained": initial.value, "untrained_low": initial.low, "untrained_high": initial.high,
+        "untrained": initial.value,
+        "untrained_low": initial.low,
+        "untrained_high": initial.high,
         "untrained_n": initial.n,
-    }  # fmt: skip
+    }
 
 
 def _widened(

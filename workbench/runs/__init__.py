@@ -9,4 +9,4 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "settings": ["model_pairs"],
         "sweep.status": ["sweep_status"],
     },
-)  # fmt: skip
+)

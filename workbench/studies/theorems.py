@@ -261,8 +261,11 @@ def against_keys(spread: float, width: int = 64, samples: int = 200) -> Iterator
 def assignment_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
     """Measure how the cross-term and the projection loss depend on the assignment of axes, over all assignments."""
     for weights, units, frame in _trained_and_not(spec, _assignments):
-        for quantity, ratio in (("cross-term, largest over least", True), ("loss J, largest over least", True),
-                                ("least J over the zero predictor's", False)):  # fmt: skip
+        for quantity, ratio in (
+            ("cross-term, largest over least", True),
+            ("loss J, largest over least", True),
+            ("least J over the zero predictor's", False),
+        ):
             finding = mean_interval(frame[quantity], ratio=ratio)
             yield Row("saritas2025", "Appendix A.1", quantity, "", spec, weights, *finding[:4], units)
 

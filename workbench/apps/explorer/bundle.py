@@ -896,13 +896,16 @@ def _metric_card(measured: Series) -> MetricCard:
     metric = measured.metric
     texts = {column: measured.rows[column].dropna() for column in ("unit", "null")}
     return MetricCard(
-        name=measured.name, label=metric.label + (f" ({measured.words})" if measured.words else ""),
-        short=SHORT.get(measured.name, ""), definition=metric.definition, source=metric.source,
+        name=measured.name,
+        label=metric.label + (f" ({measured.words})" if measured.words else ""),
+        short=SHORT.get(measured.name, ""),
+        definition=metric.definition,
+        source=metric.source,
         unit=str(texts["unit"].iloc[0]) if len(texts["unit"]) else metric.unit,
         null=str(texts["null"].iloc[0]) if len(texts["null"]) else "",
         low=metric.low if np.isfinite(metric.low) else None,
         high=metric.high if np.isfinite(metric.high) else None,
-    )  # fmt: skip
+    )
 
 
 def _grid(measured: Series | None, layers: Sequence[LayerCard], number: str) -> np.ndarray:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 SPECTRA = {
     "eigenvalue": ("gram-spectrum", {"null_samples": NULL_SAMPLES}),
-    "singular_value": ("attention-spectrum", {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"}),
-}  # fmt: skip
+    "singular_value": (
+        "attention-spectrum",
+        {"per_head": True, "null_samples": NULL_SAMPLES, "null": "gaussian"},
+    ),
+}
 """Metrics that have a number for every rank, each from an analysis with options."""
 MOST_TOKENS = 256
 """Of longer inputs no spectra are taken: a decomposition costs N³, for every head and every null sample."""

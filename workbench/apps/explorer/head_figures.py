@@ -268,9 +268,12 @@ def _maps(
 
 
 def _matrices(
-    weights: Sequence[np.ndarray], views: Sequence[TokenView], names: tuple[str, str], notes: list[str],
+    weights: Sequence[np.ndarray],
+    views: Sequence[TokenView],
+    names: tuple[str, str],
+    notes: list[str],
     change: np.ndarray | None = None,
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     drawn = [*zip(names, weights, views, strict=True)]
     if change is not None:
         drawn.append((f"{names[1]} − {names[0]}", change, views[0]))
@@ -373,20 +376,22 @@ def token_membership_figure(
     notes = [
         f"{name} {part[0]} to {part[-1]} of {count} are shown."
         for name, part, count in (
-            ("Heads", heads, len(head_numbers)), ("Tokens", [view.index[here] for here in visible], len(view.real)),
+            ("Heads", heads, len(head_numbers)),
+            ("Tokens", [view.index[here] for here in visible], len(view.real)),
         )
         if len(part) < count
-    ]  # fmt: skip
+    ]
     notes += [f"Bold: head {head}, which is looked at."] * (head in heads and len(heads) > 1)
     notes += ["A dot is a space."] * ("·" in view.labels)
     where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     panels = [
         Numbers(
-            f"<b>head {number}</b>" if number == head else f"head {number}", f"in head {number}",
+            f"<b>head {number}</b>" if number == head else f"head {number}",
+            f"in head {number}",
             by_head[number]["value"].to_numpy(),
         )
         for number in heads
-    ]  # fmt: skip
+    ]
     return word_panels(
         view, panels, visible, membership_scale(frame, f"Membership Π, {where}"), position, notes
     )
@@ -473,8 +478,9 @@ def singular_values_figure(values: Any) -> go.Figure:
     })  # fmt: skip
     marks: list[Mark] = [
         Line(markers=False, words="σ<sub>r</sub> of the head's attention"),
-        At(effective, f"effective rank: {effective:.1f}"), At(holding, f"rank of 90 %: {holding}", dash="dot"),
-    ]  # fmt: skip
+        At(effective, f"effective rank: {effective:.1f}"),
+        At(holding, f"rank of 90 %: {holding}", dash="dot"),
+    ]
     marks += [Rule(floor, "round-off")] if (sigma <= floor).any() else []
     return Plot(rows, x="rank").metric("singular_value").add(*marks).scale(y_log=True).figure()
 

@@ -105,12 +105,14 @@ def lab_command(
 ) -> list[str]:
     """Return the command that opens a notebook in JupyterLab; `module` starts it."""
     command = python(
-        "-m", module,
+        "-m",
+        module,
         # The address that Jupyter prints leads to the notebook too, for those who open it by hand or from afar.
-        f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        f"--ServerApp.root_dir={notebook.parent}",
+        f"--LabApp.default_url=/lab/tree/{notebook.name}",
         # Nothing is fetched that was not asked for.
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    )  # fmt: skip
+    )
     command += [f"--port={port}"] if port else []
     command += [] if browser else ["--no-browser"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:

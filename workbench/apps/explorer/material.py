@@ -180,7 +180,9 @@ class Material:
                 seen = capture(loaded, batch, sites=("head_out",))
             return [
                 LayerOutline(
-                    record.index, record.path, record.kind,
+                    record.index,
+                    record.path,
+                    record.kind,
                     heads=0 if record.head_out is None else record.head_out.shape[1],
                     windowed=record.origin is not None,
                     convention=getattr(loaded.module.get_submodule(record.path), "convention", None),
@@ -188,7 +190,7 @@ class Material:
                     mixer=record.mixer,
                 )
                 for record in seen
-            ]  # fmt: skip
+            ]
 
         key = ("outline", self._input_key(address))
         return self._once(self._cached, key, make)

@@ -164,9 +164,12 @@ def _draw_attention(address: Address, material: Material) -> go.Figure:
     look = material.look(address)
     _among_one_kind(look, "here a token is both")
     return token_attention_figure(
-        attention(look, address.head), look.tokens, _token(address, look), image=look.image,
+        attention(look, address.head),
+        look.tokens,
+        _token(address, look),
+        image=look.image,
         max_lines=code.LINES,
-    )  # fmt: skip
+    )
 
 
 def _tokens_of(look: Look, *counts: int) -> list[list[int]]:

@@ -76,8 +76,10 @@ class RenderReport:
         """List the flaws of the printed pages, one per line, below their number; "" if there are none."""
         lines = [
             f"  {name}: {flaw}"
-            for outcome in self.outcomes for name, flaws in outcome.flaws.items() for flaw in flaws
-        ]  # fmt: skip
+            for outcome in self.outcomes
+            for name, flaws in outcome.flaws.items()
+            for flaw in flaws
+        ]
         figures = sum(bool(flaws) for outcome in self.outcomes for flaws in outcome.flaws.values())
         heading = (
             f"{len(lines)} flaw{'' if len(lines) == 1 else 's'} in "

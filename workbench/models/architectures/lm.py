@@ -71,9 +71,12 @@ def build_lm(
     norm: Any = partial(LayerNorm, eps=norm_eps)
     attentions = attention, attention_layers, attention_options
     blocks = causal_blocks(
-        context, (depth, embed_dim, num_heads, mlp_ratio, boost), attentions,
-        init_values=layer_scale, norm_layer=norm,
-    )  # fmt: skip
+        context,
+        (depth, embed_dim, num_heads, mlp_ratio, boost),
+        attentions,
+        init_values=layer_scale,
+        norm_layer=norm,
+    )
     learned = share_positions(blocks, SINUSOIDAL_STD if pos_embed_std is None else pos_embed_std)
     added = not brings_positions(blocks)
     if experts:

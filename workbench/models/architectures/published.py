@@ -180,8 +180,11 @@ def take(
     )
     missing = [name for name in renamed if name not in prepared]
     surplus = [name for name in prepared if name not in renamed]
-    problems = [f"{text} {by_layer(names)}" for text, names in
-                (("it lacks", missing), ("not part of the model are", surplus)) if names]  # fmt: skip
+    problems = [
+        f"{text} {by_layer(names)}"
+        for text, names in (("it lacks", missing), ("not part of the model are", surplus))
+        if names
+    ]
     if problems:
         raise InputError(f"{origin} does not fit: {'; '.join(problems)}")
     renamed_state = {renamed[name]: value for name, value in prepared.items()}

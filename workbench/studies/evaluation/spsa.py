@@ -66,8 +66,11 @@ def spsa(
         labels = targets[active]
         gradient = estimate_gradient(
             lambda at, labels=labels: margin(model(at), labels),
-            x[active], samples=samples, delta=delta, generator=generator,
-        )  # fmt: skip
+            x[active],
+            samples=samples,
+            delta=delta,
+            generator=generator,
+        )
         first[active] = 0.9 * first[active] + 0.1 * gradient
         second[active] = 0.999 * second[active] + 0.001 * gradient.square()
         moved = first[active] / (1 - 0.9**step) / ((second[active] / (1 - 0.999**step)).sqrt() + 1e-8)

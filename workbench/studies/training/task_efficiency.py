@@ -102,7 +102,7 @@ TASKS: dict[str, CostedTask] = {
         "6",
         {"returns": (1,), "observations": (11,), "actions": (3,), "times": ()},
     ),
-}  # fmt: skip
+}
 LENGTHS = ("embedded", "published")
 
 
