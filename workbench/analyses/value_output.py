@@ -30,7 +30,7 @@ from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, RowNull,
 from workbench.analyses.tiles import Maps, Operands, count_tiled, layer_attention, report_broken
 from workbench.captures.recomputation import TOLERANCE
 from workbench.core.null_distributions import Null, null_of_draws
-from workbench.core.operands import check_finite, checked
+from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -80,7 +80,7 @@ VALUE_OUTPUT_SINK = Metric(
 )
 
 
-@checked
+@checked_tensors
 def written_norms(
     x: Float[Tensor, "*batch head token head_dim"], weight: Float[Tensor, "head head_dim width"]
 ) -> Float[Tensor, "*batch head token"]:
@@ -95,7 +95,7 @@ def written_norms(
     return ((x @ (factor @ factor.mT)) * x).sum(-1).clamp_min(0).sqrt()
 
 
-@checked
+@checked_tensors
 def link_norms(
     attn: Float[Tensor, "*batch head query key"],
     v: Float[Tensor, "*batch head key head_dim"],

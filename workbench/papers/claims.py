@@ -36,10 +36,10 @@ from workbench.models.loading import bundled_checkpoints, resolve, split_spec
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
 from workbench.papers.verdicts import COLUMNS, NullBand
+from workbench.runs import settings as setting
 from workbench.runs.analyze import ANALYSES, analyze, check_request
 from workbench.runs.loop import keeping_the_model
 from workbench.runs.many import analyze_many
-from workbench.runs.settings import BatchSize, Device, DType, Preprocessing, Seed
 
 # The papers follow the error on images that the model is trained on.
 _TRAINING_INPUTS = {"bundled:digits": "bundled:digits-train"}
@@ -78,11 +78,11 @@ def claims(
     inputs: str = "bundled:digits",
     *,
     n: Annotated[int, Ge(2)] = DEFAULT_N,
-    seed: Seed = 0,
-    preprocessing: Preprocessing | None = None,
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    seed: setting.Seed = 0,
+    preprocessing: setting.Preprocessing | None = None,
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     null_samples: NullSamples = 20,
     untrained: Annotated[int, Ge(0)] = UNTRAINED,
     progress: bool = False,

@@ -21,6 +21,7 @@ from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions
 from workbench.frames.results import UNTRAINED_NOTE, is_random, name_of_model, shared
+from workbench.runs import settings as setting
 from workbench.runs.cache import CacheEntry
 from workbench.runs.loop import (
     Source,
@@ -30,18 +31,7 @@ from workbench.runs.loop import (
     file_source,
     weights_source,
 )
-from workbench.runs.settings import (
-    AnyInputs,
-    AnyModel,
-    BatchSize,
-    Count,
-    Device,
-    DType,
-    Order,
-    Preprocessing,
-    RunSettings,
-    Seed,
-)
+from workbench.runs.settings import RunSettings
 
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 
@@ -49,18 +39,18 @@ __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_fra
 @checked
 def analyze(
     analysis: str,
-    model: AnyModel | None = None,
-    inputs: AnyInputs | None = None,
+    model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None,
     *,
-    n: Count | None = None,
-    seed: Seed = 0,
+    n: setting.Count | None = None,
+    seed: setting.Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    order: Order | None = None,
-    preprocessing: Preprocessing = "model",
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     name: str | None = None,
     per: Per | None = None,
     qkv: str | Path | Capture | None = None,

@@ -9,247 +9,270 @@ from workbench.analyses.registry import ANALYSES, Analysis, Per, check_request
 from workbench.captures import Capture
 from workbench.core.options import Numbers
 from workbench.frames.measurement import Accumulator
+from workbench.runs import settings as setting
 from workbench.runs.loop import Source, capture_inputs
-from workbench.runs.settings import (
-    AnyInputs, AnyModel, BatchSize, Count, Device, DType, Order, Preprocessing, RunSettings, Seed,
-)
+from workbench.runs.settings import RunSettings
 from typing import Literal, Unpack, overload
 from workbench.runs import options
 
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 @overload
 def analyze(
-    analysis: Literal["gram-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["gram-spectrum"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.GramSpectrum],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["attention-map"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMap],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["attention-map"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["attention-map"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionMapPair],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["attention-patterns"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["attention-patterns"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionPatterns],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["class-attention"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttention],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["class-attention"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["class-attention"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["token"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ClassAttentionToken],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["token-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["token-similarity"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["value-similarity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["value-similarity"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["eigenvector-test"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["eigenvector-test"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.EigenvectorTest],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["projection-error"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["projection-error"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ProjectionError],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.Membership],
+    analysis: Literal["membership"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.Membership],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["membership"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.MembershipToken],
+    analysis: Literal["membership"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: Literal["token"], qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.MembershipToken],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["coding-rate"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.CodingRate],
+    analysis: Literal["coding-rate"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.CodingRate],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.Subspaces],
+    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.Subspaces],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["subspaces"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.SubspacesPair],
+    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: Literal["pair"], qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.SubspacesPair],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["position-logits"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogits],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["position-logits"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["position-logits"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.PositionLogitsPair],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["attention-spectrum"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["attention-spectrum"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["softmax-sensitivity"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["softmax-sensitivity"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["robust-components"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["robust-components"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.RobustComponents],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["filter-kernels"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["filter-kernels"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.FilterKernels],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["snr"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.Snr],
+    analysis: Literal["snr"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
+    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Snr],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["value-output"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueOutput],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["token"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["value-output"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["token"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueOutputToken],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["value-output"], model: AnyModel | None = None, inputs: AnyInputs | None = None, *,
-    n: Count | None = None, seed: Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: Order | None = None, preprocessing: Preprocessing = "model", batch_size: BatchSize = 8,
-    device: Device | None = None, dtype: DType | None = None, name: str | None = None, per: Literal["pair"],
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    analysis: Literal["value-output"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
     cache: bool | None = None, **options: Unpack[options.ValueOutputPair],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: str, model: AnyModel | None = None, inputs: AnyInputs | None = None, *, n: Count | None = None,
-    seed: Seed = 0, layers: Numbers = None, heads: Numbers = None, order: Order | None = None,
-    preprocessing: Preprocessing = "model", batch_size: BatchSize = 8, device: Device | None = None,
-    dtype: DType | None = None, name: str | None = None, per: Per | None = None,
-    qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None,
+    analysis: str, model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
+    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: Per | None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
 ) -> pd.DataFrame: ...
 def run_analysis(
     name: str, settings: RunSettings, options: Mapping[str, Any], *, per: Per | None = None,

@@ -40,18 +40,8 @@ from workbench.core.options import Numbers, parse_numbers
 from workbench.core.sources import are_inputs
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
-from workbench.runs.settings import (
-    AnyInputs,
-    AnyModel,
-    BatchSize,
-    Count,
-    Device,
-    DType,
-    Order,
-    Preprocessing,
-    RunSettings,
-    Seed,
-)
+from workbench.runs import settings as setting
+from workbench.runs.settings import RunSettings
 from workbench.runs.unfinished import LayerResult, Unfinished
 
 Progress = Callable[[float], None]
@@ -594,17 +584,17 @@ def _without_unseen(tokens: TokenInfo | None, records: Sequence[LayerRecord]) ->
 
 @checked
 def capture_inputs(
-    model: AnyModel,
-    inputs: AnyInputs,
+    model: setting.AnyModel,
+    inputs: setting.AnyInputs,
     *,
-    n: Count | None = None,
-    seed: Seed = 0,
+    n: setting.Count | None = None,
+    seed: setting.Seed = 0,
     layers: Numbers = None,
-    order: Order | None = None,
-    preprocessing: Preprocessing = "model",
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     sites: Sequence[str] = ("q", "k", "v"),
     generate: Annotated[int, Ge(1)] | None = None,
 ) -> Capture:

@@ -17,8 +17,9 @@ from workbench.core.options import Numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load
+from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis
-from workbench.runs.settings import BatchSize, Count, Device, DType, Order, Preprocessing, RunSettings, Seed
+from workbench.runs.settings import RunSettings
 from workbench.runs.sweep.reading import SWEEP, sweep_frame, sweep_inputs
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ def analyze_many(
     analysis: str,
     runs: Pairs,
     *,
-    n: Count | None = None,
-    seed: Seed = 0,
+    n: setting.Count | None = None,
+    seed: setting.Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    order: Order | None = None,
-    preprocessing: Preprocessing = "model",
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     name: str | None = None,
     per: Per | None = None,
     checkpoints: Iterable[str | int] | str | None = None,
@@ -123,15 +124,15 @@ def analyze_grid(
     runs: Pairs,
     grid: Mapping[str, Sequence[Any]],
     *,
-    n: Count | None = None,
-    seed: Seed = 0,
+    n: setting.Count | None = None,
+    seed: setting.Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    order: Order | None = None,
-    preprocessing: Preprocessing = "model",
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     name: str | None = None,
     per: Per | None = None,
     progress: bool | Callable[[float], None] = False,

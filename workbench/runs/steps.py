@@ -14,8 +14,9 @@ from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers
 from workbench.frames.results import STEP, conform, join_frames
+from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis
-from workbench.runs.settings import RunSettings, Seed
+from workbench.runs.settings import RunSettings
 
 
 @checked
@@ -27,7 +28,7 @@ def analyze_steps(
     steps: Numbers = None,
     layers: Numbers = None,
     heads: Numbers = None,
-    seed: Seed = 0,
+    seed: setting.Seed = 0,
     **options: Any,
 ) -> pd.DataFrame:
     """Call ``run``, and analyse ``model`` each time it runs meanwhile: a tidy frame with the column ``step``.

@@ -18,17 +18,8 @@ from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.core.options import Accepted, Numbers
 from workbench.core.progress import progress_bars
 from workbench.models.loading import LoadedModel
-from workbench.runs.settings import (
-    BatchSize,
-    Count,
-    Device,
-    DType,
-    Order,
-    Preprocessing,
-    RunSettings,
-    Seed,
-    model_pairs,
-)
+from workbench.runs import settings as setting
+from workbench.runs.settings import RunSettings, model_pairs
 from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import HELD, Plan, Task, make_plan, named_models
 from workbench.runs.sweep.pools import Pool, open_pool
@@ -51,15 +42,15 @@ def sweep(
     analyses: str | Sequence[str | tuple[str, Mapping[str, Any]]],
     out: str | Path,
     *,
-    n: Count | None = None,
-    seed: Seed = 0,
+    n: setting.Count | None = None,
+    seed: setting.Seed = 0,
     layers: Numbers = None,
     heads: Numbers = None,
-    order: Order | None = None,
-    preprocessing: Preprocessing = "model",
-    batch_size: BatchSize = 8,
-    device: Device | None = None,
-    dtype: DType | None = None,
+    order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None,
+    dtype: setting.DType | None = None,
     shards: Annotated[int, Ge(1)] | None = None,
     part: str | None = None,
     workers: Annotated[int, Ge(1)] = 1,

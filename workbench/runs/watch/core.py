@@ -21,9 +21,10 @@ from workbench.core.arguments import check_argument, checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
 from workbench.frames.results import conform, provenance_of, shared
+from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
-from workbench.runs.settings import RunSettings, Seed
+from workbench.runs.settings import RunSettings
 from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
 
@@ -57,7 +58,7 @@ def watch(
     every: Annotated[int, Ge(1)] = EVERY,
     analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     layers: Numbers = None,
-    seed: Seed = 0,
+    seed: setting.Seed = 0,
     max_cost: Annotated[float, Gt(0), Le(1)] | None = MAX_COST,
     name: str | None = None,
     restart: bool = False,
