@@ -87,9 +87,9 @@ class AttentionModule(nn.Module):
         Unless ``observe``, the dict is empty. Observed, the output is computed in the same way, and the dict
         holds: with ``attends`` "token" ``q``, ``k``, ``v``, ``scale`` and ``mask`` (None, bool, or an additive
         float) such that softmax(scale q kᵀ + mask) v is the output, or else the variant's own ``attn`` beside
-        them, with attn v the output (capture computes ``attn`` from q and k where it is not given); with
-        "channel" ``q``, ``k``, ``v``, ``scale`` such that (softmax(scale qᵀ k) vᵀ)ᵀ is; with "none" no such
-        thing. Everything else in it is a site of the variant's own: (batch, head, …) tensors.
+        them, with attn v the output (without ``attn`` capture computes it from q and k); with
+        "channel" ``q``, ``k``, ``v``, ``scale`` such that (softmax(scale qᵀ k) vᵀ)ᵀ is; with "none" nothing
+        like that. Everything else in it is a site of this variant: (batch, head, …) tensors.
         """
         raise TypeError(f"{type(self).__name__} defines no attend(x, mask)")
 

@@ -1,7 +1,7 @@
 """Attention as image filtering (abdullaev2025): bilateral, non-local and twicing attention, and ALiBi.
 
 A filter estimates û_i = Σ_j K_ij v_j / Σ_j K_ij (eq. 12). Softmax attention mixes content y and position p in
-one kernel, exp((y_i + p_i)·(y_j + p_j)/√d); a bilateral filter gives each its own, with a bandwidth.
+one kernel, exp((y_i + p_i)·(y_j + p_j)/√d); a bilateral filter gives each a kernel with a bandwidth.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def alibi_logits(slopes: Float[Tensor, " head"], tokens: int) -> Float[Tensor, "
 def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     """ALiBi's slopes: 2^(−8 h/H) for head h = 1 … H (Press et al. 2022).
 
-    Where H is no power of two, the slopes of the next lower one, followed by every second slope of the next
+    Where H is no power of two, the slopes of the next lower power, followed by every second slope of the next
     higher, as in the authors' code.
     """
     lower = 2 ** int(math.log2(num_heads))

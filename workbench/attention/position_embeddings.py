@@ -110,7 +110,7 @@ def _onto_layers(
 
 
 def _onto_tokens(model: nn.Module, before: Embeddings, old: Mapping[str, Any]) -> Embeddings:
-    """The embedding made of the positions that all layers shared; {} where there is no such, or no place."""
+    """The embedding made of the positions that all layers shared; {} without these, or without a place for them."""
     learned = _learned(old)
     if len(learned) != 1 or len(before) != 1:
         return {}

@@ -216,7 +216,7 @@ class PrimalAttention(AttentionModule):
 
     ``qkv`` holds q and k only. ``low_rank``: directions s. ``independent``: data-independent weights; a causal
     layer always has them. Data-dependent weights have m = min(num_tokens, rank_multi · s) rows (rank_multi · s
-    where num_tokens is not given); an input shorter than m has tokens sampled more than once.
+    without num_tokens); an input shorter than m has tokens sampled more than once.
 
     The output of a head is one linear map of [e; r], shared by all heads; with ``scores`` "e" only of e, as
     in chen2023 Table 8, while the penalty keeps both. Λ is learned as its logarithm, so that it stays positive.

@@ -30,7 +30,7 @@ class Recognised(NamedTuple):
 def recognise_attention(state: Mapping[str, Tensor]) -> dict[str, Recognised]:
     """The attention layers of a ``state`` dict by module path, in its order.
 
-    Variants that have the same weights cannot be distinguished (softmax and twicing, for one): all are named,
+    Variants that have the same weights cannot be distinguished (softmax and twicing, for example): all are named,
     none where nothing in the table has such weights.
     """
     return {

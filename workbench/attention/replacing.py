@@ -100,7 +100,7 @@ def replace_attention(
     model: what ``load`` returned (its ``checkpoint`` then names the change, so that results do), or a
         ``torch.nn.Module`` whose attention is ``timm.layers.Attention`` or a variant.
     layers: None for all, numbers (negative ones count from the end), or "0,3-5".
-    options: those of the variant. num_tokens is read off the model's position embedding where it has one.
+    options: those of the variant. num_tokens is read off the model's position embedding, if any.
 
     Weights that mean the same in both (projections by name, proj) are copied, the rest starts fresh from
     ``seed``; the report names them. The new modules are on the old ones' device, in their dtype and mode.
@@ -194,7 +194,7 @@ def _build(name: str, old: Any, options: dict[str, Any]) -> AttentionModule:
 
 
 def _carry_over(old: nn.Module, new: AttentionModule) -> tuple[tuple[str, ...], ...]:
-    """Copy what means the same; the names of the weights that were kept, are new, and found no place.
+    """Copy what means the same; the names of the weights that were kept, are new, and were left out.
 
     Beside the projections only a variant of the same class gives its names the same meaning.
     """

@@ -71,7 +71,7 @@ def residual_growth(
     ``layers`` are the f_ℓ, functions of (1, token, dim) in float64, ``first`` is Y_0. A local constant in the Euclidean
     norm over all tokens is the largest singular value of a Jacobian, found by products with it (ARPACK); no Jacobian is
     formed. ``tolerance`` is relative; the error of a constant is about its square. A global constant is at least as
-    large as any local one.
+    large as any local constant.
 
     The bounds are those of the proof, with the constant of each layer: K_{ℓ+1} = (L_ℓ + |1 − t|) K_ℓ + |t|.
     Raises InputError without a layer.

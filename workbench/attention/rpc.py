@@ -42,8 +42,8 @@ def principal_component_pursuit(
 ) -> PrincipalComponents:
     """Minimise ‖L‖_* + λ‖S‖_1 subject to L + S = M, by ADMM (Candès et al. 2011, Algorithm 1).
 
-    ``lambd`` is 1/√max(row, column) and ``mu`` row · column / (4‖M‖_1), one for each matrix of the batch,
-    unless given. It ends when every residual is at most ``tol``, or after ``max_iter`` steps: read
+    ``lambd`` is 1/√max(row, column) and ``mu`` row · column / (4‖M‖_1), by default, one for each matrix
+    of the batch. It ends when every residual is at most ``tol``, or after ``max_iter`` steps: read
     ``residual``. (The L-step printed in teo2024, D_μ with −Y/μ, diverges; this is D_{1/μ} with +Y/μ.)
 
     Raises InputError for values that are not finite, and for lambd or mu that are not positive.

@@ -26,7 +26,7 @@ EXTRAS = {
 
 
 def require(what: str, *modules: str) -> None:
-    """Raise `MissingResource` with the message of `missing`, if it has one."""
+    """Raise `MissingResource` with the message of `missing`, if any."""
     if problem := missing(what, *modules):
         raise MissingResource(problem)
 

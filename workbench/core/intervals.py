@@ -15,7 +15,7 @@ import pandas as pd
 
 LEVEL = 0.95
 FEW_NULL_SAMPLES = 40
-"""From this number on 2.5 % of the null samples are at least one: fewer have no 95 % range."""
+"""Smallest number of null samples with a 95 % range: 2.5 % of them is one sample."""
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     freedom: float = math.nan
 
     def words(self, format: str = ".2f") -> str:
-        """Format the value with its interval in brackets, if it has one: "0.31 [0.28, 0.33]"."""
+        """Format the value with its interval, if any, in brackets: "0.31 [0.28, 0.33]"."""
         ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
         return f"{self.value:{format}}{ends}".replace("-", "−")
 
@@ -300,7 +300,7 @@ def crossed_mean_interval(table: np.ndarray) -> Finding:
 
 
 def _crossed(sides: Sequence[np.ndarray]) -> Finding:
-    """Return the mean of the first table, minus that of the second if there is one."""
+    """Return the mean of the first table, minus that of the second, if any."""
     tables = [np.asarray(side, dtype=float) for side in sides]
     contrast = [1.0, -1.0][: len(tables)]
     counts, inputs = [len(side) for side in tables], tables[0].shape[1]

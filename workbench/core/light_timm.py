@@ -2,7 +2,7 @@
 
 Three decorators that run while timm (and torchvision, which it imports) is imported ask for `torch._dynamo`, only to
 say what is not to be compiled. Importing that package takes half of the time that a program of ours needs to start,
-and nothing here compiles. So a stand-in answers them; it is gone afterwards, and whoever compiles gets the real one.
+and nothing here compiles. So a stand-in answers them; it is removed afterwards, and other code gets the real package.
 """
 
 from __future__ import annotations

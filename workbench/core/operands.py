@@ -118,8 +118,8 @@ def check_token_count(name: str, count: int) -> None:
 def check_scale(scale: float | Tensor, batch_shape: Sequence[int], like: Tensor) -> Tensor:
     """Return the scale as a float64 tensor that multiplies scores of shape (*batch_shape, query, key).
 
-    ``scale`` is one number, or a tensor that broadcasts to ``batch_shape`` (one value per head where each
-    head learns its own), with or without two trailing axes of size 1. Raises `InputError` unless it is finite
+    ``scale`` is a number, or a tensor that broadcasts to ``batch_shape`` (one value per head if each
+    head learns a scale), with or without two trailing axes of size 1. Raises `InputError` unless it is finite
     and positive and fits.
     """
     value = torch.as_tensor(scale, dtype=torch.float64, device=like.device)

@@ -13,7 +13,7 @@ INPUTS: list[Callable[[Any, Any], Any]] = []
 
 
 def are_inputs(value: Any) -> bool:
-    """Return whether inputs are named by a spec, or given one by one: texts, paths, arrays, PIL images, and pairs."""
+    """Return whether inputs are named by a spec or listed: texts, paths, arrays, PIL images, and pairs."""
     if isinstance(value, str):
         return True
     return isinstance(value, list | tuple) and len(value) > 0 and all(map(_is_input, value))

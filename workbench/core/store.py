@@ -1,4 +1,4 @@
-"""The folder of one run: sweeps, watches, trainings and studies resume in their own, and refuse another run."""
+"""The folder of one run: sweeps, watches, trainings and studies resume in their folder, and refuse another run."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def locked(folder: Path, what: str, patience: float = LOOK_SECONDS) -> Generator
     try:
         yield
     finally:
-        # Still held: a process that waits for it notices that the file is gone, and locks the new one.
+        # Still locked: a process that waits for it notices that the file is gone, and locks the new one.
         with suppress(OSError):
             (folder / LOCK).unlink()
         lock.release()

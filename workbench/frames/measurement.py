@@ -501,7 +501,7 @@ def _padded(array: np.ndarray, ranks: int, null_samples: int) -> np.ndarray:
 
 
 def _stack(places: Sequence[Mapping[str, _Sums]], kind: str) -> Tensor:
-    """Stack the means of several places as (place, rank, draw); missing ranks are NaN."""
+    """Stack means as (place, rank, draw); missing ranks are NaN."""
     means = [sums[kind].mean() for sums in places]
     stacked = np.full((len(means), max(map(len, means)), means[0].shape[1]), np.nan)
     for row, mean in zip(stacked, means, strict=True):

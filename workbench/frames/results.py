@@ -283,7 +283,7 @@ def read_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
 def read_frames(paths: Sequence[Path]) -> pd.DataFrame:
     """Read Parquet or Feather files of `write_frame` as one frame, with the provenance of all.
 
-    Raises `InputError` where one is not whole, or of another schema.
+    Raises `InputError` for an incomplete file, or one of another schema.
     """
     import pyarrow
 

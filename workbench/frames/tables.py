@@ -184,7 +184,7 @@ def pivoted(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """Write a value, and its interval where it has one."""
+    """Write a value, and its interval, if any."""
     return f"{value:.3g}" if pd.isna(low) or pd.isna(high) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 

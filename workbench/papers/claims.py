@@ -64,7 +64,7 @@ class _Run(NamedTuple):
     checkpoints: str = "last"
     """Checkpoints of the training: "last", "ends" (first and last) or "all"."""
     model: str | None = None
-    """Another model than the measured one."""
+    """Another model than that of the call."""
     layers: str | None = None
     preprocessing: str | None = None
     """The paper's preprocessing of images, where the model was not trained here."""
@@ -109,12 +109,12 @@ def claims(
     `analyze`. With a checkpoint (``bundled:digits-vit@epoch-003``), claims about training and about two models are not
     tested.
 
-    Claims of saritas2025 are measured with its preprocessing of images, others with the model's own, unless
-    ``preprocessing`` is given. Claims about training are measured on a bundled model's checkpoints, on the images it
-    was trained with.
+    Claims of saritas2025 are measured with its preprocessing of images, others with that of the model, unless
+    ``preprocessing`` names another. Claims about training are measured on a bundled model's checkpoints, on
+    its training images.
     ``frame.attrs`` holds the ``provenance`` and the ``notes`` of every run.
 
-    Raises `UnknownName` for a paper or model that is not known, and what `analyze` raises.
+    Raises `UnknownName` for an unknown paper or model, and the errors of `analyze`.
     """
     model, options, checkpoint = split_spec(model)
     if options:
@@ -269,7 +269,7 @@ def _of_several_weights(claim: Mapping[str, str]) -> bool:
 
 
 def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: Container[str]) -> list[_Run]:
-    """List a claim's runs: one, one per alternative of its options, or those of a model and its baseline."""
+    """List a claim's runs: a single run, one per alternative of its options, or those of a model and its baseline."""
     name = claim["analysis"]
     # one run through all checkpoints serves the claims about its ends too
     checkpoints = "last" if not _follows_training(claim) else "all" if name in followed else "ends"

@@ -1,6 +1,6 @@
 """Controls of the verdicts: a planted effect must hold in every test of its claim, and noise in none.
 
-Heads, blocks and a model are constructed so that the verdict of each claim is known. docs/papers/verdicts.md describes
+Heads, blocks and a model are constructed so that each claim has a known verdict. docs/papers/verdicts.md describes
 the controls.
 """
 

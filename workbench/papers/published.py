@@ -57,7 +57,7 @@ def published(
     the value of a result frame's column ``model`` for that model; ``row`` is the model's name as printed. ``data`` is
     the data set, ``condition`` a protocol of `evaluate`, a corruption or a setting.
     ``value`` and ``spread`` (a standard deviation) are in the units of result frames, so "147 ± 11 (×10⁻⁶)" is
-    1.47e-4 and 1.1e-5, and 70.44 % is 0.7044; ``unit`` is the printed one. A number that our copy does not show
+    1.47e-4 and 1.1e-5, and 70.44 % is 0.7044; ``unit`` is as printed. A number that our copy does not show
     is NaN, with a ``note``.
 
     Raises `UnknownName` for a paper, place, metric or model that does not occur in the tables.

@@ -249,6 +249,6 @@ def _chosen(model: Any, checkpoints: Sequence[str | int] | str, epochs: dict[str
         chosen = {bundled_checkpoint(short, str(checkpoint)).stem for checkpoint in listed}
         stems = {stem: epoch for stem, epoch in stems.items() if stem in chosen}
     if not stems:
-        raise InputError('no checkpoint to run; give at least one, or "all"')
+        raise InputError('no checkpoint to run; name some, or "all"')
     epochs |= stems
     return [*stems]

@@ -66,7 +66,7 @@ def measured_claims(
 
     A question is on record with just these settings, the claims as they are stated today, and the weights that the
     model has here; every other one is measured, and with ``again`` all are. A record of all papers answers a question
-    about one of them: verdicts do not depend on other papers. Where the weights are not on this machine the record
+    about one of them: verdicts do not depend on other papers. If the weights are not on this machine the record
     stands, and a note says that nobody compared them.
 
     ``attrs["records"]`` names the record where rows are from it, ``attrs["absent"]`` lists models that this machine

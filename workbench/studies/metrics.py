@@ -38,7 +38,7 @@ _METRICS = (
             (
                 "mean_iou",
                 "Mean IoU",
-                "intersection over union of the pixels of a class and those said to be of it, mean over classes",
+                "intersection over union of predicted and true pixels of a class, mean over classes",
                 "teo2024 Table 6; abdullaev2025 Table IV",
             ),
             (
@@ -50,7 +50,7 @@ _METRICS = (
             (
                 "class_accuracy",
                 "Class accuracy",
-                "share of the pixels of a class that are said to be of it, mean over classes",
+                "share of the pixels of a class that are predicted as this class, mean over classes",
                 "teo2024 Table 6; abdullaev2025 Table IV",
             ),
         )
@@ -86,7 +86,7 @@ _METRICS = (
     ),
     Metric(
         "perplexity_kept",
-        "Perplexity of the words left alone",
+        "Perplexity of the unchanged words",
         "perplexity over the tokens that no swapped word touches",
         low=1,
         log=True,
@@ -95,8 +95,8 @@ _METRICS = (
     Metric(
         "contamination_auc",
         "AUC of detecting contaminated patches",
-        "probability that a contaminated patch has a larger ‖S_j‖ (over all heads) than another one of its image, "
-        "or what the candidate names in the place of S; 1/2 for random scores",
+        "probability that a contaminated patch has a larger ‖S_j‖ (over all heads) than another patch of its image, "
+        "or a larger score of the candidate; 1/2 for random scores",
         low=0,
         high=1,
         better="higher",
@@ -123,7 +123,7 @@ _METRICS = (
         "macs",
         "Multiply–accumulates of a forward pass",
         "of one input, in matrix products, convolutions and attention; at test what does not depend on the "
-        "input is computed beforehand; with the backward pass where the condition says so",
+        "input is computed beforehand; with the backward pass under the condition training",
         "abdullaev2025 Table V",
         low=0,
         log=True,
@@ -154,7 +154,7 @@ _METRICS = (
         "device_memory",
         "Peak memory of the device",
         "most by which the memory in use rises while a step runs: on a GPU the allocator's, on a CPU resident"
-        " memory, so that what fused kernels need inside counts",
+        " memory, so that buffers of fused kernels count",
         "wu2025 Figs 1, 6, 7, 8",
         unit="bytes",
         low=0,

@@ -219,7 +219,7 @@ def test_a_damaged_run_is_no_result(small, tmp_path):
         run(tmp_path, small, epochs=1)
     last.unlink()
     (tmp_path / "resume.pt").write_bytes(b"PK\x03\x04 cut")
-    with pytest.raises(InputError, match=r"resume\.pt is not a torch checkpoint.*begin anew \(--restart\)"):
+    with pytest.raises(InputError, match=r"resume\.pt is not a torch checkpoint.*start over \(--restart\)"):
         run(tmp_path, small, epochs=1)
 
 

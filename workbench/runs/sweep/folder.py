@@ -175,7 +175,7 @@ class SweepFolder:
         return write_table(self.part_path(plan, task), table, about)
 
     def read_part(self, plan: Plan, task: Task) -> PartialResult:
-        """Read a part. Raises `DamagedPart` where it is not whole, or belongs to another plan or task."""
+        """Read a part. Raises `DamagedPart` if it is incomplete, or belongs to another plan or task."""
         path = self.part_path(plan, task)
         table, metadata = read_table(path)
         try:
@@ -294,7 +294,7 @@ def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
 
 
 def read_table(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read what `write_table` wrote. Raises `DamagedPart` where that is missing or not whole."""
+    """Read what `write_table` wrote. Raises `DamagedPart` if it is missing or incomplete."""
     import pyarrow
     import pyarrow.parquet
 

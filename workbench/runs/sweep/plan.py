@@ -132,7 +132,7 @@ class Plan:
         return replace(self, models=models, analyses=analyses, shards=shards).fingerprint
 
     def added_to(self, stored: Plan) -> Plan:
-        """Return a stored plan with the other models and analyses of this one.
+        """Return a stored plan with the other models and analyses of this plan.
 
         Raises `InputError` where this one lacks a model or analysis of the stored plan, or plans it differently.
         """
@@ -166,7 +166,7 @@ class Plan:
 
 
 def named_models(models: Any) -> list[Any]:
-    """Return models by name: specs as they are; a loaded model is held, under its name and the hash of its weights."""
+    """Return models by name: specs as they are; a loaded model is kept under its name and the hash of its weights."""
     items = (
         [models] if isinstance(models, str) or hasattr(models, "modality") or models is None else [*models]
     )
@@ -194,8 +194,8 @@ def make_plan(
 ) -> Plan:
     """Make the plan of these (model, inputs) pairs under these analyses, each a name or (name, options).
 
-    ``settings.n`` is 25 unless given, or all there are where there are fewer, and "all" takes every one; ``shards``
-    about one for every `SHARD` of them. Reads the names of the inputs, and no input, and checks the names of the models
+    ``settings.n`` is by default 25, or fewer if the source has fewer; "all" takes all. ``shards`` is by default
+    one per `SHARD` inputs. Reads the names of the inputs, and no input, and checks the names of the models
     without their weights. Raises `InputError` for a request that cannot be run, `UnknownName` for unknown names, and
     what `open_pool` raises.
     """

@@ -199,7 +199,7 @@ def _parts_key(
 def _merged(
     sweep: SweepFolder, plan: Plan, model: int, analysis: int, lines: Mapping[str, Any]
 ) -> tuple[PartialResult | None, int]:
-    """All sound parts in the order of the inputs as one, and the number of those that are missing or damaged."""
+    """Merge all sound parts in the order of the inputs; also return the number of missing or damaged parts."""
     merged, missing = None, 0
     for task in plan.tasks_of(model, analysis):
         try:

@@ -66,7 +66,7 @@ def sweep(
     ``models`` are specs, or with one worker what `load` or `wrap` returned. ``inputs`` is one spec for all models, or
     one for each. Analyses are names, or (name, options). Settings are those
     of `analyze`. Memory does not grow with the inputs: results are means, moments and quantiles over them, unless
-    ``per_input`` asks for rows of every one. Tasks are one analysis of one model on one of ``shards`` parts of its
+    ``per_input`` asks for rows of every input. Tasks are one analysis of one model on one of ``shards`` parts of its
     inputs (about 256 each); ``workers`` processes run them, joblib's own (``backend="loky"``) or those of a Dask or Ray
     cluster at the address ``scheduler``, which must see the folder under the same path. The numbers do not depend on
     workers, shards, or interruptions; `read_sweep` reads them.

@@ -78,11 +78,11 @@ def watch(
         returned.
     out: a folder for the rows, which `read_watch` reads.
     every: steps between two loggings. The first call of ``step`` always logs.
-    analyses: names, or names with options; `ANALYSES_WATCHED` unless given.
+    analyses: names, or names with options; by default `ANALYSES_WATCHED`.
     layers: which layers; all for None.
     max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
         a multiple of ``every``, with a note in the log. None for no limit.
-    name: the model's name in the column ``model``; its class unless given.
+    name: the model's name in the column ``model``; by default its class.
     restart: start over, with the old folder renamed. Otherwise the watch resumes in a folder that holds a part of this
         run; loggings of later steps than the one it resumes from are set aside, and made again.
 
@@ -144,7 +144,7 @@ class Watch:
     def step(self, step: int | None = None) -> bool:
         """After every step of the optimiser: log, if it is time to; returns whether it did.
 
-        ``step`` is the number of the step, counted here from 0 where it is not given. The same number again does
+        ``step`` is the number of the step, by default counted here from 0. The same number again does
         nothing. Raises `InputError` for anything but a whole number from 0 up.
         """
         if step is not None:

@@ -12,7 +12,7 @@ from workbench.runs.watch.callback import WatchCallback
 class HuggingFaceCallback(WatchCallback, TrainerCallback):
     """``Trainer(…, callbacks=[HuggingFaceCallback(batch)])``; every argument as in `workbench.watch`.
 
-    ``out`` is the folder ``watch`` in the Trainer's ``output_dir`` unless given. ``submodule`` names the part of the
+    ``out`` is the folder ``watch`` in the Trainer's ``output_dir`` by default. ``submodule`` names the part of the
     model to watch, whose inputs ``batch`` then holds. ``watch`` holds the `Watch` once the training has begun.
     """
 

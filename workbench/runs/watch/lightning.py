@@ -28,7 +28,7 @@ else:
 class LightningCallback(WatchCallback, Callback):
     """``Trainer(callbacks=[LightningCallback(batch)])``; every argument as in `workbench.watch`.
 
-    ``out`` is the folder ``watch`` in the Trainer's ``default_root_dir`` unless given. ``submodule`` names the part of
+    ``out`` is the folder ``watch`` in the Trainer's ``default_root_dir`` by default. ``submodule`` names the part of
     the LightningModule to watch, whose inputs ``batch`` then holds ("" for the LightningModule itself, by its
     ``forward``). ``watch`` holds the `Watch` once the training has begun.
     """

@@ -115,7 +115,7 @@ def contaminate(
     classifier, clean = open_images(model, inputs, n, seed)
     grid = token_info(model, classifier.prepared(clean.pixels[:1])).grid
     if grid is None:
-        raise InputError(f"{model.spec} has no grid of patches of which a block could be contaminated")
+        raise InputError(f"{model.spec} has no grid of patches, and so no block to contaminate")
     if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side < min(grid):
         raise InputError(
             f"side is that of a block of patches, from 1 to {min(grid) - 1} on a grid of {grid[0]} × {grid[1]}; got "

@@ -55,7 +55,7 @@ class Protocol:
     name: str
     title: str
     budget: str = ""
-    """Quantity that its budget (``epsilon``) bounds; empty without one."""
+    """Quantity that its budget (``epsilon``) bounds; empty without a budget."""
     budgets: tuple[float, ...] = ()
     """Default budgets, scaled to the bundled models, whose accuracy then falls from clean to zero."""
     published: str = ""
@@ -107,7 +107,7 @@ def _clean_scenes(model: PixelModel, images: Images, request: Request) -> Iterat
 
 
 def _tell_unmoved(request: Request, before: Tensor, after: Tensor, where: str) -> None:
-    """Add a note if an attack returned every image unchanged: its accuracy is then the clean one."""
+    """Add a note if an attack returned every image unchanged: its accuracy is then that of clean images."""
     if torch.equal(before, after):
         request.notes.append(f"the attack moved none of the {len(before)} images {where}")
 
@@ -300,7 +300,7 @@ _LINF = "largest change of a pixel (0 to 1)"
 _CURVE = (0.0, 0.01, 0.02, 0.03, 0.04, 0.06)
 _WINDOWS = {
     "window": Option(0, "tokens of a window; 0 takes the longest of the model", Annotated[int, Ge(0)]),
-    "stride": Option(1, "tokens by which the window moves", Annotated[int, Ge(1)]),
+    "stride": Option(1, "step of the window, in tokens", Annotated[int, Ge(1)]),
 }
 
 

@@ -62,7 +62,7 @@ def sliding_nll(
     are scored; with 1, only the last (teo2024 App. A.4). A window holds `window` tokens and predicts the same number.
     """
     if len(ids) < 2:
-        raise InputError(f"a text of {len(ids)} tokens has nothing to foretell; give one of at least 2")
+        raise InputError(f"a text of {len(ids)} tokens has no next token to predict; give at least 2 tokens")
     if not 1 <= stride <= window:
         raise InputError(f"the window of {window} moves by 1 to {window} tokens, got {stride}")
     ids = ids.to(next(module.parameters()).device)
@@ -128,7 +128,7 @@ def open_texts(model: LoadedModel, spec: str, n: int | str | None, seed: int) ->
     if spec.strip() == PROSE:
         numbers = [number for number in numbers if pool.ids[number].split("/")[1].split(":")[0] in HELD_OUT]
     n = chosen_count(
-        n, len(numbers), f"what is held out of {pool.where}" if spec.strip() == PROSE else pool.where
+        n, len(numbers), f"the held-out part of {pool.where}" if spec.strip() == PROSE else pool.where
     )
     order = np.random.default_rng(seed).permutation(len(numbers))[:n].tolist()
     samples = [pool.read(numbers[index]) for index in order]

@@ -13,7 +13,7 @@ from workbench.figures.marks import Interval, Rule
 from workbench.figures.words import variant_words
 
 _LAST = {  # beside Primal in all layers
-    "primal": "Primal, last layer", "primal-e": "Primal, last layer, e alone",
+    "primal": "Primal, last layer", "primal-e": "Primal, last layer, only e",
     "primal-causal": "causal Primal, last layer",
 }  # fmt: skip
 _ORDER = (
@@ -23,7 +23,7 @@ _ORDER = (
     "nystrom",
 )  # fmt: skip
 NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
-"""The mechanisms of the records of embedded tasks in the order in which figures list them, to their words."""
+"""The mechanisms of the records of toy tasks, in the order of figures, to their words."""
 MAJORITY = "majority"
 # metric of a record → what its axis says, factor, least and largest
 _AXES = {
@@ -37,7 +37,7 @@ SCORE_MARKS = (
     "Circle: mean over training seeds, with its 95 % confidence interval (CI, Student's t). Strokes: single seeds, "
     "some coincide."
 )
-"""What a caption says of the marks of `embedded_scores_figure`."""
+"""A caption's sentence about the marks of `embedded_scores_figure`."""
 
 
 def embedded_scores_figure(
@@ -64,18 +64,20 @@ def embedded_scores_figure(
     rows = rows.assign(budgets=rows["budgets"] if headings else "")
     seeds = rows[rows["variant"] != MAJORITY].drop_duplicates(["budgets", "data", "variant", "seed"])
     drawn, cut = [], False
-    for (budgets, data, variant), own in seeds.groupby(["budgets", "data", "variant"], sort=False):
+    for (budgets, data, variant), seed_rows in seeds.groupby(["budgets", "data", "variant"], sort=False):
         about = {"budgets": budgets, "data": data, "variant": variant}
-        values = own["value"] * factor
+        values = seed_rows["value"] * factor
         drawn += [{**about, "kind": _SEED, "value": value} for value in values]
-        if len(own) > 1:
-            found = mean_interval(values)
-            ends = {"low": max(found.low, least), "high": min(found.high, most)}
-            cut |= ends != {"low": found.low, "high": found.high}
-            drawn.append({**about, "kind": _MEAN, "value": found.value, **ends})
+        if len(seed_rows) > 1:
+            finding = mean_interval(values)
+            ends = {"low": max(finding.low, least), "high": min(finding.high, most)}
+            cut |= ends != {"low": finding.low, "high": finding.high}
+            drawn.append({**about, "kind": _MEAN, "value": finding.value, **ends})
     table = pd.DataFrame(drawn, columns=["budgets", "data", "variant", "kind", "value", "low", "high"])
     order = [*table["budgets"].unique()]
-    table = _in_order(table).sort_values("budgets", key=lambda own: own.map(order.index), kind="stable")
+    table = _in_order(table).sort_values(
+        "budgets", key=lambda budgets: budgets.map(order.index), kind="stable"
+    )
     count = seeds.groupby(["data", "budgets", "variant"]).size()
     many = " or ".join(map(str, sorted(count[count > 1].unique())))
     titles = {data: f"{data}:<br>{words}" for data in table["data"].unique()}
@@ -96,8 +98,10 @@ def embedded_scores_figure(
         names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
         strokes=(_SEED,),
     )
-    said = "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
-    interval = Interval(columns=("value", "low", "high"), words=said)
+    words_of_interval = (
+        "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
+    )
+    interval = Interval(columns=("value", "low", "high"), words=words_of_interval)
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
@@ -109,8 +113,8 @@ def embedded_scores_figure(
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
     """The rows of the runs over η and s (chen2023, Table 9) at their last epoch, these two as columns of numbers."""
     rows = _scores(frame, metric)
-    found = rows["variant"].str.extract(r"s=(?P<s>\d+) η=(?P<eta>[\d.]+)").astype(float)
-    return rows.assign(s=found["s"].astype("Int64"), eta=found["eta"]).dropna(subset=["s", "eta"])
+    settings = rows["variant"].str.extract(r"s=(?P<s>\d+) η=(?P<eta>[\d.]+)").astype(float)
+    return rows.assign(s=settings["s"].astype("Int64"), eta=settings["eta"]).dropna(subset=["s", "eta"])
 
 
 def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -124,7 +128,7 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
-    """What the axis of a metric says, the factor of its values, and the least and largest that there can be."""
+    """Return the title of a metric's axis, the factor of its values, and their smallest and largest possible value."""
     if metric not in _AXES:
         raise InputError(f"no axis for {metric!r}; give {', '.join(_AXES)}")
     return _AXES[metric]

@@ -42,12 +42,12 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """
     rows = rows_of(frame, "filter_share", needs=("layer", "candidate"))
     rows = means_and_heads(rows)
-    shown = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
-    ends = [name for name in NULL_COLUMNS if name in shown]
-    shown[ends] = shown[ends].where(shown["quantity"] == _COMPARED)
-    shown["null"] = shown["null"].mask(shown["null"].notna(), f"{_COMPARED}, permuted")
+    quantities = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
+    ends = [name for name in NULL_COLUMNS if name in quantities]
+    quantities[ends] = quantities[ends].where(quantities["quantity"] == _COMPARED)
+    quantities["null"] = quantities["null"].mask(quantities["null"].notna(), f"{_COMPARED}, permuted")
     title = "Mean share of<br>attention explained"
-    plot = Plot(shown, color="quantity", panel=SERIES, names={"filter_share": title})
+    plot = Plot(quantities, color="quantity", panel=SERIES, names={"filter_share": title})
     # Shares differ a thousandfold, and the null distribution gives a small one too.
     plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
     plot = plot.add(Null(), Dots("input"), Line(words="mean over heads and inputs"))
@@ -74,7 +74,7 @@ def filtered_figure(filtered: Any) -> go.Figure:
     """
     psnr = {row["filter"]: row["psnr"] for row in filtered.rows}
     layers = [name for name in filtered.images if name.startswith("layer ")]
-    layers = [layers[place] for place in even_choice(len(layers), _LAYERS)]
+    layers = [layers[number] for number in even_choice(len(layers), _LAYERS)]
     names = [*(name for name in _SHOWN if name in filtered.images), *layers]
     panels = []
     for name, values in {"clean": filtered.clean, **{name: filtered.images[name] for name in names}}.items():

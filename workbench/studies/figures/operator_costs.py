@@ -47,9 +47,9 @@ def scaling_figure(
                 f"the frame holds no {metric} of the sweep {sweep!r}; give the result of "
                 "workbench.studies.scaling.scaling_study"
             )
-    known = pd.concat([rows.assign(size=rows[SWEEPS[sweep].axis]) for sweep, rows in parts.items()])
-    ended = known[known["ended"].notna()].set_index(["sweep", "operator"])["ended"].to_dict()
-    rows = _costs(known)
+    points = pd.concat([rows.assign(size=rows[SWEEPS[sweep].axis]) for sweep, rows in parts.items()])
+    ended = points[points["ended"].notna()].set_index(["sweep", "operator"])["ended"].to_dict()
+    rows = _costs(points)
     last = rows.loc[rows.groupby(["sweep", "metric", "operator"])["size"].idxmax()]
     reasons = [ended.get(key) for key in zip(last["sweep"], last["operator"], strict=True)]
     last = last.assign(words=reasons, size=last["size"] * _BESIDE).dropna(subset="words")
@@ -91,8 +91,8 @@ def exponents_figure(
             "no curve has the three sizes that a fit needs; measure more sizes, or raise the budget"
         )
     rows, published = (
-        own.assign(attention=own["operator"].map(_plain), panel=own["sweep"] + " " + own["metric"])
-        for own in (exponents, printed)
+        table.assign(attention=table["operator"].map(_plain), panel=table["sweep"] + " " + table["metric"])
+        for table in (exponents, printed)
     )
     measured, counted = (rows[rows["source"] == source] for source in ("measured", "counted"))
     counted = counted.groupby(["panel", "attention"])["value"].first().rename("counted")
@@ -125,10 +125,10 @@ def _costs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _heading(sweep: str) -> str:
-    """What stays as it is along a sweep."""
-    known = SWEEPS[sweep]
-    causal = "causal, " * all(name.endswith("-causal") for name in known.operators)
-    return f"{causal}{'d' if known.axis == 'tokens' else 'n'} = {known.fixed}, {known.heads} heads"
+    """Return the sizes that a sweep keeps fixed, in words."""
+    study = SWEEPS[sweep]
+    causal = "causal, " * all(name.endswith("-causal") for name in study.operators)
+    return f"{causal}{'d' if study.axis == 'tokens' else 'n'} = {study.fixed}, {study.heads} heads"
 
 
 def _plain(operator: str) -> str:

@@ -26,11 +26,11 @@ CANDIDATES = {
     "keys": "keys' distance from their mean",
     "pursuit": "S of full pursuit (PCP)",
 }
-"""What might tell contaminated patches, in the words of a figure."""
+"""Scores that might detect contaminated patches, in the words of a figure."""
 
 
 def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
-    """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated one, and the change.
+    """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated image, and the change.
 
     All maps share one colour scale; the contaminated block is outlined. The images of the last row are what was
     changed, |contaminated − clean|.
@@ -48,10 +48,10 @@ def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
     values, marked = np.asarray(maps.values)[:, :most], np.asarray(maps.marked)[:most]
     clean, after = (images[:most] for images in maps.images)
     changed = [np.abs(now - before) for before, now in zip(clean, after, strict=True)]
-    shown = dict(zip(("clean", "contaminated", "change"), (clean, after, changed), strict=True))
+    images_by_name = dict(zip(("clean", "contaminated", "change"), (clean, after, changed), strict=True))
     grid = values.shape[2:]
     panels = []
-    for line, (name, images) in enumerate(shown.items()):
+    for line, (name, images) in enumerate(images_by_name.items()):
         for number, image in enumerate(images):
             label, shapes = f"{name}, {maps.ids[number]}", [_outline(marked[number])]
             titles = (("image", "‖S<sub>j</sub>‖"), ("", ""), ("|difference|", "‖ΔS<sub>j</sub>‖"))[line]
@@ -85,13 +85,13 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     kinds = rows["contamination"].nunique()
     # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
     kinds_of = rows["contamination"].replace("fgsm", "FGSM")
-    shown = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
-    shown = shown.sort_values("metric", kind="stable")  # the AUC before the share
-    fig = comparison_figure(shown, columns=kinds, random="patches permuted")
+    candidates = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
+    candidates = candidates.sort_values("metric", kind="stable")  # the AUC before the share
+    fig = comparison_figure(candidates, columns=kinds, random="patches permuted")
     axes = list(fig.select_xaxes())
-    for own in (axes[first : first + kinds] for first in range(0, len(axes), kinds)):
-        lows, highs = zip(*(axis.range for axis in own), strict=True)
-        for axis in own:  # panels of one measure are read against one another
+    for axes_of_measure in (axes[first : first + kinds] for first in range(0, len(axes), kinds)):
+        lows, highs = zip(*(axis.range for axis in axes_of_measure), strict=True)
+        for axis in axes_of_measure:  # panels of one measure are read against one another
             axis.update(range=[min(lows), max(highs)])
     return fig
 
@@ -122,16 +122,16 @@ def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     absent = [name for name, part in lines.items() if part.empty]
     if absent:
         raise InputError(f"the frame holds no rows of {absent[0]}; give the result of pursuit_recovery")
-    drawn = pd.concat([own.assign(method=name) for name, own in lines.items()])
+    drawn = pd.concat([part.assign(method=name) for name, part in lines.items()])
     drawn = drawn.join(over, on=["metric", "steps"])
     drawn[["min", "max"]] = drawn[["min", "max"]].where(drawn["method"].str.startswith("PAP"))
     weights = frame.loc[frame["method"] == "PAP", "weight"]
-    said = ", ".join(f"{weight:g}" for weight in sorted(weights.unique()))
+    weights_used = ", ".join(f"{weight:g}" for weight in sorted(weights.unique()))
     plot = Plot(drawn, x="steps", color="method", names=_PARTS).metric(*_PARTS)
     ends = 0.01, 1.5 * over["max"].max()
     plot = plot.scale(x_log=2, x_title="Steps", y_log=True, y_cut=True, y_range=ends)
     return plot.add(
-        Band(columns=("min", "max"), words=f"PAP: from least to largest median over λ = {said}"),
+        Band(columns=("min", "max"), words=f"PAP: from least to largest median over λ = {weights_used}"),
         Line(words=f"median over {frame['input'].nunique()} matrices"), Rule(1, "zero predictor"),
         At(_PAPERS_STEPS, f"the paper's {_PAPERS_STEPS} steps"),
     ).figure("page")  # fmt: skip

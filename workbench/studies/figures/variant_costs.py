@@ -1,4 +1,4 @@
-"""What attention variants cost: a panel per quantity, a row per variant, as multiples of a baseline."""
+"""Costs of attention variants: a panel per quantity, a row per variant, as multiples of a baseline."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _OF_TASKS = {
     "softmax": "softmax, fused", "primal layers=0-1": NAMES["primal-all"],
     **{name: NAMES[name] for name in ("primal", "primal-causal", "linformer", "nystrom")},
 }  # fmt: skip
-"""Where the baseline is softmax attention whose matrix is formed."""
+"""For a baseline of softmax attention that forms its matrix."""
 
 
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity, for training and inference: multiples of the baseline.
 
     The bar of a dot is the range over rounds. Red diamonds of training and triangles of inference are
-    what papers print, as multiples of their own baselines. Rows are grouped by baseline, which has none itself;
-    a variant whose paper has another baseline than softmax attention stands with that one. A frame with the column
+    the papers' numbers, as multiples of their baselines. Rows are grouped by baseline, which has no row itself; a
+    variant is grouped with its paper's baseline if that is not softmax attention. A frame with the column
     ``problem`` is grouped by it: the same baseline on several tasks.
 
     Args:
         frame: the result of `workbench.studies.training.variant_costs`, and under it as wanted `published_costs`, whose
-            variants are drawn where they are measured too; likewise of `task_costs` and `published_task_costs`.
+            variants are drawn where they are measured too; the same of `task_costs` and `published_task_costs`.
 
     Raises:
         InputError: another frame, or one without measured rows.
@@ -54,16 +54,16 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     measured = frame[frame["source"] == "measured"]
     if measured.empty:
         raise InputError(f"the frame holds no measured costs; give the result of {_SOURCE}")
-    shown = frame[frame["metric"].isin([*_TITLES]) & frame["condition"].isin(["", *_CONDITIONS])]
-    shown = shown[(shown["attention"] != shown["baseline"]) & ~shown["source"].str.startswith("counted")]
+    costs = frame[frame["metric"].isin([*_TITLES]) & frame["condition"].isin(["", *_CONDITIONS])]
+    costs = costs[(costs["attention"] != costs["baseline"]) & ~costs["source"].str.startswith("counted")]
     other = set(measured.loc[measured["baseline"] != "softmax", "attention"]) - set(measured["baseline"])
-    shown = shown[(shown["baseline"] != "softmax") | ~shown["attention"].isin(other)]
-    of_tasks = "problem" in shown
-    shown = shown.assign(of=shown["problem"] if of_tasks else "relative to " + shown["baseline"].map(_label))
-    drawn = shown[shown["source"] == "measured"]
-    known = set(zip(drawn["of"], drawn["attention"], strict=True))
-    printed = shown[shown["source"] != "measured"]
-    printed = printed[[pair in known for pair in zip(printed["of"], printed["attention"], strict=True)]]
+    costs = costs[(costs["baseline"] != "softmax") | ~costs["attention"].isin(other)]
+    of_tasks = "problem" in costs
+    costs = costs.assign(of=costs["problem"] if of_tasks else "relative to " + costs["baseline"].map(_label))
+    drawn = costs[costs["source"] == "measured"]
+    drawn_pairs = set(zip(drawn["of"], drawn["attention"], strict=True))
+    printed = costs[costs["source"] != "measured"]
+    printed = printed[[pair in drawn_pairs for pair in zip(printed["of"], printed["attention"], strict=True)]]
     reach = pd.concat([drawn, printed])[["ratio", "low", "high"]].to_numpy(dtype=float)
     reach = reach[np.isfinite(reach) & (reach > 0)]
     names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS | _BOTH
@@ -77,12 +77,16 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)
     diamonds = []
     for kinds in ({"training": "training", "": "parameters"}, {"test": "inference"}):
-        own = published[published["condition"].isin(kinds)]
-        if len(own):
-            papers = ", ".join(PAPERS.get(paper, paper) for paper in own["paper"].unique())
-            words = " and ".join(said for kind, said in kinds.items() if (own["condition"] == kind).any())
-            own, symbol = own.drop(columns="condition"), _DIAMONDS[len(diamonds)]
-            diamonds.append(Published(own, beside=True, symbol=symbol, words=f": {words}, {papers}"))
+        condition_rows = published[published["condition"].isin(kinds)]
+        if len(condition_rows):
+            papers = ", ".join(PAPERS.get(paper, paper) for paper in condition_rows["paper"].unique())
+            words = " and ".join(
+                name for kind, name in kinds.items() if (condition_rows["condition"] == kind).any()
+            )
+            condition_rows, symbol = condition_rows.drop(columns="condition"), _DIAMONDS[len(diamonds)]
+            diamonds.append(
+                Published(condition_rows, beside=True, symbol=symbol, words=f": {words}, {papers}")
+            )
     words = Interval(
         columns=("ratio", "low", "high"), words="median and range over rounds, where wider than the dot"
     )

@@ -339,7 +339,7 @@ def collect(
         for split in ("train", "test"):
             if about["data"][split] != task.data[split]:
                 raise InputError(
-                    f"{folder} was trained on other data than {PREFIX}{name} is now: begin anew (--restart)"
+                    f"{folder} was trained on other data than {PREFIX}{name} is now: start over (--restart)"
                 )
         metrics = read_metrics(folder / METRICS_FILE)
         kept = metrics["metric"].isin(CURVES) if " " not in variant else metrics["epoch"] < 0

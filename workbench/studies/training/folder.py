@@ -137,7 +137,7 @@ class RunFolder:
         for path, digest in files.items():
             if sha256_file(path) != digest:
                 raise InputError(
-                    f"{path} is not the file that this run wrote, or only a part of it; begin anew (--restart), which "
+                    f"{path} is not the file that this run wrote, or only a part of it; start over (--restart), which "
                     "moves the folder aside, or give another folder (--out)"
                 )
         return self.result(None)
@@ -150,7 +150,7 @@ class RunFolder:
         try:
             state = read_torch_file(path)
         except InputError as error:
-            raise InputError(f"{error}. Without it the run cannot go on: begin anew (--restart)") from error
+            raise InputError(f"{error}. Without it the run cannot go on: start over (--restart)") from error
         try:
             load_weights(trainer.module, state["trainer"]["model"], origin=str(path))
             trainer.load_state_dict(state["trainer"])
@@ -168,7 +168,7 @@ class RunFolder:
         scores: dict[str, dict[str, float]],
         watched: dict[str, dict[str, float]] | None = None,
     ) -> None:
-        """Write an epoch's metrics, a checkpoint if the recipe has one, and the state for resuming.
+        """Write an epoch's metrics, a checkpoint if the recipe wants it, and the state for resuming.
 
         ``scores`` and ``watched`` hold metrics by split; NaN values are skipped.
         """

@@ -14,8 +14,8 @@ from workbench.core.progress import progress_bars
 class Report:
     """A progress bar on a terminal, one line per epoch elsewhere."""
 
-    def __init__(self, epochs: int, shown: bool, headline: str = "accuracy") -> None:
-        self.console = Console(stderr=True, quiet=not shown, highlight=False, soft_wrap=True)
+    def __init__(self, epochs: int, visible: bool, headline: str = "accuracy") -> None:
+        self.console = Console(stderr=True, quiet=not visible, highlight=False, soft_wrap=True)
         self.epochs = epochs
         self.headline = headline
         self._bar: Progress | None = None

@@ -153,7 +153,7 @@ class Recipe:
         chosen = parse_numbers("layer", layers, depth)
         if name == "softmax" and chosen is not None and len(chosen) != depth:
             raise InputError(
-                "layers chooses where another attention takes the place of softmax; name one as attention"
+                "layers chooses the layers whose attention is not softmax; name a variant as attention"
             )
         if name != attention_of({"name": plain["name"]}) or complete:
             plain["attention"] = name
@@ -222,7 +222,7 @@ def load_recipe(name: str | Path, attention: str | None = None) -> Recipe:
     if path.suffix != ".toml":
         path = _FOLDER / f"{name}.toml"
         if str(name) not in recipe_names():
-            raise UnknownName("recipe", str(name), recipe_names(), "or the name of a .toml file of your own")
+            raise UnknownName("recipe", str(name), recipe_names(), "or the name of your .toml file")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -34,7 +34,7 @@ TASKS: dict[str, TaskEntry] = {
     "images": TaskEntry(
         images.folder,
         "classes of images in a folder",
-        "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
+        "FOLDER with train/CLASS/IMAGE, and val/CLASS/IMAGE or test/CLASS/IMAGE",
         needs_data=True,
     ),
     "segmentation": TaskEntry(
@@ -82,7 +82,7 @@ TASKS: dict[str, TaskEntry] = {
     "pixels": TaskEntry(
         sequences.pixels,
         "classes of images, pixel by pixel in grey, as in the Long Range Arena",
-        "FOLDER with train/CLASS/IMAGE, and val/ or test/ likewise",
+        "FOLDER with train/CLASS/IMAGE, and val/CLASS/IMAGE or test/CLASS/IMAGE",
     ),
     "retrieval": TaskEntry(
         sequences.retrieval,

@@ -21,7 +21,9 @@ from workbench.studies.training.tasks.images import normalised, open_image, prep
 from workbench.studies.training.tasks.reading import numbered_lines
 
 SPLITS = {"train": "training", "test": "validation"}
-_LAYOUT = "images/training/*.jpg, annotations/training/*.png, validation likewise, and objectInfo150.txt"
+_LAYOUT = (
+    "images/training/*.jpg, annotations/training/*.png, the same under validation, and objectInfo150.txt"
+)
 
 
 class Scenes(Dataset):

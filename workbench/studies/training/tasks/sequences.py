@@ -372,7 +372,7 @@ def listops(request: DataRequest) -> Task:
             if len(words) > context:
                 raise InputError(
                     f"{path}, line {number}: a sequence of {len(words)} words, and the recipe's context is {context}; "
-                    f"set at least {len(words)} in a recipe of your own"
+                    f"set at least {len(words)} in your recipe"
                 )
             if split == "train":
                 for word in words:
