@@ -491,7 +491,7 @@ def _fits(
     return {
         key: (
             FilterFit(*(torch.stack(part) for part in zip(*(fits[key] for fits in fit_parts), strict=True))),
-            torch.stack([torch.cat([fits[key].share for fits in fits], -1) for fits in drawn])
+            torch.stack([torch.cat([fits[key].share for fits in groups], -1) for groups in drawn])
             if null_samples
             else None,
         )

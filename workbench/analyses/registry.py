@@ -51,7 +51,7 @@ class OfMatrices:
 
     method: Annotated[
         Method,
-        "matrices of tokens × tokens: dense forms them, in float64; tiled works tile by tile, in memory that "
+        "matrices of tokens × tokens: dense forms all of it, in float64; tiled works tile by tile, in memory that "
         "grows with the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads "
         "of an input; others: of one head), then tiled",
     ] = "auto"

@@ -9,9 +9,9 @@ from typing_extensions import TypedDict
 
 class OfMatrices(TypedDict, total=False):
     method: Literal["auto", "dense", "tiled"]
-    """matrices of tokens × tokens: dense forms them, in float64; tiled works tile by tile, in memory that grows with
-    the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads of an input;
-    others: of one head), then tiled"""
+    """matrices of tokens × tokens: dense forms all of it, in float64; tiled works tile by tile, in memory that grows
+    with the tokens, with sums in float64; auto is dense up to 2^25 entries (attention maps: over the heads of an
+    input; others: of one head), then tiled"""
 
 class OfInputs(OfMatrices, total=False):
     per_input: bool
