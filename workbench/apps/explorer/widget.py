@@ -50,7 +50,7 @@ class Host(Protocol):
     """The explorer behind a page: `workbench.Explorer`."""
 
     material: Material
-    asked: Address
+    requested: Address
 
     def after(self, changes: Mapping[str, Any], address: Address | None = None) -> Address: ...
     def take(self, address: Address) -> None: ...
