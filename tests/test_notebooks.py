@@ -33,28 +33,20 @@ ABSENT = {
 FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
     "attention_as_filter": ["photograph"],
     "attention_heatmaps": ["pair"],
-    "attention_in_one_hour": ["norms", "image", "patch", "matrix", "entropy", "spectrum", "text",
+    "attention_in_one_hour": ["norms", "image", "matrix", "entropy", "spectrum", "text",
                               "words", "other", "members"],
     "attention_spectrum": ["layers"],
     "claims": ["wu2025", "trained_wu2025"],  # of one paper in the quick preset
-    "class_attention": ["summary", "masks"],
-    "cosine_decay": ["sites"],
-    "efficiency_variants": ["tasks"],
-    "eigenvector_test": ["exact"],
-    "mixture": ["swapped"],
-    "long_range": ["position"],
-    "membership_maps": ["baseline"],
+    "class_attention": ["summary"],
     "operator_efficiency": ["exponents"],
     "position_logits": ["shares"],
-    "projection_error_by_attention": ["change"],
     "robust_components": ["auc", "planted"],
-    "robustness": ["rpc", "asymmetric", "bilateral", "operators", "corruptions", "ood"],
-    "segmentation": ["segments", "noise", "masks"],
-    "snr_boost": ["shares", "depth"],
+    "robustness": ["corruptions"],
+    "segmentation": ["attention", "masks"],
+    "snr_boost": ["depth"],
     "softmax_sensitivity": ["layers"],
     "subspaces": ["coherence"],
-    "tost_training": ["ablation"],
-    "training_curves": ["digits", "prose", "results_digits", "results_prose"],
+    "training_curves": ["digits", "prose"],
 }  # fmt: skip
 ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name
 OTHERS = {
@@ -81,9 +73,8 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
-    "verdict_matrix", "efficiency_variants_tasks", "robust_components_planted", "softmax_sensitivity",
-    *("fan", "long_range", "offline_rl", "time_series"),
-    *(f"mixture{part}" for part in ("", "_swapped")),
+    "verdict_matrix", "robust_components_planted", "softmax_sensitivity",
+    *("fan", "long_range", "mixture", "offline_rl", "time_series"),
     *(f"segmentation{part}" for part in ("", "_masks")),
 }  # fmt: skip
 

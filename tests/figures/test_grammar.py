@@ -13,7 +13,7 @@ import workbench as wb
 from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
-from workbench.figures import Band, Dots, Interval, Line, Maps, Null, Plot, Published, Rule, Text
+from workbench.figures import Band, Dots, Interval, Line, Maps, Null, Plot, Published, Rule
 from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
@@ -388,25 +388,19 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
     assert (diamond.x, diamond.y) == ((0.3,), (1,))
 
 
-def test_a_forest_of_a_table_has_its_groups_its_ends_and_its_verdicts():
+def test_a_forest_of_a_table_has_its_groups_and_its_ends():
     table = pd.DataFrame(
         {"pair": ["a over b"] * 2 + ["c over b"], "label": ["clean", "PGD", "clean"], "kind": "ratio",
          "value": [1.2, 0.9, 1], "low": [1.1, 0.8, 0.9], "high": [1.3, 1.0, 1.2],
          "verdict": ["holds", "fails", "undecided"]}
     )  # fmt: skip
     forest = Plot(table, y="label", group="pair", panel="kind", x={"ratio": "Ratio to baseline"})
-    forest = forest.add(
-        Interval(columns=("value", "low", "high"), words="95 % CI over seeds"), Rule(1), Text()
-    )
+    forest = forest.add(Interval(columns=("value", "low", "high"), words="95 % CI over seeds"), Rule(1))
     fig = forest.figure()
     assert fig.layout.yaxis.ticktext == ("<b>a over b</b>", "clean", "PGD", "<b>c over b</b>", "clean")
     dots = next(trace for trace in fig.data if trace.error_x.array is not None)
     assert list(dots.y) == [1, 2, 4]
     np.testing.assert_allclose(dots.error_x.arrayminus, table["value"] - table["low"])
-    said = [note.text for note in fig.layout.annotations]
-    assert [word for word in ("holds", "fails", "undecided") if any(word in text for text in said)] == [
-        *table["verdict"]
-    ]
 
 
 def test_what_is_at_or_below_zero_reaches_the_lower_end_of_a_log_axis_and_the_key_says_so():
@@ -541,7 +535,7 @@ def _crowded():
         lambda width: plot.figure(width, labels="ends"),
         lambda width: wb.plot(two, width=width),
         Plot(held, panel="model").metric("attention_diversity").add(Line(), Null()).figure,
-        Plot(forest, y="model", x=["KCKA"]).add(Interval(), Null(), Text("version")).figure,
+        Plot(forest, y="model", x=["KCKA"]).add(Interval(), Null()).figure,
         Maps(maps(), title="Attention of the class token").figure,
     ]
 

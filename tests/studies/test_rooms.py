@@ -22,7 +22,7 @@ sys.meta_path.insert(0, NoTorch())
 """
 DRAWN = """
 import workbench
-from workbench.studies.figures import claims_figure, exponents_figure, robustness_models_figure, scaling_figure
+from workbench.studies.figures import claims_figure, exponents_figure, scaling_figure
 from workbench.studies import claims_from_records
 from workbench.studies.records import recorded, scaling_record
 from workbench.studies.scaling import printed_exponents, scaling_exponents

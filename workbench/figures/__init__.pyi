@@ -26,7 +26,6 @@ from .marks import Points as Points
 from .marks import Published as Published
 from .marks import Rule as Rule
 from .marks import Stroke as Stroke
-from .marks import Text as Text
 from .membership import membership_agreement_figure as membership_agreement_figure
 from .membership import membership_figure as membership_figure
 from .multipanel import multipanel as multipanel

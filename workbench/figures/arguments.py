@@ -117,7 +117,10 @@ _ARGUMENTS: dict[str, Check] = {
     "font": _optional(lambda value: _is_text(value) and value.strip(), "'venue' or the name of a font"),
     "formats": _optional(lambda value: _is_text(value) or _are(value, str), "a list such as ['pdf', 'svg']"),
     "height": _optional(lambda value: _is_number(value, 20, 10_000), "pixels (1/96 in) from 20 to 10000"),
-    "labels": (lambda value: value in ("auto", "ends", "key", "bar"), "'auto', 'ends', 'key' or 'bar'"),
+    "labels": (
+        lambda value: value in ("auto", "ends", "key", "bar", "none"),
+        "'auto', 'ends', 'key', 'bar' or 'none'",
+    ),
     "layers": _optional(_is_count, "a whole number of layers, from 1 up"),
     "letters": _optional(lambda value: _is_text(value) and len(value) == 1 and value.isalpha(), "'a', 'A' or None"),
     "metrics": (lambda value: _are(value, str), "each metric's name as an argument: .metric('one', 'two')"),

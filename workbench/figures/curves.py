@@ -98,7 +98,7 @@ class Curves(Drawing):
         several = len(self.colours) > 1
         bar = several and self.ordered and (labels == "bar" or len(self.colours) > _MOST_COLOURS)
         at_ends = self._ends(parts, labels, width) if several and not bar else {}
-        named = self.colours if several and not bar and not at_ends else []
+        named = self.colours if several and not bar and not at_ends and labels != "none" else []
         key = [self._colour_entry(value, drawn) for value in named]
         style = NEUTRAL_STYLE if several else drawn[0].style
         for number, mark in enumerate(self.dashes):
@@ -159,7 +159,7 @@ class Curves(Drawing):
     ) -> dict[Any, list[tuple[str, float, str]]]:
         """The names of the colours at the ends of one panel's lines; empty where the key names them."""
         lines = [mark for mark in self.plot.marks if isinstance(mark, Line)]
-        if labels == "key" or not lines or (labels == "auto" and len(parts) > 1):
+        if labels in ("key", "none") or not lines or (labels == "auto" and len(parts) > 1):
             return {}
         font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
         last_places = {

@@ -1,74 +1,62 @@
-"""Are the columns of V eigenvectors of the keys' Gram matrix? The published test."""
+"""Are the columns of V eigenvectors of the keys' Gram matrix? The published test, and exact ones."""
 
 from __future__ import annotations
-
-import math
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.estimates import NULL_COLUMNS, at_level, values_once
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import NOISE, Band, Line, Null
-from workbench.figures.specification import SERIES
+from workbench.figures.marks import NOISE, Interval, Null
 
 CANDIDATES = {  # the order of their colours
     "values": "recovered from V",
     "perturbed": "perturbed eigenvectors",
     "true": "eigenvectors of K̃",
 }
-_SIZE = {"gamma_size": "mean |γ| of the eigenvectors"}  # of which the absolute differences are
 _PANELS = {
-    "gamma_abs": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|",
     "gamma_rel": "Mean |γ<sub>i</sub> − γ<sub>j</sub>|<br>over the larger |γ|",
     "eigen_residual": "Eigen-residual",
+    "inconsistency": "Inconsistency<br>of V",
+    "span_share": "Share in the span of<br>the top eigenvectors",
 }
 _NULL = "gaussian"  # the one that `workbench.findings` compares with
+_ENDS = ["null_mean", "null_low", "null_high"]
 
 
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
-    """Draw differences of γ per axis, absolute and relative, and the eigen-residual: a line per candidate.
+    """Draw a row per model and a panel per test, a marker per candidate: mean over inputs with its 95 % CI.
 
-    Each model has a column. Lines are medians, between quartiles of inputs' means over layers and heads (see `Band`).
-    Mean |γ| of the true axes stands among the absolute differences, which are to be read against it; those of the true
-    axes are rounding alone, and the key says below which power of ten. The null of the residual replaces V.
+    Relative differences of γ and eigen-residuals are means over axes. The null replaces V by Gaussian noise; of the
+    residual its ends are means over axes too, which is wider than the null of the mean.
 
     Args:
         frame: the result of the analysis eigenvector-test without per_head.
         convention: of the relative difference: "as_published"; "as_implemented" adds 1e-10 to its denominator.
 
     Raises:
-        InputError: no values of gamma_abs, gamma_rel and eigen_residual by rank over all inputs and layers.
+        InputError: none of these tests over all layers and heads, or not in this convention.
     """
-    needed = rows_of(frame, [*_PANELS, *_SIZE], needs=("rank", "candidate"))
-    chosen = _of_convention(needed[needed["rank"].notna()], convention)
-    rows = at_level(chosen, "overall")
-    if "input" in chosen and chosen["input"].notna().any():  # for the spread; the null stays that of the mean
-        single = chosen[chosen["input"].notna() & chosen["layer"].isna()]
-        rows = pd.concat([rows, values_once(single).assign(**dict.fromkeys(NULL_COLUMNS, pd.NA))])
+    chosen = _of_convention(rows_of(frame, [*_PANELS], needs=("candidate",)), convention)
+    rows = chosen[chosen["layer"].isna() & chosen["head"].isna() & chosen["value"].notna()]
     rows = rows[rows["statistic"].isna() | (rows["statistic"] == "mean")]
     rows = rows[rows["null"].isna() | (rows["null"] == _NULL)]
-    differences = (rows["metric"] == "gamma_abs") & (rows["candidate"] == "true")
-    most = max(rows.loc[differences, "value"].max(), 1e-300) if differences.any() else 1.0
-    rows = rows.assign(series=series_labels(rows), quantity=rows["candidate"])[~differences]
-    of_size = rows["metric"].isin(_SIZE)
-    rows["quantity"] = rows["quantity"].mask(of_size, "gamma_size")
-    rows["metric"] = rows["metric"].mask(of_size, "gamma_abs")
-    rows = rows.assign(candidate=pd.NA, convention=pd.NA, statistic=pd.NA)
-    true = f"{CANDIDATES['true']} (first row: below 10<sup>{math.ceil(math.log10(most))}</sup>)".replace(
-        "-", "−"
-    )
-    names = CANDIDATES | {"true": true} | _SIZE | _PANELS
-    plot = Plot(rows, x="rank", color="quantity", panel=SERIES, names=names).metric(*_PANELS)
-    plot = plot.scale(
-        x_log=2, x_title="Rank of the eigenvector", x_free=True, y_log={"gamma_abs": True},
-        y_range=dict.fromkeys(("gamma_rel", "eigen_residual"), (-0.04, 1.04)),
-    )  # fmt: skip
-    line = Line("median", markers=False, words="median over inputs")
-    band = Band(quantiles=(25, 75), over="input")
-    return plot.add(Null(words=NOISE), band, line).figure("page", height=430)
+    if rows.empty:
+        raise InputError(
+            "the frame holds no row over all layers and heads; run the analysis without per_head"
+        )
+    keys = ["model", "metric", "candidate", "input", "null"]
+    groups = rows.assign(model=series_labels(rows)).groupby(keys, dropna=False, sort=False)
+    rows = groups[["value", *_ENDS]].mean().reset_index()
+    rows.attrs = frame.attrs
+    titles = {name: title for name, title in _PANELS.items() if (rows["metric"] == name).any()}
+    ends = dict.fromkeys(titles, (-0.02, 1.02))
+    most = rows.loc[rows["metric"] == "inconsistency", ["value", "null_high"]].max().max()
+    ends["inconsistency"] = (-0.02 * most, 1.1 * most)
+    plot = Plot(rows, titles, "candidate", y="model", names=CANDIDATES)
+    ranges = {name: ends[name] for name in titles}
+    return plot.scale(x_range=ranges).add(Null(words=NOISE), Interval()).figure()
 
 
 def _of_convention(rows: pd.DataFrame, convention: str) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,11 +25,10 @@ from workbench.figures.marks import (
     Published,
     Rule,
     Series,
-    Text,
     key_entry,
     lying,
 )
-from workbench.figures.measuring import line_count, text_width, widest
+from workbench.figures.measuring import widest
 from workbench.figures.specification import Specification
 from workbench.figures.theme import SIZE, WIDTH, theme_of
 from workbench.frames.metrics import METRICS, Metric
@@ -174,27 +172,14 @@ class Forest(Drawing):
             for name, panel in self.panels.items()
         }
         panels = self._alike([self._panel(name, traces) for name, traces in drawings.items()])
-        column = next((mark for mark in marks if isinstance(mark, Text)), None)
-        words = self._words_beside(column) if column else {}
-        title = column.title if column else ""
-        room = widest(words.values(), font) + 0.6 * font if words else 0.0
-        room = max(room, text_width(title, font) + font) if title else room
         several = len(self.colours) if self.plot.color else 1
         row = self.plot.scales.get("row", 1.5 if several == 1 else 0.9 * several + 0.8)
         across = columns or len(panels)
-        each = (theme_of(width).widths[width] - widest(self.words, font) - room) / across - 3 * font
-        fig = compose(
-            panels, across, self._key(marks, drawings, panels, each), width=width, shared="y", right=room,
-            inner=(len(self.words) + 0.3) * row * font, heading=1.3 * font * line_count(title) if title else 0,
+        each = (theme_of(width).widths[width] - widest(self.words, font)) / across - 3 * font
+        return compose(
+            panels, across, self._key(marks, drawings, panels, each), width=width, shared="y",
+            inner=(len(self.words) + 0.3) * row * font,
         )  # fmt: skip
-        right = max(axis.domain[1] for axis in fig.select_xaxes())
-        for position, word in (words | ({-1: title} if title else {})).items():
-            fig.add_annotation(
-                text=word, x=right, xref="paper", xanchor="left", xshift=font * 0.5, align="left", borderpad=0,
-                y=position + 0.4 * (position < 0), yref="y", showarrow=False,
-                yanchor="bottom" if position < 0 else "middle",
-            )  # fmt: skip
-        return fig
 
     def _key(
         self, marks: Sequence[Mark], drawings: Mapping[str, list[list[go.Scatter]]], panels: Sequence[Panel],
@@ -226,12 +211,6 @@ class Forest(Drawing):
 
     def _tables(self, name: str) -> Iterator[pd.DataFrame]:
         yield from map(self.interval.table, self.panels[name])
-
-    def _words_beside(self, mark: Text) -> dict[int, str]:
-        """Return the words at the end of each row."""
-        tables = [table for name in self.titles for table in self._tables(name) if mark.column in table]
-        pairs = itertools.chain(*(zip(table[PLACE], table[mark.column], strict=True) for table in tables))
-        return {position: str(word) for position, word in pairs if not pd.isna(word)}
 
     def _panel(self, name: str, drawings: Sequence[Sequence[go.Scatter]]) -> Panel:
         traces = [trace for mark_traces in drawings for trace in mark_traces]

@@ -56,7 +56,7 @@ class Plot(Specification):
         width: str | None = None,
         height: float | None = None,
         columns: int | None = None,
-        labels: Literal["auto", "ends", "key", "bar"] = "auto",
+        labels: Literal["auto", "ends", "key", "bar", "none"] = "auto",
         empty: str = NO_DATA,
     ) -> go.Figure:
         """Draw the figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
@@ -67,6 +67,7 @@ class Plot(Specification):
             columns: panels in a row.
             labels: whether colours are named at the ends of their lines, in the key, or (of layers, ranks and the like)
                 by a bar; "auto" takes a bar for many of these, the ends of one panel's lines where there is room.
+                "none" where the titles of the panels name them.
             empty: the words of a panel without data.
 
         Raises:

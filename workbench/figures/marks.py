@@ -515,47 +515,6 @@ class Stroke(Mark):
 
 
 @dataclass(frozen=True)
-class Ticks(Mark):
-    """Single values that estimates by category are means of: thin ticks, or crosses.
-
-    ``rows`` have the plot's columns and ``value``. ``words`` are what the key says of each value of ``column``, the
-    first a tick and the second, which is no part of the mean, a cross.
-    """
-
-    rows: pd.DataFrame
-    column: str
-    words: Mapping[Any, str]
-    depth: ClassVar[int] = 2
-
-    def traces(self, series: Series) -> Iterator[go.Scatter]:
-        rows = series.rowed.placed(self.rows)
-        if series.value is not None:
-            rows = rows[rows[series.rowed.split] == series.value]
-        for (value, words), look in zip(self.words.items(), _TICKS, strict=False):
-            ticked = rows[rows[self.column] == value]
-            if len(ticked) and series.slot in series.rowed.shown:
-                yield go.Scatter(
-                    x=series.at(ticked[PLACE]), y=ticked["value"].astype(float), mode="markers",
-                    marker=_tick(look, series.colour), cliponaxis=False,
-                    text=[f"{series.rowed.words[position]}, {words}" for position in ticked[PLACE]],
-                    hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
-                )  # fmt: skip
-
-    def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        for (value, words), look in zip(self.words.items(), _TICKS, strict=False):
-            if (self.rows[self.column] == value).any():
-                yield key_entry(words, mode="markers", marker=_tick(look, NEUTRAL))
-
-
-@dataclass(frozen=True)
-class Text(Mark):
-    """The words of a column at the right end of each category, under a title, as whether a claim holds."""
-
-    column: str = "verdict"
-    title: str = ""
-
-
-@dataclass(frozen=True)
 class Null(Mark):
     """The null distribution in grey: its range, and its mean as a dotted line; always named with its kind.
 
@@ -908,10 +867,6 @@ class At(Mark):
 NOISE = "Gaussian noise for V"  # a null of the values
 _FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
-_TICKS = (
-    {"symbol": "line-ns-open", "size": SIZE.tick, "opacity": 0.75},
-    {"symbol": "x-thin-open", "size": SIZE.cross},
-)
 _SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker on it
 _STROKE = marker_of("line-ns-open", SIZE.stroke, GREY, WIDTH.bold)
@@ -1005,10 +960,6 @@ def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, An
 
 def _thin(colour: str) -> dict[str, Any]:
     return {"color": translucent(colour, 0.55), "width": WIDTH.single, "dash": "solid"}
-
-
-def _tick(look: Mapping[str, Any], colour: str) -> dict[str, Any]:
-    return {**look, "color": colour, "line": {"color": colour, "width": WIDTH.fine}}
 
 
 def _dot(colour: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.figures.drawn import bands, ends, key, lines, said
 from workbench.core.errors import InputError
+from workbench.figures.estimates import null_of_means
 from workbench.figures.theme import NULL_BAND
 from workbench.frames.estimate import with_means
 from workbench.frames.results import make_frame
-from workbench.studies.figures import conditions_figure, segment_shares_figure, swapped_share_figure
+from workbench.studies.figures import conditions_figure
 
 INPUTS, LAYERS, HEADS = ["a", "b", "c"], [0, 1], [0, 1]
 ATTENTIONS = ("softmax-sym", "rpc-sym")
@@ -50,7 +51,8 @@ def test_a_condition_is_a_line_of_means_in_the_panel_of_its_attention():
 
 def test_the_null_of_segments_is_that_of_the_mean():
     frame = measured("pattern_segment", ("own segments", "another image's segments"))
-    fig = segment_shares_figure(frame)
+    means = null_of_means(with_means(frame, ["attention", "condition", "layer"]))
+    fig = conditions_figure(means, "pattern_segment")
     means = frame.groupby(["attention", "condition", "layer"])["value"].mean()
     shown = {round(float(value), 12) for trace in lines(fig) for value in trace.y}
     assert shown == {round(float(value), 12) for value in means}
@@ -58,19 +60,3 @@ def test_the_null_of_segments_is_that_of_the_mean():
     reach = 0.04 / np.sqrt(len(INPUTS) * len(HEADS))
     assert low == pytest.approx(0.1 - reach)
     assert high == pytest.approx(0.1 + reach)
-
-
-def test_swapped_words_have_a_line_for_each_mechanism():
-    rows = [
-        {"mechanism": name, "input": text, "layer": layer, "head": head, "metric": "swapped_share",
-         "null": "permutation", "value": 0.1 * (1 + layer) + 0.2 * number, "null_mean": 0.1, "null_low": 0.05,
-         "null_high": 0.15}
-        for number, name in enumerate(ATTENTIONS) for text in INPUTS for layer in LAYERS for head in HEADS
-    ]  # fmt: skip
-    fig = swapped_share_figure(with_means(pd.DataFrame(rows), ["mechanism", "layer"]))
-    assert [list(trace.y) for trace in lines(fig)] == [pytest.approx([0.1, 0.2]), pytest.approx([0.3, 0.4])]
-    words = " ".join([said(fig), *key(fig), fig.layout.yaxis.title.text]).replace("<br>", " ")
-    assert "symmetric softmax" in words
-    assert "Attention on swapped words" in words
-    with pytest.raises(InputError):
-        swapped_share_figure(pd.DataFrame(rows).assign(metric="token_cosine"))

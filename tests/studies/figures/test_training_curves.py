@@ -1,7 +1,6 @@
 """Curves of trained variants and what they come to: medians, bands, rows and marks."""
 
 import math
-import re
 
 import numpy as np
 import pandas as pd
@@ -66,26 +65,36 @@ def test_behind_a_variant_a_line_is_the_median_over_seeds_and_the_band_runs_from
 def test_every_variant_has_a_panel_with_the_baseline_behind_it():
     fig = variant_curves_figure(record())
     assert titles(fig) == ["bilateral", "token statistics"]
-    drawn = [(trace.xaxis, trace.name) for trace in lines(fig)]
-    assert drawn == [(axis, name) for axis in ("x", "x2") for name in ("softmax", "attention named above")]
+    drawn = [(trace.xaxis, trace.name, trace.line.color) for trace in lines(fig)]
+    names = {name: look_of(name) for name in ("softmax", "bilateral", "tssa")}
+    assert drawn == [
+        (axis, names[name].label, names[name].colour)
+        for axis, other in (("x", "bilateral"), ("x2", "tssa"))
+        for name in ("softmax", other)
+    ]
     np.testing.assert_allclose(lines(fig)[1].y, 3 * 2 / (np.arange(5) + 1))
-    assert key(fig) == ["softmax", "attention named above", "median over 3 seeds", "range over 3 seeds"]
-    assert lines(fig)[0].line.color == look_of("softmax").colour != lines(fig)[1].line.color
+    assert key(fig) == ["median over 3 seeds", "range over 3 seeds"]  # titles name the lines
     alone = variant_curves_figure(record()[lambda frame: frame["attention"] == "softmax"])
     assert [trace.name for trace in lines(alone)] == ["softmax"]
 
 
 def test_behind_a_variant_is_the_baseline_of_its_claim_where_that_is_not_softmax():
     fig = variant_curves_figure(record(), baselines={"m-tssa": "m-two", "m-absent": "m-plain"})
-    assert titles(fig) == ["bilateral", "token statistics<br>against bilateral"]
     drawn = {(trace.xaxis, trace.name): trace.y for trace in lines(fig)}
-    assert list(drawn) == [
-        (axis, name)
-        for axis in ("x", "x2")
-        for name in ("baseline: softmax unless named", "attention named above")
-    ]
-    behind = drawn["x2", "baseline: softmax unless named"]
-    np.testing.assert_allclose(behind, drawn["x", "attention named above"])
+    assert [*drawn] == [
+        ("x", "softmax"), ("x", "bilateral"), ("x2", "bilateral"), ("x2", "token statistics")
+    ]  # fmt: skip
+    np.testing.assert_allclose(drawn["x2", "bilateral"], drawn["x", "bilateral"])
+
+
+def test_below_a_name_stands_its_difference_in_accuracy_with_the_interval():
+    ends = pd.DataFrame(
+        {"attention": ["bilateral", "tssa"], "quantity": ["accuracy", "loss"], "difference": [-0.0123, 1],
+         "difference_low": [-0.02, 0], "difference_high": [0.005, 2]}
+    )  # fmt: skip
+    assert titles(variant_curves_figure(record(), ends=ends)) == [
+        "bilateral<br>−1.2 (−2.0 to 0.5)", "token statistics"
+    ]  # fmt: skip
 
 
 def test_the_axis_says_what_is_drawn_of_which_split():
@@ -242,38 +251,9 @@ def test_one_seed_has_no_range():
     assert {trace.error_x.array[0] for trace in dots(fig, 1).values()} == {0}
 
 
-def test_words_stand_beside_their_rows():
-    def written(*rows):
-        columns = ["attention", "metric", "value", "baseline_value"]
-        fig = versus_baseline_figure(results(), PANELS, published=pd.DataFrame(rows, columns=columns))
-        return {re.sub("<[^>]*>", "", note.text): note.y for note in fig.layout.annotations}
-
-    words = written(("tssa", "accuracy_top1", 0.77, 0.7512), ("primal", "accuracy_top1", 0.1, 0.2))
-    assert words["77.0 % (75.1 %)"] == 2
-    assert words["Published (its baseline):ImageNet-1K top-1"] < 0
-    assert "10.0 % (20.0 %)" not in words  # no row of it
-    words = written(("tssa", "cross_entropy", 3, 2.5), ("bilateral", "perplexity", 30, 31.26))
-    assert (words["3.00 (2.50) nats"], words["30.0 (31.3)"]) == (2, 1)
-    assert words["Published (its baseline):word perplexity,or loss of a token"] < 0
-    assert not any("Published" in text for text in written())
-    with pytest.raises(UnknownName, match="speed"):
-        written(("tssa", "speed", 1, 1))
-
-
 def test_log_axes_are_the_ones_named():
     fig = versus_baseline_figure(results(), PANELS, log=["exact_share"])
     assert (fig.layout.xaxis.type, fig.layout.xaxis2.type) == (None, "log")
-
-
-@pytest.mark.parametrize(("of", "drawn"), [("loss", "Loss at the"), ("perplexity", "Perplexity of a")])
-def test_without_panels_there_are_those_of_what_training_comes_to(of, drawn):
-    own = results()[lambda frame: frame["quantity"] == "accuracy"]
-    names = dict.fromkeys(["accuracy", "loss", of, "mean_loss", "epochs_to_threshold"])
-    fig = versus_baseline_figure(pd.concat([own.assign(quantity=name) for name in names]), threshold=0.425)
-    said = [axis.title.text.partition("<br>") for axis in fig.select_xaxes()]
-    assert [first for first, *_ in said] == ["Accuracy at", drawn, "Mean loss of", "Epochs to"]
-    assert said[-1][2] == "42.5 % accuracy"
-    assert fig.layout.xaxis2.type == ("log" if of == "loss" else None)
 
 
 def test_results_that_cannot_be_drawn_are_refused():

@@ -1,8 +1,9 @@
 from .claims_chart import claims_caption as claims_caption
 from .claims_chart import claims_figure as claims_figure
 from .claims_chart import shown_claims as shown_claims
+from .comparison_table import corruptions_figure as corruptions_figure
+from .comparison_table import robustness_figure as robustness_figure
 from .condition_curves import conditions_figure as conditions_figure
-from .condition_curves import swapped_share_figure as swapped_share_figure
 from .embedded_tasks import SCORE_MARKS as SCORE_MARKS
 from .embedded_tasks import embedded_grid as embedded_grid
 from .embedded_tasks import embedded_scores_figure as embedded_scores_figure
@@ -10,14 +11,9 @@ from .filtered_photographs import filter_share_figure as filter_share_figure
 from .filtered_photographs import filtered_figure as filtered_figure
 from .operator_costs import exponents_figure as exponents_figure
 from .operator_costs import scaling_figure as scaling_figure
-from .perturbed_inputs import corruptions_figure as corruptions_figure
-from .perturbed_inputs import ood_figure as ood_figure
-from .perturbed_inputs import perplexity_figure as perplexity_figure
-from .perturbed_inputs import robustness_differences_figure as robustness_differences_figure
-from .perturbed_inputs import robustness_models_figure as robustness_models_figure
+from .perplexities import perplexity_figure as perplexity_figure
 from .segmented_scenes import predictions_figure as predictions_figure
 from .segmented_scenes import scenes_figure as scenes_figure
-from .segmented_scenes import segment_shares_figure as segment_shares_figure
 from .sparse_component import contamination_figure as contamination_figure
 from .sparse_component import recovery_figure as recovery_figure
 from .sparse_component import sparse_map_figure as sparse_map_figure

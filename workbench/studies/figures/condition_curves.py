@@ -5,10 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.estimates import null_of_means
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null
-from workbench.figures.words import variant_words
 
 _MARKS = Null(), Band(ci=95, over="input"), Line("mean")
 
@@ -28,18 +26,3 @@ def conditions_figure(frame: pd.DataFrame, *metrics: str) -> go.Figure:
     """
     plot = Plot(frame, color="condition", panel="attention").metric(*metrics).add(*_MARKS)
     return plot.figure("page", columns=3 if len(metrics) == 1 else None)
-
-
-def swapped_share_figure(frame: pd.DataFrame) -> go.Figure:
-    """The share of attention on swapped words by layer, a line for each mechanism, over the null of the mean.
-
-    Args:
-        frame: the result of `workbench.studies.evaluation.embedded_passages.attention_on_swapped`.
-
-    Raises:
-        InputError: no such rows.
-    """
-    names = {name: variant_words(name) for name in frame["mechanism"].unique()}
-    names = {"swapped_share": "Attention on swapped words", **names}
-    plot = Plot(null_of_means(frame), color="mechanism", names=names)
-    return plot.metric("swapped_share").add(*_MARKS).figure("column")

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
 
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.estimates import null_of_means
 from workbench.figures.marks import key_entry
 from workbench.figures.theme import PAGE, theme_of
 from workbench.figures.variants import look_of
-from workbench.frames.estimate import with_means
-from workbench.studies.figures.condition_curves import conditions_figure
 
 CLASSES = (
     "#332288", "#DDCC77", "#44AA99", "#882255", "#88CCEE", "#117733", "#CC6677", "#999933", "#AA4499", "#BBBBBB",
@@ -106,19 +102,3 @@ def predictions_figure(
     pictures = [image for own in images.values() for image in own[:n]]
     over = [condition for condition, own in images.items() for _ in own[:n]]
     return scenes_figure(pictures, rows, classes, over)
-
-
-def segment_shares_figure(frame: pd.DataFrame) -> go.Figure:
-    """The share of a patch's attention on its segment by layer, a panel per attention, a line for each condition.
-
-    Means over inputs with their 95 % CI, over the null distribution of the mean.
-
-    Args:
-        frame: rows of ``pattern_segment`` by input, layer and head, with columns ``attention`` and ``condition``: the
-            result of `workbench.studies.evaluation.embedded_scenes.segment_shares`.
-
-    Raises:
-        InputError: no such rows.
-    """
-    means = with_means(frame, ["attention", "condition", "layer"])
-    return conditions_figure(null_of_means(means), "pattern_segment")
