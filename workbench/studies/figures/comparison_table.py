@@ -28,7 +28,8 @@ _CONDITIONS = {"clean": "Clean", **ATTACKS, "corruptions": "Corruptions, mean"}
 _MEAN = "mean over kinds"
 _PLAIN = "#E6E6E6"  # not significant
 _BARE = {"showline": False, "ticks": ""}
-_REVERSED = [[1 - share, colour] for share, colour in reversed(DIVERGING)]  # blue is better in both tables
+# blue is better in both tables
+_REVERSED = [[place, colour] for (place, _), (_, colour) in zip(DIVERGING, DIVERGING[::-1], strict=True)]
 
 
 def robustness_figure(differences: pd.DataFrame, means: pd.DataFrame) -> go.Figure:
