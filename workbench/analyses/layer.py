@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,6 +42,24 @@ class NotApplicable(Exception):
 
 
 @dataclass
+class Passes:
+    """Further passes of the model over a batch, for analyses that change what heads compute.
+
+    ``run`` takes outputs of heads by (layer, head), as `workbench.intervene` does, and returns the logits, (batch,
+    class) or (batch, token, vocabulary). ``targets`` are the classes of images, (batch,), or the tokens of texts,
+    (batch, token); −1 or None where they are not known.
+    """
+
+    run: Callable[[Mapping[tuple[int, int], Tensor]], Tensor]
+    targets: Int[Tensor, "batch ..."] | None = None
+
+    @functools.cached_property
+    def logits(self) -> Float[Tensor, "batch ..."]:
+        """The logits of the unchanged model."""
+        return self.run({})
+
+
+@dataclass
 class Layer:
     """One layer of one batch of inputs, with tokens, model and settings."""
 
@@ -63,6 +82,8 @@ class Layer:
     """Which generated token this is of: its one query is that of the last token, and keys are those until then."""
     query: int | None = None
     """Position of that query in its text."""
+    passes: Passes | None = None
+    """Further passes over this batch; None where no model runs, or where it is still running."""
     perturbed: LayerRecord | None = None
     """The same layer of the inputs as an analysis perturbed them, for those that compare the two."""
 

@@ -434,14 +434,16 @@ def _run(recorder: Recorder, arguments: Any, grad: bool) -> None:
     # whether a cache is there decides how models read positions that start anew
     cached = isinstance(arguments, dict) and arguments.get("position_ids") is not None
     with watching(recorder, grad=grad, cached=cached), noting_batch_shapes(recorder.name, arguments):
-        if isinstance(arguments, Tensor):
-            recorder.result = module(arguments)
-        elif isinstance(arguments, dict):
-            recorder.result = module(**arguments)
-        else:
-            recorder.result = module(*arguments)
+        recorder.result = call_model(module, arguments)
     if recorder.failure is not None:
         raise recorder.failure
+
+
+def call_model(module: nn.Module, arguments: Any) -> Any:
+    """Return the output of a model for a tensor, a dictionary of arguments, or several arguments."""
+    if isinstance(arguments, Tensor):
+        return module(arguments)
+    return module(**arguments) if isinstance(arguments, dict) else module(*arguments)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from workbench.analyses.layer import Layer, NotApplicable, visible_keys, with_float64
+from workbench.analyses.layer import Layer, NotApplicable, Passes, visible_keys, with_float64
 from workbench.analyses.registry import ANALYSES, Analysis
 from workbench.captures import (
     Capture,
@@ -27,17 +27,19 @@ from workbench.captures import (
     TokenInfo,
     attention_modules,
     capture,
+    intervene,
     read_qkv,
     token_mixers,
 )
 from workbench.captures.batches import cut_layer, inputs_in, join_captures
-from workbench.captures.capturing import is_plain, module_of
+from workbench.captures.capturing import batch_on_device, call_model, is_plain, module_of
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.sources import are_inputs
+from workbench.data.classes import class_indices
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs import settings as setting
@@ -63,6 +65,8 @@ class Batch:
     """Number of the generated token, where a model generated."""
     query: int | None = None
     """Position in the text of the query that chose the token."""
+    passes: Passes | None = None
+    """Further passes of the model over these inputs."""
 
 
 @dataclass
@@ -209,6 +213,7 @@ def each_layer(
             layer = Layer(
                 record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
                 images=batch.images, before=tuple(before), step=batch.step, query=batch.query, perturbed=perturbed,
+                passes=batch.passes if hold else None,
             )  # fmt: skip
             use(layer)
             if hold:
@@ -285,7 +290,7 @@ def model_source(
             for record in captured:
                 on_layer(record, captured.tokens_of(record.index), perturbed_record(record.index))
 
-        return Batch(part.ids, run, getattr(part, "images", None))
+        return Batch(part.ids, run, getattr(part, "images", None), passes=_passes(loaded, part))
 
     def seen(what: Any, keep: bool = False, each: Any = None) -> Capture:
         return capture(
@@ -305,6 +310,41 @@ def model_source(
         identity, inputs.identity, len(inputs), batches, [*inputs.notes], module, max(1, depth), inputs
     )
     return source
+
+
+def _passes(loaded: Any, part: Any) -> Passes:
+    """Return further passes of a model over a batch."""
+    module = module_of(loaded)
+
+    def run(changes: Mapping[tuple[int, int], Tensor]) -> Tensor:
+        arguments = batch_on_device(part.batch, module)
+        with torch.no_grad(), intervene(loaded, changes) if changes else nullcontext():
+            result = call_model(module, arguments)
+        logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
+        predicts = getattr(module, "num_classes", None) != 0
+        if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not predicts:
+            raise InputError(
+                f"{getattr(loaded, 'spec', type(module).__name__)} returns no logits; give a model that predicts "
+                "classes or next tokens"
+            )
+        return logits
+
+    def targets() -> Tensor | None:
+        if isinstance(part.batch, Mapping) and "input_ids" in part.batch:
+            return part.batch["input_ids"]
+        classes = getattr(part, "targets", None)
+        if classes is None:
+            return None
+        if part.classes is not None:
+            names = (getattr(loaded, "meta", None) or {}).get("classes") or ()
+            try:
+                outputs = class_indices(part.classes, getattr(module, "num_classes", 0) or len(names), names)
+            except InputError:
+                return None
+            classes = [outputs[number] for number in classes]
+        return torch.tensor(classes)
+
+    return Passes(run, targets())
 
 
 def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any, dict[str, Any], Any]:

@@ -260,3 +260,11 @@ class ValueOutputPair(OfMatrices, total=False, closed=True):
     """Norm of what heads write, per pair."""
     query: int | None
     """only this token as the query; none: all of them"""
+
+class HeadEffect(OfInputs, total=False, closed=True):
+    """What the model predicts without each head: loss, divergence, logit difference, accuracy."""
+    mode: Literal["zero", "mean", "uniform", "resample"]
+    """output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to
+    the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)"""
+    null_samples: int
+    """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""

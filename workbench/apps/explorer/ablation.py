@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from workbench.analyses.head_effect import switched_off
 from workbench.analyses.layer import visible_keys
-from workbench.analyses.reductions import HeadOutput
-from workbench.analyses.tiles import Mask, reduce_tiles
+from workbench.analyses.reductions import UniformOutput
+from workbench.analyses.tiles import Maps, Mask, reduce_tiles
 from workbench.core.errors import InputError
 from workbench.data.classes import class_indices
 
@@ -304,26 +305,22 @@ def in_rows(arguments: Any, count: int, old: Tensor | None = None, new: Tensor |
 
 def run_model(module: nn.Module, arguments: Any) -> Tensor:
     """Return the logits that a model gives for its arguments."""
+    from workbench.captures.capturing import call_model
+
     with torch.no_grad():
-        if isinstance(arguments, Mapping):
-            result = module(**arguments)
-        else:
-            result = module(arguments) if isinstance(arguments, Tensor) else module(*arguments)
+        result = call_model(module, arguments)
     return result if isinstance(result, Tensor) else result.logits
 
 
-def _uniform(layer: LayerRecord, v: Tensor, heads: int) -> Float[Tensor, "head token feature"] | None:
+def _uniform(layer: LayerRecord, v: Tensor) -> Float[Tensor, "head token feature"] | None:
     """Return the outputs of heads that attend equally to all visible keys; None without attention."""
     if layer.attn is not None:
-        visible = layer.attn[0] > 0
-        share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
-        values = v[0].repeat_interleave(heads // v.shape[1], 0)
-        return share.to(values.dtype) @ values
+        attn = layer.attn[:1]
+        return Maps(attn, attn > 0).reduced(UniformOutput(v[:1]))["uniform_output"][0]
     if layer.q is None or layer.k is None:
         return None
     mask = Mask(causal=True) if layer.causal else Mask(_visible(layer))
-    even = torch.zeros_like(layer.q)  # equal scores
-    return reduce_tiles(even, layer.k, HeadOutput(v), mask=mask)["output"][0]
+    return reduce_tiles(layer.q, layer.k, UniformOutput(v), mask=mask)["uniform_output"][0]
 
 
 def _replaced(
@@ -332,15 +329,10 @@ def _replaced(
     """Return by mode the outputs of a layer's heads side by side, a row for each head that is switched off."""
     out = layer.head_out
     assert out is not None
-    asking = (
-        real.to(out.device) if out.shape[-2] == len(real) else real.new_ones(out.shape[-2]).to(out.device)
-    )
-    instead = {
-        "zero": torch.zeros_like(out[0]),
-        "mean": out[0][:, asking].mean(1, keepdim=True).expand_as(out[0]),
-    }
+    asking = real if out.shape[-2] == len(real) else real.new_ones(out.shape[-2], dtype=torch.bool)
+    instead = {mode: switched_off(out, mode, asking[None].to(out.device))[0] for mode in ("zero", "mean")}
     if "uniform" in modes and layer.v is not None and layer.kind == "token" and layer.v.ndim == 4:
-        uniform = _uniform(layer, layer.v, out.shape[1])
+        uniform = _uniform(layer, layer.v)
         if uniform is not None and uniform.shape == out[0].shape:
             instead["uniform"] = uniform.to(out.dtype)
     if mean is not None:

@@ -1,0 +1,167 @@
+"""Heads switched off: loops as oracle, interventions by hand, dead heads, and models that predict nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import workbench
+from tests.captures.families import FAMILIES
+from tests.runs.test_analyze import bert, vit
+from workbench.analyses.head_effect import prediction_change, switched_off
+from workbench.captures import capture, intervene
+from workbench.core.errors import InputError
+
+BATCH, HEADS, TOKENS, DIM, OUTCOMES = 2, 3, 5, 4, 7
+IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def likely(logits):
+    total = sum(math.exp(x) for x in logits)
+    return [math.exp(x) / total for x in logits]
+
+
+def test_the_change_of_a_prediction_is_that_of_a_loop():
+    torch.manual_seed(0)
+    before, after = torch.randn(2, BATCH, TOKENS, OUTCOMES, dtype=torch.float64)
+    target = torch.randint(OUTCOMES, (BATCH, TOKENS))
+    target[0, 1] = -1
+    change = prediction_change(before, after, target)
+    for place in np.ndindex(BATCH, TOKENS):
+        p, q, right = likely(before[place].tolist()), likely(after[place].tolist()), target[place].item()
+        divergence = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+        assert change.divergence[place].item() == pytest.approx(divergence)
+        if right < 0:
+            assert change.loss[place].isnan()
+            continue
+        margins = [
+            x[right] - max(value for number, value in enumerate(x) if number != right)
+            for x in (before[place].tolist(), after[place].tolist())
+        ]
+        assert change.loss[place].item() == pytest.approx(math.log(p[right] / q[right]))
+        assert change.margin[place].item() == pytest.approx(margins[0] - margins[1])
+        assert change.accuracy[place].item() == (margins[0] > 0) - (margins[1] > 0)
+
+
+def test_outputs_that_replace_a_head_s_are_those_of_real_tokens():
+    torch.manual_seed(0)
+    outputs, lengths = torch.randn(BATCH, HEADS, TOKENS, DIM), (TOKENS, 3)
+    real = torch.arange(TOKENS) < torch.tensor(lengths)[:, None]
+    orders = [torch.tensor([3, 1, 0, 4, 2]), torch.tensor([2, 0, 1])]
+    assert switched_off(outputs, "zero", real).count_nonzero() == 0
+    means, permuted = (switched_off(outputs, mode, real, orders) for mode in ("mean", "resample"))
+    for b, h, t in np.ndindex(BATCH, HEADS, TOKENS):
+        mean = sum(outputs[b, h, i] for i in range(lengths[b])) / lengths[b]
+        torch.testing.assert_close(means[b, h, t], mean)
+        source = orders[b][t] if t < lengths[b] else t
+        assert torch.equal(permuted[b, h, t], outputs[b, h, source])
+    with pytest.raises(InputError, match="'uniform' needs more than the outputs of heads"):
+        switched_off(outputs, "uniform", real)
+
+
+def by_hand(logits, model, changes, run):
+    """The divergence of the prediction under an intervention."""
+    with torch.no_grad(), intervene(model, changes[0], site=changes[1]):
+        after = run().log_softmax(-1)
+    before = logits.log_softmax(-1)
+    return (before.exp() * (before - after)).sum(-1)
+
+
+@pytest.mark.parametrize(("mode", "site"), [("zero", "head_out"), ("mean", "head_out"), ("uniform", "attn")])
+def test_the_effect_on_a_classifier_is_that_of_an_intervention(mode, site):
+    model = vit()
+    frame = workbench.analyze("head-effect", model, IMAGES, layers=[1], mode=mode, null_samples=0)
+    assert set(frame["metric"]) == {"head_effect_divergence"}  # no classes are known
+    with torch.no_grad():
+        logits = model(IMAGES)
+    for head, rows in frame.groupby("head"):
+        expected = by_hand(logits, model, ({(1, int(head)): mode}, site), lambda: model(IMAGES))
+        np.testing.assert_allclose(rows["value"], expected, rtol=1e-3, atol=1e-7)
+    with torch.no_grad():
+        assert torch.equal(model(IMAGES), logits)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_effect_on_the_next_token_counts_real_tokens(name):
+    family = FAMILIES[name]
+    model, batch = family.build(), family.batch()
+    frame = workbench.analyze("head-effect", model, batch, layers=[0], mode="zero", null_samples=0)
+    losses = frame[(frame["metric"] == "head_effect_loss") & (frame["head"] == 1)]["value"].tolist()
+    with torch.no_grad():
+        before = model(**batch).logits.log_softmax(-1)
+        with intervene(model, {(0, 1): "zero"}):
+            after = model(**batch).logits.log_softmax(-1)
+    for number, loss in enumerate(losses):
+        length = int(batch["attention_mask"][number].sum())
+        ids = batch["input_ids"][number]
+        rise = [(before - after)[number, t, ids[t + 1]].item() for t in range(length - 1)]
+        assert loss == pytest.approx(sum(rise) / len(rise), abs=1e-6)
+
+
+def test_batches_and_chosen_heads_do_not_matter():
+    family = FAMILIES["gpt2"]
+    model, batch = family.build(), family.batch()
+    whole = workbench.analyze("head-effect", model, batch, mode="resample")
+    single = workbench.analyze("head-effect", model, batch, mode="resample", batch_size=1)
+    for column in ("value", "null_mean"):
+        np.testing.assert_allclose(single[column], whole[column], rtol=1e-3, atol=1e-6)
+    chosen = workbench.analyze("head-effect", model, batch, mode="resample", heads=[1])
+    same = whole[whole["head"] == 1]
+    np.testing.assert_allclose(chosen["value"], same["value"], rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(chosen["null_mean"], same["null_mean"], rtol=1e-4, atol=1e-7)
+
+
+def test_a_head_without_values_has_no_effect_and_neither_have_directions_of_its_norm():
+    model = vit()
+    attn = model.blocks[0].attn
+    width, size = attn.num_heads * attn.head_dim, attn.head_dim
+    for parameter in (attn.qkv.weight, attn.qkv.bias):
+        parameter.data[2 * width : 2 * width + size] = 0  # values of head 0
+    frame = workbench.analyze("head-effect", model, IMAGES, layers=[0])
+    dead = frame["head"] == 0
+    assert frame[dead][["value", "null_mean"]].abs().max().max() < 1e-6
+    assert frame[~dead]["value"].min() > 1e-6
+
+
+def test_a_random_direction_has_the_norm_of_the_change(monkeypatch):
+    model = vit()
+    from workbench.runs import loop
+
+    seen = []
+    monkeypatch.setattr(
+        loop, "intervene", lambda loaded, changes: seen.append(changes) or intervene(loaded, changes)
+    )
+    workbench.analyze("head-effect", model, IMAGES, layers=[0], heads=[1], mode="zero", null_samples=2)
+    (record,) = capture(model, IMAGES, layers=[0], sites=("head_out",))
+    alone, *drawn = seen  # one pass per head and sample
+    assert [*alone] == [(0, 1)]
+    assert len(drawn) == 2
+    norm = record.head_out[:, 1].norm(dim=-1)
+    for changes in drawn:
+        assert [*changes] == [(0, head) for head in range(record.head_out.shape[1])]
+        moved = torch.stack([*changes.values()], 1) - record.head_out
+        torch.testing.assert_close(moved.transpose(1, 2).flatten(2).norm(dim=-1), norm)
+
+
+def test_models_that_predict_nothing_are_refused():
+    words = {name: value[:, :7] for name, value in FAMILIES["bert"].batch().items()}
+    with pytest.raises(
+        InputError, match="returns no logits; give a model that predicts classes or next tokens"
+    ):
+        workbench.analyze("head-effect", bert(), words)
+    features = vit()
+    features.reset_classifier(0)
+    with pytest.raises(InputError, match="returns no logits"):
+        workbench.analyze("head-effect", features, IMAGES)
+    captured = capture(vit(), IMAGES)
+    with pytest.raises(InputError, match="this analysis runs the model again; give model and inputs"):
+        workbench.analyze("head-effect", qkv=captured)
+
+
+def test_classes_of_named_images_have_a_loss_and_findings_compare_with_random_directions():
+    frame = workbench.analyze("head-effect", "bundled:digits-vit", "bundled:digits", n=4, layers=[0])
+    assert {"head_effect_loss", "head_effect_accuracy", "head_effect_margin"} <= set(frame["metric"])
+    sentences = workbench.findings(frame)
+    assert "rise of the loss without the head (mean): largest for head" in sentences[0]
+    assert "for random directions of the same norm" in sentences[0]

@@ -1,0 +1,276 @@
+"""What a model predicts without a head: every head switched off in turn (Michel et al. 2019).
+
+The model runs again for each head, with the output of that head replaced and all else computed as usual. The null adds
+a random direction of the same norm to the outputs of all heads of the layer: an effect that is no larger says that the
+layer is sensitive, not that this head matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.analyses.class_attention import is_causal
+from workbench.analyses.layer import Layer, NotApplicable, Passes, need_token_attention
+from workbench.analyses.reductions import UniformOutput
+from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.tiles import layer_attention
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import generator
+from workbench.core.operands import checked_tensors
+from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+Mode = Literal["zero", "mean", "uniform", "resample"]
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """How heads are switched off."""
+
+    mode: Annotated[
+        Mode,
+        "output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to "
+        "the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)",
+    ] = "mean"
+    null_samples: Annotated[
+        NullSamples,
+        "random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out",
+    ] = 2
+
+
+_NULL = "null: a random direction of the same norm in the outputs of all heads of the layer"
+HEAD_EFFECT_LOSS = Metric(
+    "head_effect_loss",
+    "Rise of the loss without the head",
+    f"cross entropy of the right class or next token without the head, less that with it; {_NULL}",
+    "Michel et al. 2019",
+    unit="nats",
+)
+HEAD_EFFECT_DIVERGENCE = Metric(
+    "head_effect_divergence",
+    "Change of the prediction without the head",
+    f"Kullback–Leibler divergence of the prediction without the head from that with it; {_NULL}",
+    "Michel et al. 2019",
+    unit="nats",
+    low=0,
+)
+HEAD_EFFECT_MARGIN = Metric(
+    "head_effect_margin",
+    "Fall of the logit difference without the head",
+    "logit of the right class or next token less the largest other logit, with the head, less the same without it; "
+    + _NULL,
+    "Michel et al. 2019",
+)
+HEAD_EFFECT_ACCURACY = Metric(
+    "head_effect_accuracy",
+    "Fall of the accuracy without the head",
+    f"share of right predictions with the head, less that without it; {_NULL}",
+    "Michel et al. 2019",
+    low=-1,
+    high=1,
+)
+METRICS = (HEAD_EFFECT_LOSS, HEAD_EFFECT_DIVERGENCE, HEAD_EFFECT_MARGIN, HEAD_EFFECT_ACCURACY)
+
+
+class PredictionChange(NamedTuple):
+    """How a prediction changes, each (*batch,), float64; see `METRICS`. All but divergence are NaN without a target."""
+
+    loss: Tensor
+    divergence: Tensor
+    margin: Tensor
+    accuracy: Tensor
+
+
+@checked_tensors
+def prediction_change(
+    before: Float[Tensor, "*batch outcome"],
+    after: Float[Tensor, "*batch outcome"],
+    target: Int[Tensor, "*batch"],
+) -> PredictionChange:
+    """Return what replacing logits ``before`` by ``after`` does to a prediction (Michel et al. 2019).
+
+    ``target`` is the right outcome, −1 where it is not known. Raises `InputError` for axes that do not fit.
+    """
+    logits = torch.stack([before, after]).double()
+    likely = logits.log_softmax(-1)
+    divergence = (likely[0].exp() * (likely[0] - likely[1])).sum(-1).clamp_min(0)  # below by rounding alone
+    index = target.clamp_min(0).to(logits.device).expand(2, *target.shape)[..., None]
+    right = logits.gather(-1, index)[..., 0]
+    margin = right - logits.scatter(-1, index, -torch.inf).amax(-1)
+    loss = -likely.gather(-1, index)[..., 0]
+    changes = loss[1] - loss[0], margin[0] - margin[1], (margin[0] > 0).double() - (margin[1] > 0).double()
+    known = (target >= 0).to(logits.device)
+    of_target = [torch.where(known, change, torch.nan) for change in changes]
+    return PredictionChange(of_target[0], divergence, *of_target[1:])
+
+
+@checked_tensors
+def switched_off(
+    head_out: Float[Tensor, "batch head token head_dim"],
+    mode: Mode,
+    real: Bool[Tensor, "batch token"],
+    orders: list[Int[Tensor, " token"]] | None = None,
+) -> Float[Tensor, "batch head token head_dim"]:
+    """Return the outputs of heads that are switched off without running the model (Michel et al. 2019).
+
+    Means and ``orders``, the permutations of "resample", are those of ``real`` tokens. Raises `InputError` for
+    "uniform", which needs the values.
+    """
+    if mode == "zero":
+        return torch.zeros_like(head_out)
+    if mode == "mean":
+        weight = (real / real.sum(-1, keepdim=True)).to(head_out)
+        return torch.einsum("bt,bhtd->bhd", weight, head_out)[:, :, None].expand_as(head_out)
+    if mode == "uniform" or orders is None:
+        raise InputError(f"mode {mode!r} needs more than the outputs of heads; give zero or mean, or orders")
+    permuted = head_out.clone()
+    for outputs, source, mask, order in zip(permuted, head_out, real, orders, strict=True):
+        tokens = mask.nonzero()[:, 0]
+        outputs[:, tokens] = source[:, tokens[order.to(tokens.device)]]
+    return permuted
+
+
+def _need_passes(layer: Layer) -> Passes:
+    """Return further passes of the model. Raises `InputError` for a file, and `NotApplicable` for windows."""
+    if layer.passes is None:
+        raise InputError(f"layer {layer.index}: this analysis runs the model again; give model and inputs")
+    if layer.record.origin is not None:
+        raise NotApplicable("cuts the image into windows, whose rows are no inputs")
+    return layer.passes
+
+
+class _Predictions(NamedTuple):
+    """The outcomes of a batch by position: what is right there, and which positions count."""
+
+    target: Int[Tensor, "batch position"]
+    counted: Bool[Tensor, "batch position"]
+    of_tokens: bool
+
+    def change(self, before: Tensor, after: Tensor) -> PredictionChange:
+        """Return the change of every input's prediction, mean over its positions."""
+        if self.of_tokens:
+            before, after = before[:, :-1], after[:, :-1]
+        else:
+            before, after = before[:, None], after[:, None]
+        changes = prediction_change(before, after, self.target)
+        counted = self.counted.to(before.device)
+        return PredictionChange(*(part.masked_fill(~counted, torch.nan).nanmean(-1) for part in changes))
+
+
+def _predictions(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]) -> _Predictions:
+    """Return where and what a model predicts: a class for each input, or the next token at each token."""
+    targets, batch = passes.targets, len(real)
+    if passes.logits.ndim == 2:
+        known = targets is not None and targets.ndim == 1
+        target = targets[:, None] if known else torch.full((batch, 1), -1)
+        return _Predictions(target, torch.ones(batch, 1, dtype=torch.bool), False)
+    attn = layer.record.attn
+    causal = layer.record.causal if attn is None else is_causal(attn, real)
+    if not causal or passes.logits.shape[1] != real.shape[1] or targets is None or targets.ndim != 2:
+        raise NotApplicable("is of a model that predicts neither classes nor the next of its tokens")
+    return _Predictions(targets[:, 1:], real[:, 1:] & real[:, :-1], True)
+
+
+def _off(layer: Layer, options: Options, real: Bool[Tensor, "batch token"]) -> Tensor:
+    """Return the outputs of all heads of a layer as they are when switched off."""
+    head_out = layer.site("head_out")
+    if options.mode == "uniform":
+        every = replace(layer, chosen_heads=None)
+        return (
+            layer_attention(every, options.method)
+            .reduced(UniformOutput(layer.site("v")))["uniform_output"]
+            .to(head_out)
+        )
+    orders = [
+        torch.randperm(int(mask.sum()), generator=generator(layer.seed, name, layer.index, "resample"))
+        for name, mask in zip(layer.ids, real, strict=True)
+    ]
+    return switched_off(head_out, options.mode, real.to(head_out.device), orders)
+
+
+def _noise(layer: Layer, like: Tensor, real: Tensor, head: int, sample: int) -> Tensor:
+    """Return random directions in the outputs of all heads, of length 1 at every token."""
+    noise = torch.zeros(like.shape)
+    _, heads, _, size = like.shape
+    for row, name, mask in zip(noise, layer.ids, real, strict=True):
+        source = generator(layer.seed, name, layer.index, head, sample)
+        drawn = torch.randn(int(mask.sum()), heads, size, generator=source)
+        row[:, mask] = (drawn / drawn.flatten(1).norm(dim=-1)[:, None, None]).transpose(0, 1)
+    return noise.to(like)
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Measure how the prediction changes without every head, beside random directions of the same norm."""
+    need_token_attention(layer)
+    passes = _need_passes(layer)
+    head_out = layer.site("head_out")
+    layer.choose_heads(head_out)
+    batch, heads, tokens, _ = head_out.shape
+    real = layer.real_tokens(tokens)
+    real = torch.ones(batch, tokens, dtype=torch.bool) if real is None else real.cpu()
+    predictions = _predictions(layer, passes, real)
+    off = _off(layer, options, real)
+
+    changes, draws = [], []
+    for head in layer.heads:
+        after = passes.run({(layer.index, head): off[:, head]})
+        changes.append(predictions.change(passes.logits, after))
+        size = (off[:, head] - head_out[:, head]).norm(dim=-1)[:, None, :, None]
+        of_head = []
+        for sample in range(options.null_samples):
+            outputs = head_out + size * _noise(layer, head_out, real, head, sample)
+            after = passes.run({(layer.index, other): outputs[:, other] for other in range(heads)})
+            of_head.append(torch.stack(predictions.change(passes.logits, after)))
+        if of_head:
+            draws.append(torch.stack(of_head, -1))
+    for number, metric in enumerate(METRICS):
+        values = torch.stack([change[number] for change in changes], 1)
+        if not values.isnan().all():
+            drawn = {"isotropic": torch.stack([of_head[number] for of_head in draws], 1)} if draws else {}
+            yield Measurement(metric, values, null_samples=drawn)
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """Report the head with the largest effect, and how many heads have more than random directions."""
+    sentences = []
+    for metric in (HEAD_EFFECT_LOSS, HEAD_EFFECT_DIVERGENCE, HEAD_EFFECT_ACCURACY):
+        rows = frame[(frame["metric"] == metric.name) & frame["head"].notna()]
+        if rows.empty:
+            continue
+        by_head = rows.groupby(["layer", "head"])[["value", "null_mean", "null_high"]].mean()
+        layer, head = by_head["value"].idxmax()
+        chosen = rows[(rows["layer"] == layer) & (rows["head"] == head)]
+        unit = " nats" if metric.unit else ""
+        sentence = (
+            f"{metric.label[0].lower()}{metric.label[1:]} ({options.mode}): largest for head {head} of layer {layer}, "
+            f"{over_inputs(chosen).words('.3f')}{unit}"
+        )
+        if by_head["null_mean"].notna().any():
+            above = int((by_head["value"] > by_head["null_high"]).sum())
+            sentence += (
+                f", {by_head.loc[(layer, head), 'null_mean']:.3f} for random directions of the same norm; {above} of "
+                f"{len(by_head)} heads have more than these"
+            )
+        sentences.append(sentence)
+    return sentences
+
+
+ANALYSIS = Analysis(
+    "head-effect",
+    "What the model predicts without each head: loss, divergence, logit difference, accuracy",
+    ("v", "mask", "attn", "head_out"),
+    measure,
+    METRICS,
+    Options,
+    together=lambda options: True,  # the model runs again once a batch is captured
+    findings=findings,
+)
