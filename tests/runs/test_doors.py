@@ -30,6 +30,7 @@ WRONG = {
     "restart": [*FLAG, None], "per_input": [*FLAG, None], "allow_partial": [*FLAG, None], "generate": COUNT,
     "part": [5, True, "x", "0/2"],
     "workers": [*COUNT, None], "shards": COUNT, "backend": TEXT, "scheduler": TEXT, "max_time": [*NUMBER, 0],
+    "alert": [5, "x", True], "on_alert": [5, True, "halt"], "on_rows": [5, "x", True],
     "every": [*COUNT, None], "max_cost": [*NUMBER, 0, 1.5], "tolerance": [*NUMBER, None], "epochs": COUNT,
     "limit": COUNT, "null_samples": [*WHOLE, 1, None], "untrained": [*WHOLE, None], "boost": FLAG, "shuffled": FLAG,
     "out": [True, 5, None, []], "folder": [True, 5, None], "path": [True, 5, None, []],

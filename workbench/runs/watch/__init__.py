@@ -6,6 +6,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "alerts": ["Alert", "scalars"],
         "core": ["watch", "Watch", "ANALYSES_WATCHED"],
         "folder": ["read_watch"],
         "hugging_face": ["HuggingFaceCallback"],

@@ -40,9 +40,11 @@ class WatchCallback:
         self.watch = watch(module, self.batch, out=out, **self.settings)
         self.watch.step(step)
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int) -> bool:
+        """Step the watch; return whether an alert ends the training."""
         if self.watch is not None:
             self.watch.step(step)
+        return self.watch is not None and self.watch.stopped
 
     def _finish(self) -> None:
         if self.watch is not None:

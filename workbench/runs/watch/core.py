@@ -7,9 +7,9 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -25,6 +25,7 @@ from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
+from workbench.runs.watch.alerts import Alert, Condition, alerts_of, analyses_with, conditions
 from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
 
@@ -47,6 +48,7 @@ MAX_COST = 0.03
 """Share of the training's time that loggings may take."""
 GIVE_UP = 3
 """Failures in a row after which an analysis is no longer tried."""
+OnAlert = Literal["warn", "stop"] | Callable[[Alert], object]
 
 
 @checked
@@ -60,6 +62,9 @@ def watch(
     layers: Numbers = None,
     seed: setting.Seed = 0,
     max_cost: Annotated[float, Gt(0), Le(1)] | None = MAX_COST,
+    alert: Mapping[str, str] | None = None,
+    on_alert: OnAlert = "warn",
+    on_rows: Callable[..., object] | None = None,
     name: str | None = None,
     restart: bool = False,
 ) -> Watch:
@@ -82,6 +87,11 @@ def watch(
     layers: which layers; all for None.
     max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
         a multiple of ``every``, with a note in the log. None for no limit.
+    alert: conditions by metric, ``{"attention_entropy_share": "< 0.05"}``, on the mean over the inputs in each layer
+        and head. The analysis of a metric is watched too. A condition newly met is noted in the folder.
+    on_alert: "warn", "stop" (a warning, and ``watch.stopped`` is true from then on, which ends a training by one of
+        the callbacks), or a function of the `Alert`.
+    on_rows: a function of the rows of each analysis logged, and the step, for a tracker (see `scalars`).
     name: the model's name in the column ``model``; by default its class.
     restart: start over, with the old folder renamed. Otherwise the watch resumes in a folder that holds a part of this
         run; loggings of later steps than the one it resumes from are set aside, and made again.
@@ -89,12 +99,15 @@ def watch(
     Of several processes that train together only the first one logs. An analysis that fails is noted once, in the
     folder and in a warning, and the training goes on.
 
-    Raises `InputError` for a batch or a number that does not fit, a folder of another run, and weights that are spread
-    over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis or option.
+    Raises `InputError` for a batch, a number or a condition that does not fit, a folder of another run, and weights
+    that are spread over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis, option or metric.
     """
     module = bare(model)
     _check_whole_weights(module)
-    chosen = {key: check_request(key, options) for key, options in _options(analyses).items()}
+    wanted = conditions(alert) if alert else {}
+    options = _options(analyses)
+    options |= {name: ANALYSES_WATCHED.get(name, {}) for name in analyses_with([*wanted], [*options])}
+    chosen = {key: check_request(key, value) for key, value in options.items()}
     kept = _copy(batch)
     name = name or getattr(model, "spec", None) or type(module).__name__
     settings = RunSettings(
@@ -109,7 +122,7 @@ def watch(
         "seed": seed,
     }
     folder = WatchFolder(out, identity, restart) if is_main_process() else None
-    return Watch(settings, folder, identity, every, max_cost)
+    return Watch(settings, folder, identity, every, max_cost, wanted, on_alert, on_rows)
 
 
 class Watch:
@@ -122,7 +135,13 @@ class Watch:
         identity: Mapping[str, Any],
         every: int,
         max_cost: float | None,
+        wanted: Mapping[str, Condition],
+        on_alert: OnAlert,
+        on_rows: Callable[..., object] | None,
     ) -> None:
+        self.wanted, self.on_alert, self.on_rows = wanted, on_alert, on_rows
+        self.stopped = False
+        """Whether a condition was met with ``on_alert="stop"``; a loop of one's own reads it after each step."""
         self.settings, self.folder, self.identity = settings, folder, identity
         self.module = bare(settings.model)
         self.every, self.max_cost = every, max_cost
@@ -133,6 +152,7 @@ class Watch:
         self._step: int | None = None
         self._logged = self._asked = -1
         self._ended = self._began = time.perf_counter()
+        self._met: dict[str, set[tuple[str, str]]] = {}
         self._failures = dict.fromkeys(identity["analyses"], 0)
         self._warned: set[str] = set()
 
@@ -230,7 +250,8 @@ class Watch:
     def _analyse(self, folder: WatchFolder, name: str, options: Mapping[str, Any], number: int) -> None:
         try:
             frame = run_analysis(name, self.settings, options)
-            folder.write(name, number, self._named(frame, number))
+            frame = self._named(frame, number)
+            folder.write(name, number, frame)
         except Exception as error:
             self._failures[name] += 1
             last = f"; not tried again after {GIVE_UP} in a row" if self._failures[name] == GIVE_UP else ""
@@ -241,6 +262,25 @@ class Watch:
             )
         else:
             self._failures[name] = 0
+            self._alert(folder, name, frame, number)
+            if self.on_rows is not None:
+                self.on_rows(frame, number)
+
+    def _alert(self, folder: WatchFolder, name: str, frame: pd.DataFrame, number: int) -> None:
+        """Note the conditions that are met now and were not at the logging before, and act on them."""
+        alerts = alerts_of(frame, self.wanted, number)
+        before = self._met.get(name, set())
+        self._met[name] = {(alert.metric, alert.where) for alert in alerts}
+        for alert in alerts:
+            if (alert.metric, alert.where) in before:
+                continue
+            folder.note(number, f"alert: {alert}")
+            if callable(self.on_alert):
+                self.on_alert(alert)
+                continue
+            self.stopped |= self.on_alert == "stop"
+            with contextlib.suppress(Warning):
+                warnings.warn(f"watch, step {number}: {alert}", RuntimeWarning, stacklevel=2)
 
     def _named(self, frame: pd.DataFrame, number: int) -> pd.DataFrame:
         model = {"spec": self.identity["model"], "checkpoint": checkpoint_name(number)}

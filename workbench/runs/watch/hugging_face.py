@@ -21,7 +21,8 @@ class HuggingFaceCallback(WatchCallback, TrainerCallback):
             self._begin(kwargs["model"], args.output_dir, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._step(state.global_step)
+        if self._step(state.global_step):
+            control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._finish()

@@ -39,7 +39,8 @@ class LightningCallback(WatchCallback, Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         # Counts steps of the optimiser: batches whose gradients are only gathered leave it as it was.
-        self._step(trainer.global_step)
+        if self._step(trainer.global_step):
+            trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._finish()
