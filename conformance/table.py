@@ -56,7 +56,7 @@ def _cell(value: Any) -> str:
 HEAD = """# The conformance table
 
 What `workbench.capture` does with every model type of transformers and every family of timm, each built small with
-random weights, run on made inputs, and held against its own attention: the model runs once more with
+random weights, run on made inputs, and compared with its own attention: the model runs once more with
 `attn_implementation="eager"` where it has that, and every softmax that arrives in a product with data is collected
 below the libraries, at PyTorch's dispatcher, by code that shares nothing with the captures. A layer is exact where its
 `attn` is what was multiplied there, to 1e-4; a softmax that no layer accounts for is a silent gap. `make conformance`

@@ -78,7 +78,7 @@ def test_causal_attention_is_judged_by_the_keys_a_query_may_see():
     maps = head_maps(even.double().expand(1, TOKENS, TOKENS), visible=causal)
     assert maps.entropy_share.item() == pytest.approx(1.0)
     assert maps.entropy.item() == pytest.approx(sum(math.log(i) for i in range(1, TOKENS + 1)) / TOKENS)
-    # the first key is seen by all: its even share is the mean of 1, 1/2, 1/3, …
+    # the first key is seen by all: its uniform share is the mean of 1, 1/2, 1/3, …
     harmonic = sum(1 / i for i in range(1, TOKENS + 1)) / TOKENS
     assert maps.sink_uniform.item() == pytest.approx(harmonic)
     assert maps.sink_key.item() == 0

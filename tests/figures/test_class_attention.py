@@ -136,7 +136,7 @@ def test_words_have_a_bar_for_the_mean_and_a_line_for_every_head():
     assert list(bars[0].y) == mean["value"].tolist()
     bottom = fig.layout["xaxis4"]
     assert list(bottom.ticktext) == list(WORDS)
-    assert [shape.y0 for shape in fig.layout.shapes] == [1 / len(WORDS)] * 2  # even attention
+    assert [shape.y0 for shape in fig.layout.shapes] == [1 / len(WORDS)] * 2  # uniform attention
     assert fig.layout.coloraxis.cmax == frame.loc[frame["candidate"] != "mean", "value"].max()
 
 

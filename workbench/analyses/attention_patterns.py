@@ -1,7 +1,7 @@
-"""Which simple pattern does a head's attention follow? Previous, first or own token, induction, local, segment, even.
+"""Simple patterns of a head: previous, first or own token, induction, local, segment, uniform.
 
-A score is the share of a head's attention that lies on the keys of the pattern, mean over queries; of even attention,
-how much of it even attention would give as well. Attention is (*batch, head, query, key), both of the same tokens.
+A score is the share of a head's attention on the keys of the pattern, mean over queries. The score of uniform attention
+is its overlap with uniform attention. Attention is (*batch, head, query, key), both of the same tokens.
 Sources: Clark et al. 2019 (next, previous and special tokens); Xiao et al. 2024 (first token); Olsson et al. 2022
 (induction: the token after an earlier occurrence of the query's); Wolpert & Wolf 1995 (random distributions).
 """
@@ -86,9 +86,9 @@ PATTERN_SEGMENT = _pattern(
 )
 PATTERN_UNIFORM = Metric(
     "pattern_uniform",
-    "Overlap with even attention",
+    "Overlap with uniform attention",
     "Σ_j min(A_ij, 1/m) over the m keys that a query may see, mean over queries that see two or more: one less the "
-    "total variation distance to even attention; null: weights drawn evenly from all distributions over those keys "
+    "total variation distance to uniform attention; null: weights drawn evenly from all distributions over those keys "
     "(mean and deviation exact, band normal)",
     "Wolpert & Wolf 1995",
     low=0,
@@ -107,7 +107,7 @@ class Score(NamedTuple):
 def pattern_scores(
     attention: Attention, places: Mapping[str, PatternPlaces], layer: Layer | None = None
 ) -> dict[str, Score]:
-    """Share of attention on the keys of patterns, by name, and under "pattern_uniform" the overlap with even attention.
+    """Return the share of attention on the keys of each pattern; that of "pattern_uniform" is an overlap.
 
     A share is the mean over queries that see a key of the pattern and another one (Clark et al. 2019, Olsson et al.
     2022, Xiao et al. 2024). Its null distribution permutes the weights of every query among the keys it may see: with k
@@ -137,7 +137,7 @@ def _share(asking: Tensor, faulty: Tensor, reduced: Reduced, on: PatternSums) ->
 
 
 def _overlap(asking: Tensor, faulty: Tensor, overlap: Tensor, m: Tensor) -> Score:
-    """The score and its null, of each row's overlap with even attention to the m keys that it sees."""
+    """The score and its null, of each row's overlap with uniform attention to the m keys that it sees."""
     counted = asking & (m > 1)
     m = m.clamp_min(2)
     even = 1 / m

@@ -107,7 +107,7 @@ CLASS_ATTENTION_SPREAD = Metric(
     "class_attention_spread",
     "Relative spread of class attention",
     "root mean square distance of patches (or words) from their centre, weighted by class_attention, over "
-    "that of even attention",
+    "that of uniform attention",
     low=0,
 )
 CLASS_ATTENTION_DIVERSITY = Metric(
@@ -122,7 +122,7 @@ CLASS_ATTENTION_DIVERSITY = Metric(
 CLASS_ATTENTION_MASK = Metric(
     "class_attention_mask",
     "Class attention on the mask",
-    "share of class_attention over patches that lies on the foreground of a mask; even attention gives "
+    "share of class_attention over patches that lies on the foreground of a mask; uniform attention gives "
     "its share of the area",
     low=0,
     high=1,
@@ -185,7 +185,7 @@ class Concentration(NamedTuple):
     """Of a row over its content, each (*batch,), NaN where there are fewer than two tokens.
 
     entropy_share: entropy over the log of the number of tokens. spread: root mean square distance from the centre, over
-    that of even attention (0: one place; 1: as far apart as all tokens).
+    that of uniform attention (0: one place; 1: as far apart as all tokens).
     """
 
     entropy_share: Tensor

@@ -242,7 +242,7 @@ def _fit(
         )
         weights, unit = full_kernel[0].exp(), torch.stack([units[name] for name in parts], -1)
         bandwidths = (unit / weights).sqrt().masked_fill(weights < _EVEN, math.inf)
-        share = (1 - full_kernel[1] / total).clamp(min=0)  # even attention is a kernel: below 0 by rounding
+        share = (1 - full_kernel[1] / total).clamp(min=0)  # uniform attention is a kernel: rounding
         defined = (unit > 0).all(-1, keepdim=True)  # where nothing is apart there is no distance to fall with
         fits[key][varied] = torch.cat([share[:, None], bandwidths], -1).masked_fill(~defined, math.nan)
     return fits

@@ -86,7 +86,7 @@ def _whose(frame: pd.DataFrame) -> str:
 def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKENS) -> go.Figure:
     """Word by word: for each layer the mean over heads as bars, and below it a line of words for every head.
 
-    All heads share one colour scale. The dotted line is even attention, where the query sees all tokens.
+    All heads share one colour scale. The dotted line is uniform attention, where the query sees all tokens.
 
     Args:
         frame: the result of ``class-attention`` per token, for one text and one model.
@@ -131,7 +131,11 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
         drawn += [*lines.values()]
     rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
     scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
-    key = [key_entry(f"even attention: 1 / {key_count}", mode="lines", line=EVEN)] if even is not None else []
+    key = (
+        [key_entry(f"uniform attention: 1 / {key_count}", mode="lines", line=EVEN)]
+        if even is not None
+        else []
+    )
     room = bar_room(scale, sum(heights), font, 2)
     fig = compose(panels, 1, key, width="page", shared="x", right=room, inner=heights)
     return add_scale(fig, scale, font)
@@ -150,7 +154,7 @@ def class_attention_summary_figure(
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
     Marks are means over heads and inputs; grey, the null of the same mean, with the masks' patches permuted; a
-    line, the level of even attention.
+    line, the level of uniform attention.
 
     Args:
         frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %
@@ -166,6 +170,6 @@ def class_attention_summary_figure(
     rows = rows.assign(even=rows["metric"].isin(MEASURES[:2]).map({True: 1.0, False: np.nan}))
     separate = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if separate else None).metric(*present).scale(y_zero=True, x_free=separate)
-    line, even = Line(words="mean over heads and inputs"), Rule(name="even attention", column="even")
+    line, even = Line(words="mean over heads and inputs"), Rule(name="uniform attention", column="even")
     width = "page" if separate or len(present) > 1 else "column"
     return plot.add(Null(), Band(over="input", bars=True), line, even).figure(width)

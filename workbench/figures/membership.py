@@ -24,7 +24,7 @@ COLUMNS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
     """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
-    Colours are the same for models with equally many heads: from 0 to 1, white for an even share, with the square root
+    Colours are the same for models with equally many heads: from 0 to 1, white for 1 / heads, with the square root
     of the distance from it, since memberships of a trained ToST lie near it. Cells are the model's patches.
 
     Args:
@@ -43,9 +43,9 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
 
 
 def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
-    """Return colours of memberships from 0 to 1, on both sides of an even share."""
+    """Return colours of memberships from 0 to 1, on both sides of 1 / heads."""
     heads = frame["head"].nunique()
-    if abs(frame["value"].mean() * heads - 1) > 0.01:  # not of all heads: what an even share is, is not known
+    if abs(frame["value"].mean() * heads - 1) > 0.01:  # not of all heads: 1 / heads is not the mean
         return Scale.of([frame["value"]], title, ends=(0.0, 1.0), course="linear")
     said = f"{title} (even: 1 / {heads})"
     return Scale.of([frame["value"]], said, ends=(0.0, 1.0), course="root", middle=1 / heads)

@@ -89,7 +89,7 @@ def test_a_layer_filters_each_tile_with_its_own_attention(model, filtered):
         filtered.images["layer 1"][16:, :16], attention_filter(tile, weights, (8, 8)), rtol=1e-4, atol=1e-6
     )
     even = attention_filter(tile, torch.ones(64, 64), (8, 8))
-    np.testing.assert_allclose(filtered.images["even attention"][16:, :16], even)
+    np.testing.assert_allclose(filtered.images["uniform attention"][16:, :16], even)
 
 
 def test_the_same_seed_gives_the_same_noise(model, filtered):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from workbench.core.errors import InputError
 
 CAPACITY = 1.25
-"""As published for training: how many tokens of a sequence an expert takes, as a multiple of an even share."""
+"""As published for training: how many tokens of a sequence an expert takes, as a multiple of a uniform share."""
 BALANCE = 0.01
 """As published: what the load-balancing loss is multiplied by."""
 

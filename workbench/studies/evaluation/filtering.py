@@ -72,13 +72,13 @@ class Filtered:
         best = table.loc[table[table["layer"].notna()]["psnr"].idxmax()]
         references = psnr[["bilateral filter", "non-local means"]]
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
-        over_even = best["psnr"] - psnr["even attention"]
+        over_even = best["psnr"] - psnr["uniform attention"]
         return [
             f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {references.idxmax()} of scikit-image "
             f"{references.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB. A "
             "filter that has settings takes those, of a small grid, that come nearest to the clean photograph.",
             f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
-            f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} an even mean of "
+            f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} a uniform mean of "
             "its patches.",
         ]
 
@@ -120,7 +120,7 @@ def filter_photograph(
         images[name] = best[1]
         rows.append(_row(name, best[1], clean, settings=best[0]))
     for layer, image in by_layer:
-        name = "even attention" if layer is None else f"layer {layer}"
+        name = "uniform attention" if layer is None else f"layer {layer}"
         images[name] = image
         rows.append(_row(name, image, clean, layer=layer))
     options = {"photo": photo, "side": side, "sigma": sigma, "layers": layers}

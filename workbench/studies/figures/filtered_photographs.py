@@ -59,15 +59,15 @@ _SHOWN = (
     "bilateral filter",
     "non-local means",
     "identity attention with positions",
-    "even attention",
+    "uniform attention",
 )
 _COLUMNS, _LAYERS = 5, 4
 
 
 def filtered_figure(filtered: Any) -> go.Figure:
-    """The clean and the noisy photograph and what filters make of it, each with its PSNR: two rows of five.
+    """Draw the clean, the noisy and the filtered photographs, each with its PSNR: two rows of five.
 
-    Above filters made for images, beneath what means of patches make: even attention and four layers, evenly chosen.
+    The upper row has filters made for images, the lower row means of patches: uniform attention and four layers.
 
     Args:
         filtered: the result of `workbench.studies.evaluation.filtering.filter_photograph`.
@@ -85,8 +85,8 @@ def filtered_figure(filtered: Any) -> go.Figure:
         x, y = Axis("", -0.5, across - 0.5, bare=True), Axis("", tall - 0.5, -0.5, bare=True)
         panels.append(Panel([picture], x, y, title))
     window = " × ".join(map(str, filtered.window))
-    note = f"Even attention and the layers take means of patches within each window of {window} pixels, "
-    note += f"which is what {short_name(filtered.model)} sees at once: hence the tiles. "
+    note = f"Uniform attention and the layers take means of patches within each window of {window} pixels, "
+    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. "
     note += (
         "Identity attention takes means of pixels, in tiles as well, by contents and positions, untrained."
     )

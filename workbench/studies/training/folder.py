@@ -159,7 +159,7 @@ class RunFolder:
             return int(state["epoch"])
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = "" if isinstance(error, InputError) else f"{path} does not hold what this run wrote: "
-            raise InputError(f"{reason}{error}. Begin anew (--restart)") from error
+            raise InputError(f"{reason}{error}. Start over (--restart)") from error
 
     def record(
         self,
