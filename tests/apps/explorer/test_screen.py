@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import workbench
 from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.apps.explorer.pooled import many_heads
-from tests.apps.explorer.test_page import COLOURS, SAYS, SHOWS, bundle_of
+from tests.apps.explorer.test_page import COLOURS, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.page import page_html
@@ -163,4 +164,69 @@ def test_the_address_of_a_page_of_its_own_holds_the_whole_view(browser, digits):
     assert "&token=" not in page.evaluate("() => location.search")
     page.keyboard.press("s")
     page.wait_for_function("() => location.search.includes('scale=linear')")
+    page.close()
+
+
+def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
+    """The first locks a patch, the second asks: the numbers of `find_link`, strongest first, and a click on a head."""
+    model = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", model, n=2)[:1]
+    links = workbench.find_link(workbench.capture(model, inputs, sites=["attn"]), 30, 21)
+    box = page.locator(".aw-stage canvas").bounding_box()
+    for patch in (29, 20):
+        across, down = (patch % 8 + 0.5) / 8, (patch // 8 + 0.5) / 8
+        page.mouse.click(box["x"] + across * box["width"], box["y"] + down * box["height"])
+    page.mouse.move(2, 2)
+    page.wait_for_function("() => location.hash.includes('token=30&link=21')")
+    page.wait_for_function("() => document.querySelectorAll('.aw-linking .aw-leader').length === 12")
+    rows = page.eval_on_selector_all(
+        ".aw-linking .aw-leader", "all => all.map(one => [...one.children].map(part => part.textContent))"
+    )
+    hints = page.eval_on_selector_all(".aw-linking .aw-leader", "all => all.map(one => one.title)")
+    for (name, p, _, value), hint, link in zip(rows, hints, links.itertuples(), strict=True):
+        assert name == f"layer {link.layer}, head {link.head}"
+        assert float(p.removeprefix("p ")) == pytest.approx(link.p, abs=6e-4)
+        assert float(value.rstrip("\u00a0%")) / 100 == pytest.approx(link.attention, rel=0.03, abs=6e-5)
+        numbers = [float(each) for each in re.findall(r"([\d.]+) ×", hint)]
+        assert numbers == pytest.approx([link.ratio, link.null_mean, link.null_high], rel=6e-3, abs=6e-4)
+    page.locator(".aw-linking .aw-leader").first.click()
+    first = links.iloc[0]
+    page.wait_for_function(SAYS, arg=f"Layer {first.layer:.0f}, head {first['head']:.0f}: patch ")
+    assert f"{percent(first.attention)} of its attention" in page.text_content(".aw-headline")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('.aw-linking')")
+
+
+def test_the_page_opens_at_the_largest_multiple_of_a_null_level_and_suggests_three_views(browser, digits):
+    address, bundle = digits
+    best = max(
+        (
+            bundle.metric(card.name)[layer, head] / bundle.metric(card.name, "null_mean")[layer, head],
+            layer,
+            head,
+        )
+        for card in bundle.header.metrics
+        if card.short and card.null
+        for layer in range(4)
+        for head in range(3)
+        if bundle.metric(card.name)[layer, head]
+        > np.fmax(
+            bundle.metric(card.name, "null_high")[layer, head],
+            bundle.metric(card.name, "null_mean")[layer, head] + 0.05,
+        )
+    )
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(address)
+    page.wait_for_function(SAYS, arg=f"Layer {best[1]}, head {best[2]}: ")
+    words = page.text_content(".aw-suggestions")
+    assert float(re.search(r"is ([\d.]+)\u00a0× its null level", words).group(1)) == pytest.approx(
+        best[0], rel=6e-3
+    )
+    matrix = bundle.attention(best[1])[best[2]].astype(float)
+    np.fill_diagonal(matrix, 0)
+    query = np.unravel_index(matrix.argmax(), matrix.shape)[0]
+    assert f"token={query}" in page.evaluate("() => location.hash")
+    assert page.locator(".aw-suggestions button").count() == 3
+    page.locator(".aw-suggestions button").last.click()
+    page.wait_for_selector(".aw-linking")
     page.close()

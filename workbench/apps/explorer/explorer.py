@@ -84,6 +84,11 @@ class Explorer:
         )  # fmt: skip
         _check_names(self.requested)
         self._choose_token = token is None
+        self._placed = (layer, head, token) != (
+            -1,
+            0,
+            None,
+        )  # else a saved page opens at the most striking head
         self._resolved: Address | None = None
         self._pages: WeakSet[PageWidget] = WeakSet()
         self._shown: PageWidget | None = None
@@ -118,6 +123,7 @@ class Explorer:
         Raises `InputError` for what does not exist; then nothing has moved.
         """
         self._resolved = self.after(changes)
+        self._placed = self._placed or not {"layer", "head", "token"}.isdisjoint(changes)
         for page in self._pages:
             page.follow(self._resolved)
         return self
@@ -257,6 +263,7 @@ class Explorer:
             ablations,
             analyses,
             generate=generate,
+            placed=self._placed,
         )
 
     def page(

@@ -118,15 +118,17 @@ def save_page(
     analyses: Sequence[str] = (),
     say: Callable[[str], object] = print,
     generate: int = 0,
+    placed: bool = True,
 ) -> Path:
     """Write the page of an address: its model on its input, all layers, or those that fit.
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
     model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
     ones whose numbers of heads and layers the page shows besides; ``generate`` has the model continue its texts
-    by that number of tokens, each with the attention that chose it. Warns first if the file holds your own inputs, and
-    lists layers that are left out for its size. Raises `InputError` where not even one layer fits, or the
-    ending is not .html, and `MissingResource` where the file cannot be written.
+    by that number of tokens, each with the attention that chose it. The page opens at the address or, unless it is
+    ``placed``, at the most striking head and token. Warns first if the file holds your own inputs, and lists layers
+    that are left out for its size. Raises `InputError` where not even one layer fits, or the ending is not .html, and
+    `MissingResource` where the file cannot be written.
     """
     target = Path(path).expanduser()
     if target.suffix.lower() not in (".html", ".htm"):
@@ -160,7 +162,8 @@ def save_page(
     if generate:
         written = bundle.header.inputs[0]
         token = {"token": len(written.labels) - written.generated - 1}  # of the first step
-    start = "#" + urlencode({"layer": address.layer, "head": address.head, **token})
+    place = {"layer": address.layer, "head": address.head, **token}
+    start = "#" + urlencode(place) if placed or generate else ""
     page = page_html(bundle, f"{address.describe()} · attention", start)
     return atomic_write(target, page.encode())
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 Name = Literal[
     "from", "to", "norms", "spectrum", "singular", "above", "membership", "compare", "usual", "effect", "products",
-    "plane", "umap",
+    "plane", "umap", "link", "striking",
 ]  # fmt: skip
 SENTENCES: dict[Name, str] = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
@@ -27,6 +27,10 @@ SENTENCES: dict[Name, str] = {
     "{other}; all features together {sum}",
     "plane": "the plane holds {share} of their variance: {across} across, {up} up",
     "umap": "UMAP of {keys} keys and {queries}",
+    "link": "{query} gives {key} {share} of its attention, {times}\u00a0× uniform attention (p = {p} among this head's "
+    "other pairs)",
+    "striking": "the most striking head: its score of the pattern “{pattern}” is {times}\u00a0× its null level, the "
+    "largest multiple of all heads",
 }
 
 OPERANDS = {"q": "queries", "k": "keys", "v": "values"}

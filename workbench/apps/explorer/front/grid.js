@@ -1,7 +1,8 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
-import { HEADS, fresh, hue, lightLetters, mosaics, number, palette, quantile } from "./colour.js";
-import { make, placeOn, refill } from "./state.js";
+import { HEADS, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
+import { asked, ranked } from "./links.js";
+import { make, placeOn, readable, refill } from "./state.js";
 
 const GAP = 3;
 const BAR = 4;
@@ -301,9 +302,11 @@ export class ModelView {
   lead() {
     const { state } = this;
     const patterns = state.bundle.metrics.filter((metric) => metric.short);
-    const key = `${state.input}|${state.layer}.${state.head}|${state.theme}`;
+    const key = [state.input, `${state.layer}.${state.head}`, state.theme, state.tokens, state.link, state.direction].join("|");
     if (this.led === key) return;
     this.led = key;
+    this.leaders.classList.toggle("aw-linking", state.link !== null);
+    if (state.link !== null) return this.leadLinks();
     const rows = [];
     for (const metric of patterns) {
       let best = null;
@@ -323,6 +326,23 @@ export class ModelView {
     }
     refill(this.leaders, "Strongest head of each pattern", rows);
     this.leaders.hidden = !patterns.length;
+  }
+
+  /** Every head by its attention on the link that is asked about; the tick is the 97.5 % level of the head's other pairs. */
+  leadLinks() {
+    const { state } = this;
+    const { query, key } = asked(state);
+    const question = [state.input, query, key].join();
+    if (this.question?.key !== question) this.question = { key: question, heads: ranked(state) };
+    const { heads } = this.question;
+    const most = heads[0]?.attention || 1;
+    const named = (token) => `“${readable(state.one.labels[token]).trim()}”`;
+    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance }) => ({
+      name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
+      title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}`,
+      pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),
+    })));
+    this.leaders.hidden = !heads.length;
   }
 
   cellAt(event) {

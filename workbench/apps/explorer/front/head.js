@@ -1,9 +1,10 @@
 // The head view: the input once, large, and where the query in question attends.
 
-import { HEADS, fresh, palette, percent, scaled, unscaled } from "./colour.js";
+import { HEADS, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
+import { asked, linkOf, patternsAbove, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
 import { button, choice, coarse, largest, make, readable, viewKey } from "./state.js";
 
@@ -20,6 +21,7 @@ export class HeadView {
     this.headline = make("p", "aw-headline");
     this.headline.setAttribute("aria-live", "polite");
     this.follows = make("p", "aw-follows");
+    this.suggestions = make("p", "aw-follows aw-suggestions");
     this.direction = choice("direction", [
       ["from", "from", "Keys of the chosen tokens (D)"], ["to", "to", "Queries that attend to the chosen tokens (D)"],
     ], state.direction, (direction) => state.set({ direction }));
@@ -34,13 +36,13 @@ export class HeadView {
     this.legend = make("div", "aw-legend", null, this.bar);
     this.special = make("div", "aw-special");
     this.stage = make("div", "aw-stage");
-    this.hint = make("p", "aw-note", coarse() ? "Tap a token to lock it, tap it again for all." : "Hover to preview, click to lock, shift-click or drag for several, Esc for all.");
+    this.hint = make("p", "aw-note", coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
     this.pin = button("Pin", "Pin this view, to set it beside another; again to unpin it (M)", () => state.pin());
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.more, this.legend);
     this.steps = new Steps(state);
-    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, controls, this.steps.box, this.special, this.stage, this.hint);
+    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
     this.compare = new Compare(state, tip, (element, where) => this.listens(element, where));
     this.box.addEventListener("dragover", (event) => event.preventDefault());
@@ -66,6 +68,7 @@ export class HeadView {
   build() {
     const { one } = this.state;
     this.built = this.state.input;
+    this.first = null; // the token that was clicked last
     this.tokens = new Map();
     this.special.replaceChildren();
     this.stage.replaceChildren();
@@ -133,8 +136,11 @@ export class HeadView {
       }
       if (token === null) return;
       const held = state.tokens.includes(token);
+      const asks = this.first !== null && state.tokens.join() === String(this.first) && state.link === null && !held && !state.against;
+      if (asks && !event.shiftKey) return state.set({ link: token, hover: null }); // the second of two clicks
+      this.first = token;
       if (event.shiftKey) state.set({ tokens: held ? state.tokens.filter((t) => t !== token) : [...state.tokens, token], hover: null });
-      else state.set({ tokens: held && state.tokens.length === 1 ? [] : [token], hover: null });
+      else state.set({ tokens: held && state.tokens.length === 1 && state.link === null ? [] : [token], hover: null });
     });
   }
 
@@ -196,6 +202,7 @@ export class HeadView {
     } else {
       this.sentence(values);
     }
+    this.suggest();
     this.limit = 1e-9;
     for (let i = 0; values && i < values.length; i++) {
       if (values[i] > this.limit && (values.length === 1 || state.one.real[i])) this.limit = values[i];
@@ -253,18 +260,11 @@ export class HeadView {
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
+    const pair = state.hover === null && !state.more.length && asked(state);
+    const link = pair && linkOf(one, state.card, state.head, pair.query, pair.key);
+    if (link) words = this.linkWords(pair, link);
     this.headline.textContent = `${heads}: ${words}${bin && ` (means of ${bin} × ${bin} tokens)`}.`;
-    const scores = state.bundle.metrics
-      .filter((metric) => metric.short && metric.null)
-      .map((metric) => ({
-        metric,
-        score: one.metric(metric.name, "value", state.card, state.head),
-        level: one.metric(metric.name, "null_mean", state.card, state.head),
-        high: one.metric(metric.name, "null_high", state.card, state.head),
-      }))
-      .filter(({ score, level, high }) => score > (Number.isFinite(high) ? high : level) && score - level > 0.05)
-      .sort((a, b) => b.score - b.level - (a.score - a.level))
-      .slice(0, 3);
+    const scores = patternsAbove(state.bundle, one, state.card, state.head).slice(0, 3);
     this.follows.replaceChildren();
     if (state.more.length) this.follows.append("Attention is the mean over the heads outlined in the grid; lines have their colours.");
     else if (state.bundle.unmeasured) this.follows.append("Patterns are not measured yet.");
@@ -275,6 +275,30 @@ export class HeadView {
         this.follows.append(i ? ", " : "", make("b", "", metric.short), ` ${score.toFixed(2)} (null ${level.toFixed(2)})`);
       });
     }
+  }
+
+  linkWords({ query, key }, { attention, ratio, p }) {
+    const [from, to] = [query, key].map((token) => this.name(token));
+    return this.state.filled("link", { query: from, key: to, share: percent(attention), times: number(ratio), p: number(p) });
+  }
+
+  /** Where the page opens: why there, and where else to look. */
+  suggest() {
+    const { state } = this;
+    const { layer, head, one, bundle, card } = state;
+    this.suggestions.hidden = state.opened !== viewKey(state) || state.hover !== null || state.link !== null || card.without;
+    if (this.suggestions.hidden || this.suggested === state.opened + bundle.metrics.length) return;
+    this.suggested = state.opened + bundle.metrics.length;
+    const found = striking(bundle, one);
+    const [most] = found;
+    const here = (each) => each.layer.index === layer && each.head === head;
+    const others = found.filter((each) => !here(each)).slice(0, 2);
+    const link = strongest(one, card, head);
+    this.suggestions.replaceChildren(
+      ...(most && here(most) ? [`${state.sentence("striking", { pattern: most.metric.short, times: number(most.ratio) })} `] : []), ...(others.length || link ? ["Look also at: "] : []),
+      ...others.map((each) => button(`${each.metric.short}: layer ${each.layer.index}, head ${each.head}`, each.metric.definition, () => state.set({ layer: each.layer.index, head: each.head, more: [], metric: each.metric.name }), "aw-link")),
+      ...(link ? [button(`which heads link ${this.name(link.query)} and ${this.name(link.key)}?`, "Every head by its attention on this link", () => state.set({ tokens: [link.query], link: link.key, direction: "from", hover: null }), "aw-link")] : []),
+    );
   }
 
   /** The colour bar: from nothing to the largest value, and where uniform attention is. */
@@ -324,7 +348,7 @@ export class HeadView {
     const { state } = this;
     const shown = state.original ? null : this.values;
     const colour = (token) => shown && token < shown.length && tint(state, this.share(token) * state.opacity);
-    drawPatches(pen, state.one, state.original ? this.own : this.grey, width, height, state.asked, colour);
+    drawPatches(pen, state.one, state.original ? this.own : this.grey, width, height, state.outlined, colour);
   }
 
   /** How far along the scale a token's attention is. */
@@ -336,11 +360,11 @@ export class HeadView {
     const { state } = this;
     const share = this.share(token);
     const { fresh: chosen } = this.steps;
-    const key = `${share.toFixed(3)}${state.theme}${state.look.direction}${state.asked.includes(token)}${state.tokens.includes(token)}${chosen}`;
+    const key = `${share.toFixed(3)}${state.theme}${state.look.direction}${state.outlined.includes(token)}${state.tokens.includes(token)}${chosen}`;
     if (chip.painted === key) return;
     chip.painted = key;
     [chip.style.backgroundColor, chip.style.color] = wordColours(state, share);
-    chip.classList.toggle("aw-asked", state.asked.includes(token));
+    chip.classList.toggle("aw-asked", state.outlined.includes(token));
     chip.classList.toggle("aw-fresh", token === chosen);
     chip.classList.toggle("aw-later", chosen !== null && token > chosen);
     chip.setAttribute("aria-pressed", String(state.tokens.includes(token)));

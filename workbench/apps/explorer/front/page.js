@@ -320,7 +320,7 @@ function press(event, state, model, [help, taken, other], top) {
     ArrowLeft: () => moveHead(state, 0, -1, event.shiftKey), ArrowRight: () => moveHead(state, 0, 1, event.shiftKey),
     ArrowUp: () => moveHead(state, -1, 0, event.shiftKey), ArrowDown: () => moveHead(state, 1, 0, event.shiftKey),
     ",": () => step(-1), ".": () => step(1), "<": () => step(-1, true), ">": () => step(1, true), ";": () => step(-1, true), ":": () => step(1, true), a: () => state.set({ tokens: [], hover: null }),
-    Escape: () => state.set(state.against ? { against: "" } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
+    Escape: () => state.set(state.against ? { against: "" } : state.link !== null ? { link: null } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
     s: () => state.set({ scale: cycle(["linear", "sqrt", "log"], state.scale) }),
     o: () => state.original || state.set({ original: true }),

@@ -1,5 +1,7 @@
 // The state of the page: one object, changed in one place, kept in the fragment of the page's address.
 
+import { striking, strongest } from "./links.js";
+
 const MOST_PINS = 12;
 const MOST_OTHERS = 3; // bundles that are kept for the views pinned in them
 const SCALES = ["linear", "sqrt", "log"];
@@ -12,11 +14,17 @@ export class State {
     this.changed = changed;
     const first = bundle.layers.filter((layer) => !layer.without).at(-1) ?? bundle.layers[0];
     Object.assign(this, {
-      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, direction: "from", scale: "sqrt",
+      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
       tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null,
     });
     this.tokens = this.opening();
+    const [most] = striking(bundle, this.one);
+    if (most) {
+      const start = strongest(this.one, most.layer, most.head);
+      Object.assign(this, { layer: most.layer.index, head: most.head, tokens: start ? [start.query] : this.tokens, metric: most.metric.name });
+    }
+    this.opened = viewKey(this);
     this.waiting = false;
     this.resized = 0;
   }
@@ -46,6 +54,11 @@ export class State {
     return this.hover === null ? this.tokens : [this.hover];
   }
 
+  /** The tokens with a rim: those in question, and the other end of a link. */
+  get outlined() {
+    return this.link === null || this.hover !== null ? this.asked : [...this.asked, this.link];
+  }
+
   /** The heads that are looked at together, the chosen one first. */
   get heads() {
     return [[this.layer, this.head], ...this.more];
@@ -68,6 +81,7 @@ export class State {
   set(changes) {
     Object.assign(this, changes);
     if ("input" in changes && !("tokens" in changes)) this.tokens = this.opening();
+    if (("tokens" in changes && !("link" in changes)) || this.tokens.length !== 1 || this.tokens[0] === this.link || !(this.link < this.one.count)) this.link = null;
     const whole = (value, low, high) => Math.min(Math.max(Math.trunc(Number(value)) || 0, low), high);
     this.input = whole(this.input, 0, this.bundle.inputs.length - 1);
     if (!this.card) this.layer = this.bundle.layers[0].index;
@@ -115,10 +129,11 @@ export class State {
   }
 
   /** What a person set in the page of another bundle stays where it can; views of another model or input as pins. */
-  keep({ opacity, metric, theme, pins, shelf, find, bundle, plane, embedding }) {
+  keep({ opacity, metric, theme, pins, shelf, find, bundle, plane, embedding, opened }) {
     const alike = (one, other) => one.model.spec === other.model.spec && one.inputs.map((input) => input.id).join("\n") === other.inputs.map((input) => input.id).join("\n");
     const same = alike(bundle, this.bundle);
     const known = this.bundle.metrics.some((one) => one.name === metric);
+    if (same) this.opened = opened;
     const home = shelf.find((one) => alike(one.bundle, this.bundle))?.id; // the same bundle shown again
     const id = 1 + Math.max(0, ...shelf.map((one) => one.id));
     const named = pins.map((pin) => {
@@ -169,6 +184,7 @@ export class State {
     if (this.input) parts.input = this.input;
     if (this.tokens.length) parts.token = this.tokens.join(",");
     else parts.token = "all";
+    if (this.link !== null) parts.link = this.link;
     if (this.more.length) parts.with = this.more.map((pair) => pair.join(".")).join(",");
     for (const [name, usual] of this.usual) if (this[name] !== usual) parts[name] = this[name];
     return `#${new URLSearchParams(parts)}`;
@@ -185,6 +201,7 @@ export class State {
     for (const name of ["input", "layer", "head"]) if (parts.has(name)) changes[name] = Number(parts.get(name));
     for (const [name] of this.usual) if (parts.has(name)) changes[name] = parts.get(name);
     if (parts.has("token")) changes.tokens = parts.get("token") === "all" ? [] : parts.get("token").split(",").map(Number);
+    if (parts.has("link")) changes.link = Math.trunc(Number(parts.get("link")));
     if (parts.has("with")) {
       changes.more = parts
         .get("with")

@@ -2,6 +2,7 @@
 
 import { addressOf } from "./export.js";
 import { mount, mountEmpty } from "./page.js";
+import { viewKey } from "./state.js";
 
 const SET = [
   "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
@@ -148,7 +149,7 @@ function render({ model, el }) {
     agreed = {};
     show();
     given();
-    if (own && first && page.state) follow(page.state);
+    if (first && page.state) opened(page.state);
     if (page.state && Object.keys(late).length) page.state.set(late);
   };
   const troubled = () => {
@@ -167,10 +168,14 @@ function render({ model, el }) {
     const { buffer, byteOffset, byteLength } = buffers[0];
     page.state.set({ part: { ...message.part, bits: new Uint16Array(buffer.slice(byteOffset, byteOffset + byteLength)) } });
   };
+  const opened = (state) => {
+    if (own) follow(state);
+    state.opened = viewKey(state);
+  };
   show();
   size();
   given();
-  if (own && page.state) follow(page.state);
+  if (page.state) opened(page.state);
   const heard = SET.map((name) => [`change:${name}`, () => given()]);
   heard.push(
     ["change:content", replaced], ["change:trouble", troubled], ["change:notice", noticed], ["change:busy", busy], ["change:share", busy],

@@ -1,0 +1,80 @@
+// Questions: which heads link two tokens, and which head stands out most.
+
+import { quantile } from "./colour.js";
+
+const CLEAR = 0.05; // a pattern's score above its null level, at least
+
+/** A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens. */
+export function linkOf(one, layer, head, query, key) {
+  const maps = one.maps(layer);
+  if (!maps || maps.pooled || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
+  const place = maps.rows === 1 ? 0 : query;
+  const found = { layer, head, attention: maps.at(head, place, key), ratio: 0, drawn: [] };
+  const alike = [];
+  for (let row = 0; row < maps.rows; row++) {
+    let visible = 0;
+    for (let column = 0; column < maps.columns; column++) visible += maps.at(head, row, column) > 0 ? 1 : 0;
+    for (let column = 0; column < maps.columns; column++) {
+      const weight = maps.at(head, row, column);
+      if (row === place && column === key) found.ratio = weight * visible;
+      else if (weight > 0) {
+        found.drawn.push(weight * visible);
+        if (column - row === key - place) alike.push(weight);
+      }
+    }
+  }
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  found.sameDistance = mean(alike);
+  found.p = (1 + found.drawn.filter((ratio) => ratio >= found.ratio).length) / (1 + found.drawn.length);
+  found.nullMean = mean(found.drawn);
+  found.nullHigh = quantile(found.drawn, 0.975);
+  return found;
+}
+
+/** The query and the key that are asked about, or null. */
+export function asked({ tokens: [first], link, direction }) {
+  if (link === null) return null;
+  return direction === "to" ? { query: link, key: first } : { query: first, key: link };
+}
+
+/** Every head by its attention on the link that is asked about, strongest first. */
+export function ranked(state) {
+  const { query, key } = asked(state);
+  const heads = state.bundle.layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => linkOf(state.one, layer, head, query, key)));
+  return heads.filter(Boolean).sort((a, b) => b.attention - a.attention);
+}
+
+/** The patterns of a head that are clearly above their null level, the farthest first. */
+export function patternsAbove({ metrics }, one, layer, head) {
+  return metrics
+    .filter((metric) => metric.short && metric.null)
+    .map((metric) => {
+      const [score, level, high] = ["value", "null_mean", "null_high"].map((which) => one.metric(metric.name, which, layer, head));
+      return { metric, layer, head, score, level, ratio: score / level, high: Number.isFinite(high) ? high : level };
+    })
+    .filter(({ score, level, high }) => score > high && score - level > CLEAR)
+    .sort((a, b) => b.score - b.level - (a.score - a.level));
+}
+
+/** The heads whose patterns are the largest multiples of their null level: the first of each pattern, then the others. */
+export function striking(bundle, one) {
+  const found = bundle.layers.flatMap((layer) => (layer.without ? [] : Array.from({ length: layer.heads }, (_, head) => patternsAbove(bundle, one, layer, head)).flat()));
+  found.sort((a, b) => b.ratio - a.ratio);
+  const firsts = found.filter(({ metric }, place) => found.findIndex((other) => other.metric === metric) === place);
+  return [...new Set([...firsts, ...found])];
+}
+
+/** The query and key of a head with the largest multiple of uniform attention. */
+export function strongest(one, layer, head) {
+  const maps = one.maps(layer);
+  let best = null;
+  for (let row = 0; row < maps.rows && maps.rows > 1 && !maps.pooled; row++) {
+    if (!one.real[row]) continue;
+    const uniform = maps.even([row], one.real);
+    for (let key = 0; key < maps.columns; key++) {
+      const ratio = maps.at(head, row, key) / uniform;
+      if (key !== row && !(best?.ratio >= ratio)) best = { query: row, key, ratio };
+    }
+  }
+  return best;
+}
