@@ -132,14 +132,16 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     weight, v = _head_weight(layer, all_out), _values(layer)
     count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
     asking = asking_queries(layer, attention)
-    found = attention.reduced(Received(asking), HeadOutput(v), UniformOutput(v))
-    report_broken(layer, found)
-    _need_product(layer.choose_heads(all_out), found["output"])
-    real = found.total.new_ones(found.total.shape[0], found.total.shape[2]) if asking is None else asking
-    undefined = (found.faulty & real.bool()[:, None]).any(-1)
+    reduced = attention.reduced(Received(asking), HeadOutput(v), UniformOutput(v))
+    report_broken(layer, reduced)
+    _need_product(layer.choose_heads(all_out), reduced["output"])
+    real = (
+        reduced.total.new_ones(reduced.total.shape[0], reduced.total.shape[2]) if asking is None else asking
+    )
+    undefined = (reduced.faulty & real.bool()[:, None]).any(-1)
 
     layer_size = _layer_size(layer, real)
-    nulls = {"uniform": Null.at(_relative(found["uniform_output"], weight, real, layer_size, layer))}
+    nulls = {"uniform": Null.at(_relative(reduced["uniform_output"], weight, real, layer_size, layer))}
     values = _relative(layer.choose_heads(all_out), weight, real, layer_size, layer)
     values = values.masked_fill(layer.per_input(undefined.double()) > 0, math.nan)
     if options.null != "uniform" and options.null_samples and isinstance(attention, Maps):
@@ -153,7 +155,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             VALUE_OUTPUT_NORM, values, null=nulls.get(kind or ""), columns=layer.window_column | of_null
         )
 
-    received, norms = found["received"], written_norms(v, weight)
+    received, norms = reduced["received"], written_norms(v, weight)
     sink = received.attention.argmax(-1, keepdim=True)
     for candidate, size in ((ATTENTION, torch.ones_like(norms)), (VALUE_OUTPUT, norms)):
         share, uniform = (_share_at(sums * size, sink) for sums in received)

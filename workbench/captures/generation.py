@@ -171,9 +171,11 @@ def _tokens_at(tokens: TokenInfo, rows: Tensor, stop: int, start: int = 0) -> To
     """Some tokens of some inputs."""
     cut, places = slice(start, stop), rows.tolist()
     return TokenInfo(
-        [tokens.labels[i][cut] for i in places], [tokens.kinds[i][cut] for i in places], tokens.grid,
+        [tokens.labels[i][cut] for i in places],
+        [tokens.kinds[i][cut] for i in places],
+        tokens.grid,
         tokens.mask[rows][:, cut],
-    )  # fmt: skip
+    )
 
 
 def _numbered(rows: Tensor, count: int) -> TokenInfo:
@@ -237,9 +239,11 @@ def _padded_left(
             ]
 
         tokens = TokenInfo(
-            rolled(tokens.labels), rolled(tokens.kinds), tokens.grid,
+            rolled(tokens.labels),
+            rolled(tokens.kinds),
+            tokens.grid,
             torch.stack([row.roll(move, 0) for row, move in zip(tokens.mask, moves, strict=True)]),
-        )  # fmt: skip
+        )
     return arguments, tokens
 
 
@@ -615,10 +619,12 @@ class _Generation:
         sequences = sequences[:, : prompt + count]
         mask = self.prompt_mask(steps.mask, sequences)
         generated = Generated(
-            sequences, prompt, _real(sequences[:, prompt:], ends),
+            sequences,
+            prompt,
+            _real(sequences[:, prompt:], ends),
             None if steps.logits is None else torch.stack(steps.logits[:count], dim=1),
             self.full_batch(sequences, mask),
-        )  # fmt: skip
+        )
         left_out, notes = (
             steps.recorder.left_out,
             [*steps.recorder.notes, *switched(self.model, steps.recorder)],
@@ -774,9 +780,12 @@ def _rows_of_steps(
         layers.append(replace(record, counts=(sequences.shape[1] - prompt, keys), **changed))
     real = torch.ones(len(sequences), sequences.shape[1] - prompt, dtype=torch.bool)
     generated = Generated(
-        sequences, prompt, real, _logits(name, full.result)[:, rows].clone() if logits else None,
+        sequences,
+        prompt,
+        real,
+        _logits(name, full.result)[:, rows].clone() if logits else None,
         {"input_ids": sequences[:, :-1]},
-    )  # fmt: skip
+    )
     notes = [
         *full.notes,
         f"{name} was continued by its likeliest tokens without a cache, and captured in one pass",

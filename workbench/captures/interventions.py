@@ -113,9 +113,9 @@ def _plan(changes: Any, site: str) -> dict[int, dict[int | str, Value]]:
         if site in _STREAM and head != "*":
             raise InputError(f"{site} has no heads; give ({layer}, '*'), not {key!r}")
         if isinstance(value, str) and site not in _NAMED.get(value, ()):
-            known = [name for name, sites in _NAMED.items() if site in sites]
+            names = [name for name, sites in _NAMED.items() if site in sites]
             raise InputError(
-                f"{value!r} is no value for {site}; give {', '.join(known)}, a tensor, a capture or a function"
+                f"{value!r} is no value for {site}; give {', '.join(names)}, a tensor, a capture or a function"
             )
         plan.setdefault(layer, {})[head] = value
     return plan
@@ -234,7 +234,7 @@ class _Intervener(Recorder):
         self.changed.add(index)
 
     def parts(self, index: int, heads: int, name: str) -> list[tuple[int, Value]]:
-        """Return the value of every changed head of a layer, each of its own captured record if it is a capture."""
+        """Return the value of every changed head of a layer; a capture gives each the record of its layer."""
         chosen: dict[int, Value] = {}
         for head, value in sorted(self.plan[index].items(), key=lambda item: item[0] != "*"):
             if isinstance(head, int) and head >= heads:
@@ -303,11 +303,11 @@ class _Intervener(Recorder):
             )
         return attn
 
-    def check_product(self, own: Tensor, product: Tensor, name: str) -> None:
+    def check_product(self, output: Tensor, product: Tensor, name: str) -> None:
         """Raise `InputError` where attn v is not what the model computed."""
-        size = own.detach().abs().max().clamp(min=torch.finfo(torch.float32).tiny)
-        error = float((product.detach() - own.detach().to(product.dtype)).abs().max() / size)
-        if not error <= TOLERANCE.get(own.dtype, 5e-2):
+        size = output.detach().abs().max().clamp(min=torch.finfo(torch.float32).tiny)
+        error = float((product.detach() - output.detach().to(product.dtype)).abs().max() / size)
+        if not error <= TOLERANCE.get(output.dtype, 5e-2):
             raise InputError(
                 f"{name}: attn v differs from the model's own output by {error:.2g} of its largest value, so "
                 f"{self.site} cannot be changed; change head_out"
@@ -370,16 +370,18 @@ class _Intervener(Recorder):
 
 
 def _donated(record: LayerRecord, site: str, head: int | None = None, heads: int = 1) -> Tensor:
-    """Return a site of another capture's layer, of one head out of as many query heads."""
-    held = getattr(record, site)
-    if held is None:
+    """Return a site of another capture's layer; with ``head`` only that of the ``heads`` query heads."""
+    operand = getattr(record, site)
+    if operand is None:
         raise InputError(f"the donor's {record.title} holds no {site}; capture it with sites=[{site!r}]")
     if head is None:
-        return held
-    shared = max(1, heads // held.shape[1]) if site in ("k", "v") else 1
-    if head // shared >= held.shape[1]:
-        raise InputError(f"the donor's {record.title} has {held.shape[1]} heads, and none of number {head}")
-    return held[:, head // shared]
+        return operand
+    shared = max(1, heads // operand.shape[1]) if site in ("k", "v") else 1
+    if head // shared >= operand.shape[1]:
+        raise InputError(
+            f"the donor's {record.title} has {operand.shape[1]} heads, and none of number {head}"
+        )
+    return operand[:, head // shared]
 
 
 def _weights(call: Call, rows: list[int], q: Tensor, k: Tensor) -> Float[Tensor, "batch head query key"]:

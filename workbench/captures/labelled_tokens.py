@@ -195,9 +195,12 @@ def video_tokens(size: int, frames: int, grid: tuple[int, int]) -> TokenInfo:
     kinds = ["patch"] * len(labels)
     grids = [[grid] * frames for _ in range(size)]
     return TokenInfo(
-        [list(labels) for _ in range(size)], [list(kinds) for _ in range(size)], grid if frames == 1 else None, mask,
+        [list(labels) for _ in range(size)],
+        [list(kinds) for _ in range(size)],
+        grid if frames == 1 else None,
+        mask,
         [] if frames == 1 else grids,
-    )  # fmt: skip
+    )
 
 
 def join_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:

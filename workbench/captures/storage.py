@@ -291,9 +291,11 @@ def _capture_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
     generated = metadata["generated"]
     if generated:
         generated = Generated(
-            tensors["generated.sequences"], generated["prompt_tokens"], tensors["generated.real"],
+            tensors["generated.sequences"],
+            generated["prompt_tokens"],
+            tensors["generated.real"],
             tensors.get("generated.logits"),
-        )  # fmt: skip
+        )
     return {
         "layers": layers,
         "sites": tuple(metadata["sites"]),

@@ -142,10 +142,12 @@ class Product:
             return None
         lead = tuple(range(max(left.ndim, right.ndim) - 2, 0, -1))
         return cls(
-            left, right,
-            (*lead[len(lead) + 2 - left.ndim :], "n", "d"), (*lead[len(lead) + 2 - right.ndim :], "d", "m"),
+            left,
+            right,
+            (*lead[len(lead) + 2 - left.ndim :], "n", "d"),
+            (*lead[len(lead) + 2 - right.ndim :], "d", "m"),
             ("n", "m") if summed else (*lead, "n", "m"),
-        )  # fmt: skip
+        )
 
     @classmethod
     def _einsum(cls, equation: str, *operands: Any) -> Product | None:
@@ -610,9 +612,12 @@ class WrittenOut:
         tensor, trace = max(
             traced,
             key=lambda pair: (
-                pair[1].shape == result.shape, pair[1].softmax is not None, pair[1].plain, -pair[1].serial
+                pair[1].shape == result.shape,
+                pair[1].softmax is not None,
+                pair[1].plain,
+                -pair[1].serial,
             ),
-        )  # fmt: skip
+        )
         if name in ("cat", "pad", "stack"):
             several = len({id(t.steps()[0]) for _, t in traced}) > 1
             self._widen(name, result, tensor, trace, func, args, kwargs, several)

@@ -318,9 +318,12 @@ class ListedInputs:
         """Record of the inputs for provenance, with the hash of the inputs read so far."""
         digest = hashlib.sha256(b"".join(self.digests)).hexdigest()
         return {
-            "spec": self.spec, "n": len(self.digests), "seed": self.seed, "preprocessing": self.preprocessing,
+            "spec": self.spec,
+            "n": len(self.digests),
+            "seed": self.seed,
+            "preprocessing": self.preprocessing,
             "sha256": digest,
-        }  # fmt: skip
+        }
 
     def batches(self, size: int) -> Iterator[Inputs]:
         """Yield batches in order; a smaller ``size`` cuts each into pieces that keep the padding of the batch."""
@@ -665,11 +668,14 @@ def _word_tokens(tokenizer: Any, ids: Tensor, attention: Tensor, added: Tensor |
         )
         kinds.append(
             [
-                "padding" if not keep
-                else "word" if not mark
-                else "class" if number == tokenizer.cls_token_id and position == row.index(number)
+                "padding"
+                if not keep
+                else "word"
+                if not mark
+                else "class"
+                if number == tokenizer.cls_token_id and position == row.index(number)
                 else "special"
                 for position, (number, keep, mark) in enumerate(zip(row, real, marked, strict=True))
             ]
-        )  # fmt: skip
+        )
     return TokenInfo(labels, kinds, None, attention.bool())

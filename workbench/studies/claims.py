@@ -421,11 +421,14 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     # of a slope through n sizes two are spent; of a recorded interval over inputs it is the normal's
     sides = [
         Finding(
-            float(sample.values.iloc[0]), sample.low, sample.high, sample.n,
+            float(sample.values.iloc[0]),
+            sample.low,
+            sample.high,
+            sample.n,
             sample.n - 2 if claim["over"] == "sizes" else math.inf,
         )
         for sample in samples
-    ]  # fmt: skip
+    ]
     if claim["over"] == "sizes":
         return _Comparison(sides[0], how)
     difference = newcombe_interval(*sides, ratio=ratio)

@@ -23,7 +23,7 @@ from workbench.apps.cli.printing import (
     print_table,
     records_of,
     write_csv,
-)  # fmt: skip
+)
 from workbench.apps.cli.shared_options import (
     MODEL,
     Known,
@@ -44,7 +44,7 @@ from workbench.apps.cli.shared_options import (
     seed_option,
     set_option,
     workers_option,
-)  # fmt: skip
+)
 
 
 def _recipes() -> Iterable[str]:
@@ -120,8 +120,9 @@ def _training_tables() -> Tables:
               help="The data of tasks that need some, or embedded:NAME.")  # fmt: skip
 @click.option("--recipe", type=RECIPE, metavar="NAME-OR-FILE",
               help="A recipe of the package, or a .toml file of your own. [default: the task's]")  # fmt: skip
-@click.option("--shuffled", is_flag=True,
-              help="A control: the tokens of every sequence in an order drawn at random.")  # fmt: skip
+@click.option(
+    "--shuffled", is_flag=True, help="A control: the tokens of every sequence in an order drawn at random."
+)
 @click.option("--start", type=click.Path(dir_okay=False, path_type=Path), metavar="CHECKPOINT",
               help="Begin with these weights, all but the head's: fine-tune a model.")  # fmt: skip
 @limit_option
@@ -181,8 +182,9 @@ def _protocol_tables() -> Tables:
 @click.option("--epsilon", metavar="LIST", help="The budgets: 0,0.02,0.04. [default: the protocol's]")
 @count_option
 @seed_option
-@click.option("--reference", type=MODEL, metavar="SPEC",
-              help="For corruptions: divide by this model's errors (mCE).")  # fmt: skip
+@click.option(
+    "--reference", type=MODEL, metavar="SPEC", help="For corruptions: divide by this model's errors (mCE)."
+)
 @set_option(_protocol_options, "A setting of the protocol, such as steps=40; they are listed below.")
 @device_option
 @out_file("Also write the table: .csv.")

@@ -57,8 +57,10 @@ _SCALING_TYPES = {
 }
 # the make target of a record; of others: train
 _MADE_BY = {
-    **dict.fromkeys((ROBUSTNESS, CLAIMS, THEOREMS), "records"), OPERATORS: "scaling", EMBEDDED_RECORDS: "embedded",
-}  # fmt: skip
+    **dict.fromkeys((ROBUSTNESS, CLAIMS, THEOREMS), "records"),
+    OPERATORS: "scaling",
+    EMBEDDED_RECORDS: "embedded",
+}
 _CLAIM_NUMBERS = (
     "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "p_permutation",
     "low_adjusted", "high_adjusted", "detectable", "untrained", "untrained_low", "untrained_high",

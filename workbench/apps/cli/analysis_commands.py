@@ -17,7 +17,7 @@ from workbench.apps.cli.printing import (
     print_table,
     records_of,
     write_csv,
-)  # fmt: skip
+)
 from workbench.apps.cli.shared_options import (
     ANALYSIS,
     PAPER,
@@ -39,7 +39,7 @@ from workbench.apps.cli.shared_options import (
     trust_models,
     trust_option,
     written,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,16 +153,20 @@ def _analysis_tables() -> Tables:
 
 @click.command(cls=WithTables, tables=_analysis_tables)
 @click.argument("name", metavar="ANALYSIS", type=ANALYSIS)
-@click.option("--per", type=click.Choice(["token", "pair"]),
-              help="Rows of single tokens or pairs in place of metrics, where the analysis has them.")  # fmt: skip
+@click.option(
+    "--per",
+    type=click.Choice(["token", "pair"]),
+    help="Rows of single tokens or pairs in place of metrics, where the analysis has them.",
+)
 @click.option("--qkv", type=click.Path(dir_okay=False), metavar="FILE",
               help="Queries, keys and values from a file (.safetensors, .npz) in place of a model.")  # fmt: skip
 @run_settings()
 @set_option(_options_of, "An option of the analysis, such as max_rank=8; they are listed below.")
 @click.option(
-    "--cache/--no-cache", default=None,
+    "--cache/--no-cache",
+    default=None,
     help="Keep the result, and find it again. [default: WORKBENCH_CACHE_RESULTS, else not]",
-)  # fmt: skip
+)
 @out_file("File of the result: .parquet, .csv, .json or .tex.", required=True)
 def analyze(
     name: str,

@@ -13,7 +13,7 @@ from click.shell_completion import (
     ZshComplete,
     add_completion_class,
     split_arg_string,
-)  # fmt: skip
+)
 
 from workbench.core.errors import InputError, MissingResource
 
@@ -54,11 +54,12 @@ class Bash(BashComplete):
 _SHELLS: dict[str, tuple[type[ShellComplete], str, str]] = {
     "bash": (Bash, "~/.local/share/bash-completion/completions/workbench", "it works in the next shell"),
     "zsh": (
-        ZshComplete, "~/.zfunc/_workbench",
+        ZshComplete,
+        "~/.zfunc/_workbench",
         "have `fpath+=~/.zfunc; autoload -Uz compinit && compinit` in ~/.zshrc, and open a new shell",
     ),
     "fish": (FishComplete, "~/.config/fish/completions/workbench.fish", "it works in the next shell"),
-}  # fmt: skip
+}
 
 
 @click.command()

@@ -30,7 +30,7 @@ from workbench.apps.cli.shared_options import (
     trust_models,
     trust_option,
     workers_option,
-)  # fmt: skip
+)
 from workbench.core.errors import MissingResource
 
 

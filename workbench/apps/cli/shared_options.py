@@ -287,16 +287,18 @@ device_option, dtype_option = map(setting_option, ("device", "dtype"))
 workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")
 restart_option = click.option(
-    "--restart", is_flag=True,
+    "--restart",
+    is_flag=True,
     help="Start over; the old folder is moved aside, to FOLDER.before-1. [default: continue]",
-)  # fmt: skip
+)
 max_time_option = click.option(
     "--max-time", metavar="TIME", help="Begin nothing more after 90s, 30m or 8h, and end cleanly."
 )
 theme_option = click.option(
-    "--theme", type=click.Choice(["paper", "talk"]),
+    "--theme",
+    type=click.Choice(["paper", "talk"]),
     help="Letters for reading or for a lecture hall. [default: WORKBENCH_THEME, or paper]",
-)  # fmt: skip
+)
 
 
 text_option = click.option(

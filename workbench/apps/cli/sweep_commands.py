@@ -24,7 +24,7 @@ from workbench.apps.cli.shared_options import (
     run_settings,
     set_option,
     workers_option,
-)  # fmt: skip
+)
 from workbench.core.errors import InputError
 
 PER_INPUT = "per_input"

@@ -108,8 +108,11 @@ def offline(request: DataRequest) -> Task:
     sets = {"train": Histories(train, context, about), "test": Histories(test, context, about)}
     watched = {}
     for split, items in sets.items():
-        full_stretches = [number for number, (at, start) in enumerate(items.starts)
-                 if start + context <= len(items.episodes[at]["rewards"])]  # fmt: skip
+        full_stretches = [
+            number
+            for number, (at, start) in enumerate(items.starts)
+            if start + context <= len(items.episodes[at]["rewards"])
+        ]
         if full_stretches:
             chosen = [items[full_stretches[number]][0] for number in spread(len(full_stretches), WATCHED)]
             watched[split] = default_collate(chosen)
