@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -122,7 +123,11 @@ _ARGUMENTS: dict[str, Check] = {
         "'auto', 'ends', 'key', 'bar' or 'none'",
     ),
     "layers": _optional(_is_count, "a whole number of layers, from 1 up"),
-    "letters": _optional(lambda value: _is_text(value) and len(value) == 1 and value.isalpha(), "'a', 'A' or None"),
+    "colors": _optional(_is_mapping, "a mapping of names in the key to colours"),
+    "letters": _optional(
+        lambda value: _is_text(value) and re.fullmatch(r"[^\w<&]{0,2}[A-Za-z][^\w<&]{0,2}|", value),
+        "the first letter, as 'a', 'A' or '(a)', or None",
+    ),
     "metrics": (lambda value: _are(value, str), "each metric's name as an argument: .metric('one', 'two')"),
     "most": (_is_count, "a whole number of models on a page, from 1 up"),
     "names": (_is_mapping, "a mapping of values or metrics to their words"),

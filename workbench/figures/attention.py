@@ -38,6 +38,7 @@ def attention_heatmap_figure(
     image: np.ndarray | None = None,
     query: int | None = None,
     max_tokens: int = MAX_TOKENS,
+    width: str | float = "page",
 ) -> go.Figure:
     """Attention of chosen layers (rows) and heads (columns).
 
@@ -55,6 +56,7 @@ def attention_heatmap_figure(
         image: height × width (× 3) array, uint8 or float in 0..1, shown at the left.
         query: index of the query token; by default the class token, else the mean over all queries.
         max_tokens: a text's first tokens are shown, padding left out.
+        width: inches, or one of `workbench.figures.theme.WIDTHS`.
 
     Raises:
         InputError: attn was not captured, an input, layer, head or query does not exist, or no layer can be drawn.
@@ -93,8 +95,8 @@ def attention_heatmap_figure(
     if layers is None:
         drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), MAX_LAYERS)}
     if tokens.grid is not None:
-        return _over_image(drawn, chosen_heads, query, image, _notes(reasons))
-    return _over_text(drawn, chosen_heads, max_tokens, _notes(reasons))
+        return _over_image(drawn, chosen_heads, query, image, _notes(reasons), width)
+    return _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width)
 
 
 class LayerMaps(NamedTuple):
@@ -148,7 +150,7 @@ def _choose(kind: str, request: Numbers, available: Sequence[int], most: int) ->
 
 def _over_image(
     drawn: Mapping[int, LayerMaps], heads: Sequence[int], query: int | None, image: np.ndarray | None,
-    notes: Sequence[str],
+    notes: Sequence[str], width: str | float,
 ) -> go.Figure:  # fmt: skip
     grids, origins = {}, {}
     for layer, (maps, view) in drawn.items():
@@ -176,11 +178,15 @@ def _over_image(
         panels.append(panel if there else replace(panel, traces=[], notes=[in_the_middle("no such head")]))
     words = f"Attention weight, {next(iter(origins.values()))}" if alike else "Attention weight"
     scale = Scale.of([grid[[head for head in heads if head < len(grid)]] for grid in grids.values()], words)
-    return compose_maps(panels, len(heads), scale, image=image, notes=notes)
+    return compose_maps(panels, len(heads), scale, width, image=image, notes=notes)
 
 
 def _over_text(
-    drawn: Mapping[int, LayerMaps], heads: Sequence[int], max_tokens: int, notes: Sequence[str]
+    drawn: Mapping[int, LayerMaps],
+    heads: Sequence[int],
+    max_tokens: int,
+    notes: Sequence[str],
+    width: str | float,
 ) -> go.Figure:
     view = next(iter(drawn.values())).view
     maps = {
@@ -200,7 +206,7 @@ def _over_text(
         for (layer, head), grid in grids.items()
     ]
     scale = Scale.of([*grids.values()], "Attention weight")
-    return compose_matrices(panels, len(heads), scale, notes=notes)
+    return compose_matrices(panels, len(heads), scale, width=width, notes=notes)
 
 
 def attention_summary_figure(

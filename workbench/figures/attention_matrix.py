@@ -29,16 +29,17 @@ def compose_matrices(
     most: float = 230,
     key: Sequence[Any] = (),
     notes: Sequence[str] = (),
+    width: str | float = "page",
 ) -> go.Figure:
     """Panels of `matrix_panel` side by side, as large as their words need, beside the colour bar of them all.
 
     At most ``across`` stand in a row, with sides of up to ``most`` pixels where their words need no more.
     """
-    font = theme_of("page").font
+    font = theme_of(width).font
     rows, count = np.shape(panels[0].traces[0].z)
     marked = any(panel.notes for panel in panels)  # beyond the matrices' edges
     bar, gap = bar_room(scale, most, font, 1) + (font if marked else 0), 1.1 * font
-    room = theme_of("page").widths["page"] - widest(panels[0].y.labels, font) - 4 * font - bar
+    room = theme_of(width).pixels(width) - widest(panels[0].y.labels, font) - 4 * font - bar
     across = max(1, min(across, int(room / (LABEL * font * count + gap))))
     side = min(max(LABEL * font * count, min(room / across - gap, most)), room, _MOST)
     rest = max(room - across * (side + gap), 0) / 2
@@ -47,7 +48,7 @@ def compose_matrices(
     tall = side if rows == count else min(side, max(12 * rows, words))
     masked = [masked_key()] if any(map(is_masked, panels)) else []
     fig = compose(
-        panels, across, [*key, *masked], width="page", shared="xy", right=bar + rest, before={0: rest}, gap=gap,
+        panels, across, [*key, *masked], width=width, shared="xy", right=bar + rest, before={0: rest}, gap=gap,
         inner=tall, heading=font if marked else 0, notes=notes,
     )  # fmt: skip
     fig = add_scale(squared(fig) if rows == count else fig, scale, font)

@@ -97,7 +97,7 @@ def compose(
     columns: int,
     key: Sequence[Any] = (),
     *,
-    width: str = "column",
+    width: str | float = "column",
     height: float | None = None,
     shared: str = "",
     letters: bool = False,
@@ -199,10 +199,16 @@ class _Page:
     """Positions of everything: first the widths, from the widest labels, then the heights."""
 
     def __init__(
-        self, panels: list[Panel], columns: int, key: list[Any], width: str, shared: str, letters: bool
+        self,
+        panels: list[Panel],
+        columns: int,
+        key: list[Any],
+        width: str | float,
+        shared: str,
+        letters: bool,
     ) -> None:
         self.panels, self.key, self.theme = panels, key, theme_of(width)
-        self.width, font = self.theme.widths[width], self.theme.font
+        self.width, font = self.theme.pixels(width), self.theme.font
         self.columns = min(columns, len(panels))
         self.lines = -(-len(panels) // self.columns)
         self.by_column, self.shared_y = "c" in shared, "y" in shared

@@ -75,7 +75,7 @@ class Curves(Drawing):
         return series
 
     def figure(
-        self, width: str, height: float | None, columns: int | None, labels: str, empty: str
+        self, width: str | float, height: float | None, columns: int | None, labels: str, empty: str
     ) -> go.Figure:
         parts = {cell: self.series(*cell) for cell in itertools.product(self.plot.metrics, self.panels)}
         parts = {cell: members for cell, members in parts.items() if members or len(self.plot.metrics) > 1}
@@ -141,7 +141,7 @@ class Curves(Drawing):
         )  # fmt: skip
         return _add_bar(fig, self.colours, COLUMNS.get(str(self.color), str(self.color))) if bar else fig
 
-    def _columns(self, count: int, width: str) -> int:
+    def _columns(self, count: int, width: str | float) -> int:
         if len(self.panels) > 1 and len(self.plot.metrics) > 1:
             return len(self.panels)
         room = 2 if WIDTHS.get(width, 1280) < 400 else 3 if len(self.panels) == 1 else 4
@@ -155,13 +155,13 @@ class Curves(Drawing):
         return key_entry(self.labels[value], mode=mode, legendgroup=str(value), **self.styles[value])
 
     def _ends(
-        self, parts: Mapping[Any, list[Series]], labels: str, width: str
+        self, parts: Mapping[Any, list[Series]], labels: str, width: str | float
     ) -> dict[Any, list[tuple[str, float, str]]]:
         """The names of the colours at the ends of one panel's lines; empty where the key names them."""
         lines = [mark for mark in self.plot.marks if isinstance(mark, Line)]
         if labels in ("key", "none") or not lines or (labels == "auto" and len(parts) > 1):
             return {}
-        font, room = theme_of(width).font, 0.32 * theme_of(width).widths[width]
+        font, room = theme_of(width).font, 0.32 * theme_of(width).pixels(width)
         last_places = {
             series.rows[series.x].max() for cell_series in parts.values() for series in cell_series
         }

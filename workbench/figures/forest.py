@@ -163,7 +163,7 @@ class Forest(Drawing):
         for categories in self.axes.values():
             categories.kinds = most
 
-    def figure(self, width: str, columns: int | None) -> go.Figure:
+    def figure(self, width: str | float, columns: int | None) -> go.Figure:
         font, marks = theme_of(width).font, self.layers([*self.panels.values()])
         drawings = {
             name: [
@@ -175,7 +175,7 @@ class Forest(Drawing):
         several = len(self.colours) if self.plot.color else 1
         row = self.plot.scales.get("row", 1.5 if several == 1 else 0.9 * several + 0.8)
         across = columns or len(panels)
-        each = (theme_of(width).widths[width] - widest(self.words, font)) / across - 3 * font
+        each = (theme_of(width).pixels(width) - widest(self.words, font)) / across - 3 * font
         return compose(
             panels, across, self._key(marks, drawings, panels, each), width=width, shared="y",
             inner=(len(self.words) + 0.3) * row * font,

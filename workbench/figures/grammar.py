@@ -53,7 +53,7 @@ class Plot(Specification):
 
     def figure(
         self,
-        width: str | None = None,
+        width: str | float | None = None,
         height: float | None = None,
         columns: int | None = None,
         labels: Literal["auto", "ends", "key", "bar", "none"] = "auto",
@@ -86,7 +86,7 @@ class Plot(Specification):
 
 def plot(
     frame: pd.DataFrame, *metrics: str, x: str | None = None, color: str | None = None, panel: str | None = None,
-    width: str = "column", **kept: Any,
+    width: str | float = "column", **kept: Any,
 ) -> go.Figure:  # fmt: skip
     """Metrics of a frame by layer (or rank, epoch …): mean, its interval over inputs, heads as dots, null distribution.
 

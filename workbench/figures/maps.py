@@ -50,7 +50,7 @@ class Maps:
     scale: Scale | None = None
     names: Mapping[Any, str] = field(default_factory=dict)
 
-    def figure(self, width: str = "page") -> go.Figure:
+    def figure(self, width: str | float = "page") -> go.Figure:
         """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
 
         Raises:
@@ -164,7 +164,7 @@ def compose_maps(
     panels: Sequence[Panel],
     across: int,
     scale: Scale,
-    width: str = "page",
+    width: str | float = "page",
     *,
     headings: Mapping[tuple[int, int], str] | None = None,
     image: np.ndarray | None = None,
@@ -184,18 +184,23 @@ def compose_maps(
         notes: sentences below everything.
     """
     theme, headings = theme_of(width), headings or {}
-    font, page_width, lines = theme.font, theme.widths[width], -(-len(panels) // across)
+    font, page_width, lines = theme.font, theme.pixels(width), -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
     gap, cell, beneath = 0.45 * font, page_width / fewest, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     image_gap = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
     key = [masked_key()] if any(map(is_masked, panels)) else []
+
+    def room_of(length: float) -> float:
+        words = wrap_evenly(scale.words, max(length, 7 * font), font)
+        return bar_room(scale, length, font, line_count(words))
+
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
         tall = lines * cell * down / right + (lines - 1) * gap
-        bar = bar_room(scale, tall, font, line_count(wrap_evenly(scale.words, max(tall, 7 * font), font)))
-        beneath = image is not None and lines > 2 and bar < cell
-        bar = font if beneath else bar
+        under = tall - cell * down / right - 1.5 * font  # the length of a bar under the image
+        beneath = image is not None and lines > 2 and room_of(under) < 0.75 * cell + image_gap
+        bar = font if beneath else room_of(tall)
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
         cell = min((page_width - spent) / (across + (image is not None)), page_width / fewest)
         if theme.fixed_height:
@@ -268,13 +273,13 @@ def add_scale(
 
 
 def over_bars(
-    panels: Sequence[Panel], columns: int, scales: Sequence[Scale], width: str = "page", **more: Any
+    panels: Sequence[Panel], columns: int, scales: Sequence[Scale], width: str | float = "page", **more: Any
 ) -> go.Figure:
     """`compose` of panels, with a bar for each scale below those that it colours: "coloraxis", "coloraxis2" ….
 
     A scale's bar is as wide as the columns of its panels.
     """
-    font, page_width = theme_of(width).font, theme_of(width).widths[width]
+    font, page_width = theme_of(width).font, theme_of(width).pixels(width)
     names = [f"coloraxis{number or ''}" for number in (0, *range(2, len(scales) + 1))]
     columns = min(columns, len(panels))
     coloured = [

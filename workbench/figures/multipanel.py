@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.arguments import check_arguments
 from workbench.figures.measuring import in_rows, legend_row
-from workbench.figures.theme import PANEL_LETTER, apply_theme, panel_letter, theme_of
+from workbench.figures.theme import PANEL_LETTER, apply_theme, letter_after, panel_letter, theme_of
 
 _NUMBERED = re.compile(r"(x|y|coloraxis|legend)(?:axis)?(\d*)")
 _REFERENCE = re.compile(r"([xy]\d*)( domain)?")
@@ -27,7 +27,7 @@ _BAR_ROOM = 62  # px at the right of a panel for a colour bar that plotly places
 
 
 def multipanel(
-    figures: Sequence[go.Figure], columns: int = 2, letters: str | None = "a", width: str = "page"
+    figures: Sequence[go.Figure], columns: int = 2, letters: str | None = "a", width: str | float = "page"
 ) -> go.Figure:
     """One figure whose panels are `figures`, row by row, marked with bold letters, also those of several panels.
 
@@ -39,8 +39,8 @@ def multipanel(
     Args:
         figures: at least one, such as `Plot.figure` gives and ``NAME.figure.json`` holds; drawn on x and y axes.
         columns: panels per row.
-        letters: the first letter ("a", "A", …), or None for none.
-        width: printed width of the whole, of `workbench.figures.theme.WIDTHS`.
+        letters: the first letter as it is written ("a", "A", "(a)", …), or None for none.
+        width: printed width of the whole: inches, or one of `workbench.figures.theme.WIDTHS`.
 
     Raises:
         InputError: no figure, no column, a figure wider than its cell or on other axes than x and y.
@@ -48,7 +48,7 @@ def multipanel(
     figures = [*figures] if np.iterable(figures) else figures
     check_arguments(figures=figures, columns=columns, letters=letters)
     theme, columns = theme_of(width), min(columns, len(figures))
-    page_width = theme.widths[width]
+    page_width = theme.pixels(width)
     across = page_width / columns
     parts = [_part(figure, across, columns) for figure in figures]
     rows = [parts[first : first + columns] for first in range(0, len(parts), columns)]
@@ -60,7 +60,7 @@ def multipanel(
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
     }  # fmt: skip
     traces: list[dict[str, Any]] = []
-    codes = itertools.count(ord(letters or "a"))
+    numbers = itertools.count()
     count = dict.fromkeys(("x", "y", "coloraxis", "legend"), 0)
     for number, part in enumerate(parts):
         row, column = divmod(number, columns)
@@ -69,7 +69,7 @@ def multipanel(
         _place(part, left, above + lettered[row], page_width, sum(heights))
         part_letters = _letters(part)
         for letter in part_letters if letters else ():
-            letter["text"] = f"<b>{chr(next(codes))}</b>"
+            letter["text"] = f"<b>{letter_after(letters or '', next(numbers))}</b>"
         traces += part["data"]
         for key, value in part["layout"].items():
             if key in _LISTS:
@@ -80,7 +80,7 @@ def multipanel(
                 layout.setdefault(key, value)
         if letters and not part_letters:
             corner = left / page_width, 1 - above / sum(heights)
-            layout["annotations"].append(panel_letter(chr(next(codes)), *corner))
+            layout["annotations"].append(panel_letter(letter_after(letters or "", next(numbers)), *corner))
     return go.Figure({"data": traces, "layout": layout})
 
 

@@ -71,7 +71,7 @@ def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
     if not absent:
         return fig
     noted, width = go.Figure(fig), width_of(fig)
-    font, page_width = theme_of(width).font, theme_of(width).widths[width]
+    font, page_width = theme_of(width).font, theme_of(width).pixels(width)
     text = "<br>".join(wrap(note, page_width - 2 * font, font) for note in absent_notes(absent))
     room = 1.3 * font * line_count(text) + font / 2
     margin = noted.layout.margin

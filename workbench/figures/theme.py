@@ -10,6 +10,7 @@ and every line differs from its neighbours in dash and marker as well.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -29,6 +30,8 @@ SLIDES = "slides"
 _INCHES = {
     "neurips": 5.5, "iclr": 5.5, "jmlr": 6.0, "icml-column": 3.25, "icml": 6.75, "cvpr-column": 3.25, "cvpr": 6.875,
     "acl-column": 7.7 / 2.54, "acl": 16 / 2.54, "nature-column": 89 / 25.4, "nature": 183 / 25.4,
+    "aaai-column": 3.3125, "aaai": 7.0, "acm-column": 241.147 / 72.27, "acm": 506.295 / 72.27,
+    "usenix-column": 3.335, "usenix": 7.0, "tmlr": 6.5,
 }  # fmt: skip
 WIDTHS = {"column": COLUMN, "page": PAGE} | {
     name: round(inches * PIXELS_PER_INCH) for name, inches in _INCHES.items()
@@ -40,8 +43,9 @@ FONTS = "Arial, Liberation Sans, Helvetica, sans-serif"
 
 # Times is narrower than Arial letter by letter, and so is Computer Modern: what is laid out for Arial has room for both
 _TIMES = "Times New Roman, Liberation Serif, Nimbus Roman, Times, serif"
-_VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl"), _TIMES) | {
+_VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl", "aaai", "usenix"), _TIMES) | {
     "jmlr": "Latin Modern Roman, LM Roman 10, CMU Serif, Computer Modern, serif", "nature": FONTS,
+    "acm": "Linux Libertine O, Linux Libertine, Libertinus Serif, serif",
 }  # fmt: skip
 
 # None is grey, and no band of one, which a null distribution is.
@@ -96,6 +100,12 @@ class Theme:
     font: float
     letter: float
     fixed_height: bool  # slides have one shape; a paper figure is as tall as it needs to be
+
+    def pixels(self, width: str | float) -> int:
+        """Return a width by its name, or in inches, in pixels; slides have one width."""
+        if isinstance(width, str) or self.fixed_height:
+            return self.widths[width if isinstance(width, str) else "page"]
+        return round(width * PIXELS_PER_INCH)
 
     @property
     def template(self) -> str:
@@ -209,19 +219,23 @@ def find_theme(name: str | None = None) -> Theme:
     return THEMES[chosen]
 
 
-def theme_of(width: str, name: str | None = None) -> Theme:
-    """Return the theme of a figure of this width: that for slides at the width "slides".
+def theme_of(width: str | float, name: str | None = None) -> Theme:
+    """Return the theme of a figure of this width, a name or inches: that for slides at the width "slides".
 
     Raises:
         UnknownName: no width or theme has that name.
+        InputError: a width that no page has.
     """
     look = THEMES["talk"] if width == SLIDES else find_theme(name)
-    if not isinstance(width, str) or width not in look.widths:
+    if isinstance(width, int | float) and not isinstance(width, bool):
+        if not 1 <= width <= 20:
+            raise InputError(f"width={width!r}; give inches from 1 to 20, or a name: {', '.join(WIDTHS)}")
+    elif not isinstance(width, str) or width not in look.widths:
         raise UnknownName("width", width, [*WIDTHS, SLIDES])
     return look
 
 
-def family_of(font: str, width: str) -> str:
+def family_of(font: str, width: str | float) -> str:
     """Return the families of a font, of which the first on a machine is drawn: of the width's venue for "venue".
 
     Raises:
@@ -230,7 +244,7 @@ def family_of(font: str, width: str) -> str:
     check_arguments(font=font)
     if font != "venue":
         return f"{font}, sans-serif"
-    venue = width.removesuffix("-column")
+    venue = str(width).removesuffix("-column")
     if venue not in _VENUE_FONTS:
         raise InputError(
             f"font='venue' with width={width!r}, which is no venue's; give a font's name, or a width for a venue: "
@@ -239,23 +253,25 @@ def family_of(font: str, width: str) -> str:
     return _VENUE_FONTS[venue]
 
 
-def width_of(fig: go.Figure) -> str:
-    """The width that a figure was made for, by its name; "column" where it says none of them."""
+def width_of(fig: go.Figure) -> str | float:
+    """Return the width that a figure was made for, by its name or in inches; "column" for one not of ours."""
     if fig.layout.width == THEMES["talk"].widths[SLIDES]:
         return SLIDES
-    return next((name for name, pixels in WIDTHS.items() if pixels == fig.layout.width), "column")
+    name = next((name for name, pixels in WIDTHS.items() if pixels == fig.layout.width), None)
+    composed = fig.layout.margin.autoexpand is False and fig.layout.width
+    return name or (fig.layout.width / PIXELS_PER_INCH if composed else "column")
 
 
 def apply_theme(
-    fig: go.Figure, theme: str | None = None, width: str = "column", height: float | None = None
+    fig: go.Figure, theme: str | None = None, width: str | float = "column", height: float | None = None
 ) -> go.Figure:
     """A copy of `fig` in a theme, at its final printed width.
 
     Args:
         fig: any plotly figure.
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
-        width: "column" (3.25 in), "page" (6.75 in), or a venue's by its name (`WIDTHS`); slides, and the width "slides"
-            in every theme, are always 1280 × 720 px.
+        width: inches, "column" (3.25), "page" (6.75), or a venue's by its name (`WIDTHS`); slides, and the width
+            "slides" in every theme, are always 1280 × 720 px.
         height: in pixels of 1/96 in; by default the figure's own, else a fixed ratio. Slides keep theirs.
 
     Raises:
@@ -263,7 +279,7 @@ def apply_theme(
     """
     look = theme_of(width, theme)
     check_arguments(figure=fig, height=height)
-    pixels = look.widths[width]
+    pixels = look.pixels(width)
     if look.fixed_height:
         tall = pixels * 9 / 16
     else:
@@ -383,6 +399,11 @@ def _parts(colour: str) -> Sequence[float]:
 def _luminance(parts: Sequence[float]) -> float:
     linear = [(part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4) for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def letter_after(first: str, number: int) -> str:
+    """Return the letter of a panel, counted from 0, written as that of the first: "(b)" after "(a)"."""
+    return re.sub("[A-Za-z]", lambda match: chr(ord(match[0]) + number), first, count=1)
 
 
 def panel_letter(letter: str, x: float, y: float) -> dict:

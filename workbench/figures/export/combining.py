@@ -15,7 +15,7 @@ from workbench.core.errors import InputError
 from workbench.figures.export.saving import FORMATS, save_figure
 from workbench.figures.export.static import load_figure
 from workbench.figures.multipanel import multipanel
-from workbench.figures.theme import PANEL_LETTER, WIDTHS, width_of
+from workbench.figures.theme import PANEL_LETTER, THEMES, WIDTHS, width_of
 from workbench.frames.provenance import READABLE, read_provenance
 
 _COLUMN, _FIGURE = "-column", ".figure.json"
@@ -26,7 +26,7 @@ def combine(
     out: str | os.PathLike[str],
     *,
     columns: int | None = None,
-    width: str | None = None,
+    width: str | float | None = None,
 ) -> go.Figure:
     """Write saved figures as the panels of one, with letters, and return it.
 
@@ -39,8 +39,8 @@ def combine(
         figures: files of saved figures: NAME.figure.json, or any other file of a figure, beside that one.
         out: file of the new figure: .pdf, .svg, .png or .html; the other files of a figure are written beside it.
         columns: panels per row; by default two if all figures are at most half as wide as the whole.
-        width: width of the whole, of `workbench.figures.theme.WIDTHS`; by default the page of the figures' venue, or
-            the width of the widest if there is one panel per row.
+        width: width of the whole: inches, or of `workbench.figures.theme.WIDTHS`; by default the page of the figures'
+            venue, or the width of the widest if there is one panel per row.
 
     Raises:
         InputError: fewer than two figures, a file that holds none, a figure wider than its place, another suffix.
@@ -61,9 +61,9 @@ def combine(
     ]
     page = width or _page(widths)
     if columns is None:
-        columns = 2 if all(2 * WIDTHS.get(name, WIDTHS["page"]) <= WIDTHS[page] + 2 for name in widths) else 1
+        columns = 2 if all(2 * _pixels(name) <= _pixels(page) + 2 for name in widths) else 1
     if columns == 1 and width is None:
-        page = max(widths, key=lambda name: WIDTHS.get(name, 0))
+        page = max(widths, key=_pixels)
     tables, captions, letter = [], [], ord("a")
     for path, figure, about in zip(paths, drawn, provenances, strict=True):
         count = sum(note.name == PANEL_LETTER for note in figure.layout.annotations)
@@ -85,6 +85,10 @@ def combine(
         width=page,
         formats=[out.suffix.removeprefix(".")],
     )
+
+
+def _pixels(width: str | float) -> int:
+    return THEMES["paper"].pixels(width)
 
 
 def _stem(path: Path) -> str:
@@ -124,9 +128,9 @@ def _read_table(path: Path) -> pd.DataFrame:
     return pd.read_csv(table) if table.is_file() else pd.DataFrame({"figure": [_stem(path)]})
 
 
-def _page(widths: Sequence[str]) -> str:
+def _page(widths: Sequence[str | float]) -> str:
     """Return the width of a page of the figures' venue, or the usual one."""
-    venues = {name.removesuffix(_COLUMN) for name in widths} & WIDTHS.keys() - {"column"}
+    venues = {str(name).removesuffix(_COLUMN) for name in widths} & WIDTHS.keys() - {"column"}
     return venues.pop() if len(venues) == 1 else "page"
 
 

@@ -6,7 +6,7 @@ from workbench.figures.theme import SLIDES, WIDTHS
 from workbench.frames.tex import tex_text
 
 
-def latex_figure(name: str, caption: str, width: str) -> str:
+def latex_figure(name: str, caption: str, width: str | float) -> str:
     """A LaTeX figure for ``\\input``: the image in the size that it was printed in, caption and label.
 
     One as wide as a page of two columns stands across both (``figure*``). A slide is as wide as the text.

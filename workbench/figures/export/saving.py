@@ -24,6 +24,7 @@ from workbench.figures.export import chrome
 from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
 from workbench.figures.export.latex import latex_figure
 from workbench.figures.export.page import note_in_html, write_html
+from workbench.figures.export.restyling import with_colours, with_letters
 from workbench.figures.export.static import (
     PRINTING,
     STATIC,
@@ -60,9 +61,11 @@ def save_figure(
     alt: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
-    width: str | None = None,
+    width: str | float | None = None,
     height: float | None = None,
     font: str | None = None,
+    colors: Mapping[str, str] | None = None,
+    letters: str | None = None,
     formats: Sequence[str] | None = None,
     records: Iterable[str | os.PathLike[str]] | None = None,
 ) -> go.Figure:
@@ -96,22 +99,31 @@ def save_figure(
         alt: what the figure shows, for readers who cannot see it; by default the caption.
         parameters: what was asked for (model, inputs, n, seed, …), instead of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
-        width: "column" (3.25 in), "page" (6.75 in), or a venue's (`workbench.figures.theme.WIDTHS`); by default the one
-            that the figure was made for, else "column".
+        width: inches, "column" (3.25), "page" (6.75), or a venue's (`workbench.figures.theme.WIDTHS`); by default the
+            one that the figure was made for, else "column".
         height: in pixels of 1/96 in; by default the figure's own.
         font: "venue" for the font of the width's venue, or a family by its name; by default Arial.
             Where neither it nor one of the same measures is on this machine, a warning names it.
+        colors: "#rrggbb" by the names of series in the key; bands, points and labels follow.
+        letters: how the panel letters are written, by the first one: "(a)", "A", or "" for none.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws; by default those that `data` names (``attrs["records"]``).
 
     Raises:
         InputError: a name that is no plain file name, an empty figure, frame, caption or alt text, an unknown
-            format or width, the font of a venue where the width is none's.
+            format or width, the font of a venue where the width is none's, a colour that another series has too.
         MissingResource: `out` cannot be written.
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
     check_arguments(
-        parameters=parameters, out=out, height=height, font=font, formats=formats, records=records
+        parameters=parameters,
+        out=out,
+        height=height,
+        font=font,
+        formats=formats,
+        records=records,
+        colors=colors,
+        letters=letters,
     )
     folder = Path(out if out is not None else os.environ.get(OUT) or "figures").expanduser()
     _check_figure(fig, name)
@@ -126,6 +138,8 @@ def save_figure(
     width = width or width_of(fig)
     theme = theme_of(width)
     themed = apply_theme(fig, theme.name, width, height)
+    themed = with_colours(themed, colors) if colors else themed
+    themed = themed if letters is None else with_letters(themed, letters)
     if font is not None:
         themed.update_layout(font_family=family_of(font, width))
 
@@ -202,7 +216,7 @@ class SavedFigure(go.Figure):
         self.show()
 
 
-def measure_figure(fig: go.Figure, width: str | None = None) -> Page:
+def measure_figure(fig: go.Figure, width: str | float | None = None) -> Page:
     """A figure as it would be printed, measured.
 
     Raises:
@@ -217,7 +231,7 @@ def measure_figure(fig: go.Figure, width: str | None = None) -> Page:
     return page
 
 
-def check_figure(fig: go.Figure, width: str | None = None) -> list[str]:
+def check_figure(fig: go.Figure, width: str | float | None = None) -> list[str]:
     """Return the faults of a figure in print, a sentence each with what to do; nothing where nothing is found.
 
     Found are letters below 7 pt, words over words, words that the page or their panel cuts, a key that takes more than
