@@ -74,7 +74,7 @@ def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -
             f"stands at {ranges(positions)}; give its number" if positions else "is no token of the input"
         )
         raise InputError(
-            f"{token!r} {reason}; the tokens are {' '.join(labels[:40])}{' …' * (len(labels) > 40)}"
+            f"{token!r} {reason}; the tokens are {' '.join(labels[:40])}{' …' if len(labels) > 40 else ''}"
         )
     return positions[0]
 

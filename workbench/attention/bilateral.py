@@ -248,9 +248,8 @@ class BilateralAttention(AttentionModule):
         widths = {"h_p": start if h_p is None else h_p, "h_y": start if h_y is None else h_y}
         for name, width in widths.items():
             if not width > 0 or (name == "h_y" and math.isinf(width)):
-                raise InputError(
-                    f"{name} must be positive" + " and finite" * (name == "h_y") + f", got {width}"
-                )
+                accepted = "positive and finite" if name == "h_y" else "positive"
+                raise InputError(f"{name} must be {accepted}, got {width}")
         self.h_y = nn.Parameter(torch.tensor(float(widths["h_y"])), requires_grad=learn_bandwidths)
         self.h_p = self.positions = None
         if math.isfinite(widths["h_p"]):

@@ -122,7 +122,7 @@ class Capture(Contents):
     def _title(self) -> str:
         named = self.identity(fingerprint=False)
         model = " ".join(filter(None, [named.get("spec") or named.get("class"), named.get("checkpoint")]))
-        count = f"{len(self.layers)} layer" + "s" * (len(self.layers) != 1)
+        count = f"{len(self.layers)} {'layer' if len(self.layers) == 1 else 'layers'}"
         steps = f", {self.generated.steps} generated tokens" if self.generated else ""
         return f"Capture of {count}" + (f" of {model}" if model else "") + steps
 

@@ -1014,12 +1014,14 @@ def heads_in_batch(
 
 
 def _attends_to_channels(call: Call, module_input: Any) -> bool:
-    """Whether the axis summed over is that of the tokens which the module was given, and its queries the channels."""
+    """Return whether the axis summed over is that of the module's input tokens, and its queries are the channels."""
     if not isinstance(module_input, Tensor) or module_input.ndim < 3:
         return False
     _, heads, queries, summed = call.q.shape
     sizes = module_input.shape[1:]
-    layouts = [(math.prod(sizes[:-1]), sizes[-1])] + [(math.prod(sizes[1:]), sizes[0])] * (len(sizes) > 2)
+    layouts = [(math.prod(sizes[:-1]), sizes[-1])]
+    if len(sizes) > 2:
+        layouts.append((math.prod(sizes[1:]), sizes[0]))
     return any(
         summed == tokens != queries == call.k.shape[2] and queries * heads == channels
         for tokens, channels in layouts

@@ -139,7 +139,7 @@ class LoadedModel:
     @property
     def _title(self) -> str:
         name = self.spec + (f" {self.checkpoint}" if self.checkpoint else "")
-        return name + " weights" * self.has_random_weights
+        return f"{name} weights" if self.has_random_weights else name
 
     @property
     def _shape(self) -> str:

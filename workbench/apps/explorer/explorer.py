@@ -226,10 +226,11 @@ class Explorer:
         ]
         named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
         sentences = chosen_view.read(address, self.material) + without_attention(address, self.material)
+        if ", column " in sentences:
+            sentences += " Rows and columns of patches count from 0."
         return save_figure(
             chosen_view.draw(address, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{chosen_view.caption}: {named}. {sentences}"
-            + " Rows and columns of patches count from 0." * (", column " in sentences),
+            caption=f"{chosen_view.caption}: {named}. {sentences}",
             alt=f"{chosen_view.title}, {chosen_view.hint.partition(';')[0]}: {here}.",
             parameters=address.to_dict(),
         )  # fmt: skip

@@ -98,7 +98,8 @@ def token_attention_figure(
             f"attention {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
         )
     hidden = bool(causal(weights).any()) and position is not None
-    notes += ["Grey letters: masked, since no query sees a later key. A dot is a space."] * hidden
+    if hidden:
+        notes.append("Grey letters: masked, since no query sees a later key. A dot is a space.")
     scale = Scale.of([panel.values[visible] for panel in panels], title)
     return word_panels(view, panels, visible, scale, position, notes, hidden)
 
@@ -381,8 +382,10 @@ def token_membership_figure(
         )
         if len(part) < count
     ]
-    notes += [f"Bold: head {head}, which is looked at."] * (head in heads and len(heads) > 1)
-    notes += ["A dot is a space."] * ("·" in view.labels)
+    if head in heads and len(heads) > 1:
+        notes.append(f"Bold: head {head}, which is looked at.")
+    if "·" in view.labels:
+        notes.append("A dot is a space.")
     where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     panels = [
         Numbers(

@@ -408,6 +408,8 @@ def where(address: Address, material: Material) -> str:
 
     Random weights are named, so that no view is mistaken for that of a trained model.
     """
-    name = material.one(address).ids[0] + ", random weights" * material.model(address).has_random_weights
+    name = material.one(address).ids[0]
+    if material.model(address).has_random_weights:
+        name += ", random weights"
     head = "" if address.view in ("trajectory", "membership") else f"head {address.head}, "
     return f"layer {address.layer}, {head}{name}".capitalize()
