@@ -139,15 +139,6 @@ def switched_off(
     return permuted
 
 
-def _need_passes(layer: Layer) -> Passes:
-    """Return further passes of the model. Raises `InputError` for a file, and `NotApplicable` for windows."""
-    if layer.passes is None:
-        raise InputError(f"layer {layer.index}: this analysis runs the model again; give model and inputs")
-    if layer.record.origin is not None:
-        raise NotApplicable("cuts the image into windows, whose rows are no inputs")
-    return layer.passes
-
-
 class _Predictions(NamedTuple):
     """The outcomes of a batch by position: what is right there, and which positions count."""
 
@@ -211,7 +202,7 @@ def _noise(layer: Layer, like: Tensor, real: Tensor, head: int, sample: int) -> 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure how the prediction changes without every head, beside random directions of the same norm."""
     need_token_attention(layer)
-    passes = _need_passes(layer)
+    passes = layer.need_passes()
     head_out = layer.site("head_out")
     layer.choose_heads(head_out)
     batch, heads, tokens, _ = head_out.shape
@@ -258,7 +249,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             above = int((by_head["value"] > by_head["null_high"]).sum())
             sentence += (
                 f", {by_head.loc[(layer, head), 'null_mean']:.3f} for random directions of the same norm; {above} of "
-                f"{len(by_head)} heads have more than these"
+                f"{len(by_head)} heads are above the null's upper end"
             )
         sentences.append(sentence)
     return sentences

@@ -19,8 +19,10 @@ from workbench.captures import (
     LayerRecord,
     OutputProjection,
     Projection,
+    Readout,
     TokenInfo,
     attention_weights,
+    find_readout,
     head_projection,
     output_projection,
 )
@@ -50,6 +52,7 @@ class Passes:
     (batch, token); −1 or None where they are not known.
     """
 
+    module: nn.Module
     run: Callable[[Mapping[tuple[int, int], Tensor]], Tensor]
     targets: Int[Tensor, "batch ..."] | None = None
 
@@ -57,6 +60,11 @@ class Passes:
     def logits(self) -> Float[Tensor, "batch ..."]:
         """The logits of the unchanged model."""
         return self.run({})
+
+    @functools.cached_property
+    def readout(self) -> Readout:
+        """The last norm and the linear layer that make the logits; see `workbench.captures.find_readout`."""
+        return find_readout(self.module, lambda: self.run({}))
 
 
 @dataclass
@@ -156,6 +164,17 @@ class Layer:
                 "give model and inputs"
             )
         return self.model
+
+    def need_passes(self) -> Passes:
+        """Return further passes of the model.
+
+        Raises `InputError` for a file, where no model runs, and `NotApplicable` for windows, whose rows are no inputs.
+        """
+        if self.passes is None:
+            raise InputError(f"layer {self.index}: this analysis runs the model again; give model and inputs")
+        if self.record.origin is not None:
+            raise NotApplicable("cuts the image into windows, whose rows are no inputs")
+        return self.passes
 
     def projection(self, name: str = "v") -> Projection:
         """How the layer's input is projected to its heads; see `workbench.captures.head_projection`.

@@ -48,6 +48,7 @@ from workbench.captures.projections import (
     head_projection,
     output_projection,
 )
+from workbench.captures.readout import Readout, find_readout
 from workbench.captures.recomputation import attention_output, attention_weights
 from workbench.captures.records import (
     DEFAULT_SITES,
@@ -88,6 +89,8 @@ __all__ = [
     "head_projection",
     "OutputProjection",
     "output_projection",
+    "Readout",
+    "find_readout",
     "attention_weights",
     "attention_output",
     "token_info",

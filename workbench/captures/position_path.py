@@ -116,8 +116,8 @@ def frozen(
     if isinstance(module, nn.LayerNorm):
         size = (x.var(-1, correction=0, keepdim=True) + module.eps).sqrt()
         return gain * (p - p.mean(-1, keepdim=True)) / size
-    if kind in _RMS:
-        eps = getattr(module, "eps", None)
+    if kind.endswith(_RMS):
+        eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
         eps = torch.finfo(x.dtype).eps if eps is None else eps
         return gain * p / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     raise InputError(f"{kind} on the skip path cannot be frozen; known are LayerNorm, RMSNorm and Linear")

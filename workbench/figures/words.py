@@ -59,7 +59,7 @@ UNITS = {"input": "inputs", "head": "heads", "seed": "seeds", "layer": "layers",
 
 NULLS = {
     "gaussian": "Gaussian", "permutation": "permuted", "isotropic": "random directions",
-    "uniform": "uniform attention",
+    "uniform": "uniform attention", "outcomes": "other outcomes",
 }  # fmt: skip
 """Kinds of null distribution, to their words."""
 

@@ -344,7 +344,7 @@ def _passes(loaded: Any, part: Any) -> Passes:
             classes = [outputs[number] for number in classes]
         return torch.tensor(classes)
 
-    return Passes(run, targets())
+    return Passes(module, run, targets())
 
 
 def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any, dict[str, Any], Any]:

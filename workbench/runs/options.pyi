@@ -268,3 +268,10 @@ class HeadEffect(OfInputs, total=False, closed=True):
     the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)"""
     null_samples: int
     """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
+
+class LogitAttribution(OfInputs, total=False, closed=True):
+    """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
+    target: Literal["predicted", "right"]
+    """predicted (the largest logit) or right (the class of the image, the next token of the text)"""
+    null_samples: int
+    """random outcomes in place of the target, at least 2; 0 leaves the null out"""

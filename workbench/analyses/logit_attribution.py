@@ -1,0 +1,203 @@
+"""Which part of a model moves a logit: direct contributions of heads, MLPs and embeddings (Elhage et al. 2021).
+
+The residual stream is a sum: embeddings, what each head writes, biases of the output projections, MLPs. With the last
+norm frozen at the input, logits are linear in that sum, and each part has its share. A part has no share for what later
+layers do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.analyses.layer import Layer, NotApplicable, Passes
+from workbench.analyses.registry import Analysis, OfInputs
+from workbench.core.errors import InputError
+from workbench.core.null_distributions import generator
+from workbench.core.operands import checked_tensors
+from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+HEAD, BIAS, MLP, EMBEDDING, READOUT, TOTAL = (
+    "head",
+    "output bias",
+    "MLP",
+    "embedding",
+    "readout bias",
+    "total",
+)
+_SAME = 1e-3
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """Which logit."""
+
+    target: Annotated[
+        Literal["predicted", "right"],
+        "predicted (the largest logit) or right (the class of the image, the next token of the text)",
+    ] = "predicted"
+    null_samples: Annotated[
+        NullSamples, "random outcomes in place of the target, at least 2; 0 leaves the null out"
+    ] = 20
+
+
+LOGIT_ATTRIBUTION = Metric(
+    "logit_attribution",
+    "Direct contribution to the logit",
+    "x · g of a part x of the residual stream: its share in the target's logit less the mean of all logits, with the "
+    "last norm frozen, mean over tokens that predict; column candidate: head, output bias (of attention), MLP, and in "
+    "layer 0 embedding, readout bias (of the last norm and linear layer) and total, the sum of all parts of all "
+    "layers; null: random other outcomes as the target",
+    "Elhage et al. 2021",
+)
+
+
+@checked_tensors
+def head_contributions(
+    head_out: Float[Tensor, "*batch head token head_dim"],
+    weight: Float[Tensor, "head head_dim width"],
+    direction: Float[Tensor, "*batch token width"],
+) -> Float[Tensor, "*batch head token"]:
+    """Return z W_O · g of the output z of every head at every token, in float64 (Elhage et al. 2021)."""
+    read = direction[..., None, :, :].double() @ weight.double().mT
+    return (head_out.double() * read).sum(-1)
+
+
+def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tensor, "batch token outcome"]]:
+    """Return the weights of logits that make the target less the mean, then those of random outcomes.
+
+    Divided by the number of tokens of an input that predict, so that sums over tokens are means.
+    """
+    logits, readout = passes.logits, passes.readout
+    batch, tokens, _ = readout.stream.shape
+    count = logits.shape[-1]
+    real = layer.real_tokens(tokens)
+    counted = torch.ones(batch, tokens, dtype=torch.bool) if real is None else real.cpu().clone()
+    if readout.token is not None:
+        counted[:] = False
+        counted[:, readout.token] = True
+    target = logits.argmax(-1).cpu()
+    target = target if target.ndim == 2 else target[:, None].expand(batch, tokens)
+    if options.target == "right":
+        target = passes.targets
+        if target is None:
+            raise InputError("the right outcomes are not known; give target='predicted'")
+        target = target.cpu()
+        if readout.token is None:
+            target = torch.cat([target[:, 1:], target[:, :1]], 1)
+            counted[:, :-1] &= counted[:, 1:].clone()
+            counted[:, -1] = False
+        else:
+            target = target[:, None].expand(batch, tokens)
+    share = counted / counted.sum(-1, keepdim=True)
+
+    def weights(outcome: Tensor) -> Tensor:
+        one = torch.nn.functional.one_hot(outcome, count).double() - 1 / count
+        return (one * share[..., None]).to(readout.weight.device)
+
+    draws = [generator(layer.seed, name) for name in layer.ids]
+    others = [
+        torch.stack([torch.randint(1, count, (tokens,), generator=draw) for draw in draws])
+        for _ in range(options.null_samples)
+    ]
+    return [weights(outcome) for outcome in (target, *[(target + other) % count for other in others])]
+
+
+def _need_sum(layer: Layer) -> None:
+    """Raise `NotApplicable` where the stream after attention is not the stream before it plus what heads write."""
+    before, written = layer.site("resid_pre"), layer.site("proj_out")
+    after = layer.site("resid_mid")
+    previous = [record.resid_post for record in layer.before if record.index == layer.index - 1]
+    if before.shape != written.shape or (before + written - after).abs().max() > _SAME * after.abs().max():
+        raise NotApplicable("scales or normalises what its heads write")
+    if any(
+        (stream - before).abs().max() > _SAME * before.abs().max()
+        for stream in previous
+        if stream is not None
+    ):
+        raise NotApplicable("does not read the stream that the layer before it returns")
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Measure what every head, the output bias and the MLP of a layer add to the target's logit."""
+    passes = layer.need_passes()
+    readout = passes.readout
+    head_out, stream = layer.site("head_out"), layer.site("resid_mid")
+    projection = layer.output_projection()
+    _need_sum(layer)
+    layer.choose_heads(head_out)
+    heads = layer.heads
+    outcomes = _outcomes(layer, passes, options)
+    directions = [readout.direction(outcome) for outcome in outcomes]
+
+    def part(x: Tensor) -> Tensor:
+        return torch.stack([(x.double() * g).sum((-2, -1)) for g in directions], -1)
+
+    by_head = torch.stack(
+        [head_contributions(head_out[:, heads], projection.weight[heads], g).sum(-1) for g in directions],
+        -1,
+    )
+    yield _measurement(HEAD, by_head, ("input", "head"))
+    parts = {MLP: part(layer.site("resid_post") - stream)}
+    if projection.bias is not None:
+        parts[BIAS] = part(projection.bias.expand_as(stream))
+    if layer.index == 0:
+        parts[EMBEDDING] = part(layer.site("resid_pre"))
+        bias = readout.bias.double()
+        parts[READOUT] = torch.stack([(outcome @ bias).sum(-1) for outcome in outcomes], -1)
+        logits = passes.logits.double()
+        logits = logits if logits.ndim == 3 else logits[:, None]
+        parts[TOTAL] = torch.stack([(outcome * logits).sum((-2, -1)) for outcome in outcomes], -1)
+    for name, values in parts.items():
+        yield _measurement(name, values, ("input",))
+
+
+def _measurement(name: str, values: Tensor, axes: tuple[str, ...]) -> Measurement:
+    """Return the measurement of a part: the target first, then the null samples, along the last axis."""
+    samples = {"outcomes": values[..., 1:]} if values.shape[-1] > 1 else {}
+    return Measurement(
+        LOGIT_ATTRIBUTION, values[..., 0], axes, columns={"candidate": name}, null_samples=samples
+    )
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """Report the logit and the head that adds most to it."""
+    total = frame[frame["candidate"] == TOTAL]
+    heads = frame[frame["candidate"] == HEAD]
+    if total.empty or heads.empty:
+        return []
+    by_head = heads.groupby(["layer", "head"])[["value", "null_mean", "null_high"]].mean()
+    layer, head = by_head["value"].idxmax()
+    chosen = heads[(heads["layer"] == layer) & (heads["head"] == head)]
+    sentence = (
+        f"logit of the {options.target} outcome {over_inputs(total).words('.2f')} over the mean of all logits; "
+        f"head {head} of layer {layer} adds most, {over_inputs(chosen).words('.2f')}"
+    )
+    if by_head["null_mean"].notna().any():
+        above = int((by_head["value"] > by_head["null_high"]).sum())
+        sentence += (
+            f", {by_head.loc[(layer, head), 'null_mean']:.2f} to random outcomes; {above} of {len(by_head)} heads are "
+            "above the null's upper end"
+        )
+    return [sentence]
+
+
+ANALYSIS = Analysis(
+    "logit-attribution",
+    "Which part moves the logit: direct contributions of heads, MLPs and embeddings",
+    ("head_out", "proj_out", "resid_pre", "resid_mid", "resid_post"),
+    measure,
+    (LOGIT_ATTRIBUTION,),
+    Options,
+    together=lambda options: True,  # the model runs again once a batch is captured
+    findings=findings,
+)
