@@ -61,6 +61,7 @@ SCHEME = {
     "--layers": (None, "LIST"), "--heads": (None, "LIST"), "--order": (None, "random|file"),
     "--preprocessing": (None, None), "--batch-size": (None, "NUMBER"), "--device": (None, "NAME"),
     "--dtype": (None, "NAME"), "--restart": (None, None), "--json": (None, None), "--max-time": (None, "TIME"),
+    "--font": (None, "NAME"), "--letters": (None, "FIRST"),
     "--theme": (None, None), "--protocol": (None, "NAME"), "--epochs": (None, "NUMBER"), "--limit": (None, "NUMBER"),
     "--work": (None, "FOLDER"), "--sweep": (None, "NAME"), "--operator": (None, "NAME"),
     # what one command alone has

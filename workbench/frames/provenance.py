@@ -84,6 +84,8 @@ class _Drawing(TypedDict):
     height_px: float
     sha256: str
     flaws: NotRequired[list[str] | None]
+    font: NotRequired[str | None]
+    letters: NotRequired[str | None]
 
 
 class _Data(TypedDict):

@@ -76,6 +76,21 @@ def test_every_file_of_a_figure_is_there(rendered):
     assert read_provenance(out / "works.pdf") == read_provenance(out / "works.json")
 
 
+def test_a_render_has_one_font_and_one_way_of_letters_and_a_figure_is_reproduced_in_it(tmp_path):
+    works = write_notebook(tmp_path, "works")
+    style = {"font": "Liberation Serif", "letters": "(a)"}
+    report = render(
+        [works], parameters={"n": 1}, out=tmp_path / "figures", formats=[], progress=False, **style
+    )
+    figure = report.out / "works.json"
+    assert read_provenance(figure)["figure"].items() >= style.items()
+    drawing = json.loads((report.out / "works.figure.json").read_text())
+    assert drawing["layout"]["font"]["family"] == "Liberation Serif, sans-serif"
+    assert reproduce(figure, trust=True).same
+    with pytest.raises(InputError, match="letters is 'none'"):
+        render([works], out=tmp_path / "figures", letters="none")
+
+
 @needs_chrome
 def test_a_static_viewer_shows_the_figures_of_an_executed_notebook(rendered):
     out = rendered[0].out
@@ -456,7 +471,7 @@ def test_no_notebook_starts_while_all_are_stopped(tmp_path, monkeypatch):
 
 def test_a_notebook_that_ends_as_ctrl_c_comes_is_not_run_again(tmp_path, monkeypatch):
     path = write_notebook(tmp_path, "ended")
-    monkeypatch.setattr("workbench.apps.rendering.run.shared_key", lambda theme, preset: {})
+    monkeypatch.setattr("workbench.apps.rendering.run.shared_key", lambda style, preset: {})
 
     def interrupted(self, outcome):
         raise KeyboardInterrupt

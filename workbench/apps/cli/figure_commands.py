@@ -93,6 +93,8 @@ def notebooks(as_json: bool) -> None:
 @click.option("--formats", type=FORMATS, metavar="LIST", default="pdf,svg,png,html", show_default=True,
               help="Formats to export, separated by commas.")  # fmt: skip
 @theme_option
+@click.option("--font", metavar="NAME", help="The font of all figures.  [default: Arial]")
+@click.option("--letters", metavar="FIRST", help="How panel letters are written: '(a)'.  [default: a]")
 @device_option
 @trust_option
 @out_folder("The folder of the gallery.", default="figures", show_default=True)

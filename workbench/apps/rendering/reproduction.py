@@ -91,6 +91,8 @@ def reproduce(
                 parameters=run.get("parameters", {}),
                 preset=first.get("preset") or "default",
                 theme=first["figure"]["theme"],
+                font=first["figure"].get("font"),
+                letters=first["figure"].get("letters"),
                 device=_same_device(run.get("device")),
                 out=folder,
                 formats=() if out is None else FORMATS,

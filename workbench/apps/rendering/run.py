@@ -29,12 +29,15 @@ from workbench.core.extras import require
 from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.core.leftovers import sweep_leftovers
 from workbench.core.store import locked, set_aside
+from workbench.figures.arguments import check_arguments
 from workbench.figures.export import chrome
 from workbench.figures.export.page import write_html
 from workbench.figures.export.saving import (
     ALLOWED,
     DEFER,
+    FONT,
     FORMATS,
+    LETTERS,
     OUT,
     check_formats,
     export_job,
@@ -101,6 +104,8 @@ def render(
     workers: int = 1,
     formats: Sequence[str] = FORMATS,
     theme: str | None = None,
+    font: str | None = None,
+    letters: str | None = None,
     device: str | None = None,
     progress: bool = True,
     restart: bool = False,
@@ -121,6 +126,8 @@ def render(
         workers: notebooks at a time.
         formats: some of "pdf", "svg", "png", "html".
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
+        font: a font by its name, for all figures; by default ``WORKBENCH_FONT``, else Arial.
+        letters: how panel letters are written, by the first one: "(a)"; by default ``WORKBENCH_LETTERS``.
         device: device of the models, as for `workbench.load`, passed on as ``WORKBENCH_DEVICE`` and to notebooks with a
             parameter of that name.
         progress: show the progress: per notebook and cell in a terminal, one line per notebook elsewhere.
@@ -135,7 +142,12 @@ def render(
         raise InputError(f"workers is {workers}; at least one notebook runs at a time")
     notebooks = find_notebooks(names)
     wanted = check_formats(formats)
-    look = find_theme(theme).name
+    check_arguments(font=font, letters=letters)
+    style = {"WORKBENCH_THEME": find_theme(theme).name} | {
+        name: given
+        for name, value in ((FONT, font), (LETTERS, letters))
+        if (given := os.environ.get(name) if value is None else value) is not None
+    }
     values = resolve_parameters(notebooks, parameters or {}, preset, named=names is not None)
     if device is not None:
         device = str(find_device(device))
@@ -152,7 +164,7 @@ def render(
             set_aside(folder, stays=COMMITTED)
         (folder / "notebooks").mkdir(exist_ok=True)
         sweep_leftovers(folder / "notebooks", "partial")
-        return _Render(folder, wanted, look, preset, workers, device, progress).run(notebooks, values)
+        return _Render(folder, wanted, style, preset, workers, device, progress).run(notebooks, values)
 
 
 def _check_folder(folder: Path) -> None:
@@ -167,13 +179,13 @@ class _Render:
         self,
         out: Path,
         formats: list[str],
-        theme: str,
+        style: Mapping[str, str],
         preset: str,
         workers: int,
         device: str | None,
         progress: bool,
     ) -> None:
-        self.out, self.formats, self.theme, self.preset, self.workers = out, formats, theme, preset, workers
+        self.out, self.formats, self.style, self.preset, self.workers = out, formats, style, preset, workers
         self.device = device or os.environ.get(DEVICE) or None
         self.show = Progress(progress)
         self.browser: WarmChrome | None = None
@@ -188,7 +200,7 @@ class _Render:
         self.unrecorded: set[str] = set()  # notebooks that have ended
 
     def run(self, notebooks: list[Notebook], values: Mapping[str, dict[str, Any]]) -> RenderReport:
-        shared = shared_key(self.theme, self.preset)
+        shared = shared_key(self.style, self.preset)
         if self.device is not None:
             shared["device"] = self.device
         outcomes = {
@@ -352,7 +364,7 @@ class _Render:
             "WORKBENCH_NOTEBOOK": dump(facts),
             PARAMETERS: dump(notebook.filled(values)),
             "WORKBENCH_PRESET": self.preset,
-            "WORKBENCH_THEME": self.theme,
+            **self.style,
             **({DEVICE: self.device} if self.device else {}),
             OUT: str(self.out),
             DEFER: str(queue),

@@ -89,11 +89,11 @@ def read_report(out: Path) -> dict[str, Outcome] | None:
     return report["notebooks"] if report["schema"] == SCHEMA else None
 
 
-def shared_key(theme: str, preset: str) -> dict[str, Any]:
-    """Return the inputs of every notebook's figures: the theme, the preset, the package, its data, the versions."""
+def shared_key(style: Mapping[str, str], preset: str) -> dict[str, Any]:
+    """Return the inputs of every notebook's figures: the style, the preset, the package, its data, the versions."""
     package = Path(paths.__file__).resolve().parents[1]
     return {
-        "theme": theme,
+        "style": dict(style),
         "preset": preset,
         "package": _tree_hash(package, ("*.py", "*.toml", "*.json", "*.yaml")),
         "data": _tree_hash(paths.data_dir(), ("*",)),

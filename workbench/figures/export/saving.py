@@ -47,6 +47,7 @@ SVG = "image/svg+xml"
 DEFER = "WORKBENCH_DEFER_EXPORT"
 OUT = "WORKBENCH_OUT"
 ALLOWED = "WORKBENCH_FORMATS"
+FONT, LETTERS = "WORKBENCH_FONT", "WORKBENCH_LETTERS"
 # Files of the gallery itself, which a figure of the same name would overwrite.
 _AXES = ("x", "y", "z", "a", "b", "c", "r", "theta", "labels", "values")
 _RESERVED = {"index", "report"}
@@ -102,10 +103,12 @@ def save_figure(
         width: inches, "column" (3.25), "page" (6.75), or a venue's (`workbench.figures.theme.WIDTHS`); by default the
             one that the figure was made for, else "column".
         height: in pixels of 1/96 in; by default the figure's own.
-        font: "venue" for the font of the width's venue, or a family by its name; by default Arial.
+        font: "venue" for the font of the width's venue, or a family by its name; by default ``WORKBENCH_FONT``, else
+            Arial.
             Where neither it nor one of the same measures is on this machine, a warning names it.
         colors: "#rrggbb" by the names of series in the key; bands, points and labels follow.
-        letters: how the panel letters are written, by the first one: "(a)", "A", or "" for none.
+        letters: how the panel letters are written, by the first one: "(a)", "A", or "" for none; by default
+            ``WORKBENCH_LETTERS``.
         formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
         records: committed files that the figure draws; by default those that `data` names (``attrs["records"]``).
 
@@ -115,6 +118,8 @@ def save_figure(
         MissingResource: `out` cannot be written.
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
+    font = font or os.environ.get(FONT) or None
+    letters = os.environ.get(LETTERS) if letters is None else letters
     check_arguments(
         parameters=parameters,
         out=out,
@@ -157,6 +162,7 @@ def save_figure(
             "width_px": themed.layout.width,
             "height_px": themed.layout.height,
             "font": font,
+            "letters": letters,
             "flaws": None,  # not checked yet
             "sha256": sha256_bytes(drawing),
         },
