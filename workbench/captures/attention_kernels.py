@@ -80,7 +80,7 @@ def _cells(classes: Iterable[type]) -> Iterator[CellType]:
 
 
 def kernel_name(value: Any) -> str | None:
-    """Of which of the functions of the packages this is one, under whatever name, or that compiled; else None."""
+    """Return the name of the package's attention function that this is, also compiled or renamed; else None."""
     if not isinstance(value, FunctionType):
         return None
     function = getattr(value, "_torchdynamo_orig_callable", value)

@@ -1,4 +1,4 @@
-"""Captures cut into batches of their inputs, and captures of consecutive batches joined into one."""
+"""Cut captures into batches of their inputs, and join captures of consecutive batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cut_layer(record: LayerRecord, cut: slice, size: int) -> LayerRecord:
 
 
 def join_captures(parts: Sequence[Capture]) -> Capture:
-    """Captures of consecutive batches as one, joined along the batch axis."""
+    """Join captures of consecutive batches along the batch axis."""
     tokens = [part.tokens for part in parts if part.tokens is not None]
     starts = np.cumsum([0, *[len(part) for part in tokens[:-1]]]).tolist()
     layers = [_join_layer(records, parts[0].sites, starts) for records in zip(*parts, strict=True)]

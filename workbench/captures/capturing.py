@@ -175,7 +175,7 @@ def capture(
         works in place must be copied. It may raise to stop the run. With negative ``layers`` it gets them at the
         end, when it is known which they are.
     map_limit: the site attn is not formed where it would have more entries than this (heads × queries × keys, of each
-        input) and follows from its operands: q, k, scale and mask are kept in its place.
+        input) and follows from its operands: q, k, scale and mask are kept instead.
 
     Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,

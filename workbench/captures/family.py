@@ -126,7 +126,7 @@ class Block:
 
     resid_mid: the stream after attention: "norm2.input" or "attention.output" (the input or output of that
         submodule), a ``Reading``, or a function of (block, path of the attention inside it) that returns a ``Reading``,
-        or None where it is not known.
+        or None if unknown.
     resid_post: the stream after the block; without it the block's first output.
     attn_out: what attention adds to the stream; without it ``resid_mid`` less what the block received.
     one_stream: False for blocks that receive their tokens in several parts.
@@ -294,7 +294,7 @@ def adapter_of(cls: type[nn.Module]) -> Adapter | None:
 
 @functools.cache
 def mixer_of(cls: type) -> tuple[str, bool] | None:
-    """Return how modules of a class mix tokens, and whether its full name is declared; None where nothing is known."""
+    """Return how modules of a class mix tokens, and whether its full name is declared; None if unknown."""
     mixers = merged("mixers")
     named = next(((mixers[path], True) for base in cls.__mro__ if (path := class_path(base)) in mixers), None)
     endings = (

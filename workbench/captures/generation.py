@@ -708,7 +708,7 @@ def _tokens(
     prompt_info: TokenInfo | None,
     arguments: Mapping[str, Any],
 ) -> TokenInfo:
-    """The tokens of prompt and continuation, labelled by the model's tokenizer where it has one."""
+    """Return the tokens of prompt and continuation, labelled by the model's tokenizer, if any."""
     ids, prompt = generated.sequences.cpu(), generated.prompt_tokens
     inputs = len(generated.real)
     before = torch.ones(inputs, prompt, dtype=torch.bool) if mask is None else mask.bool().cpu()

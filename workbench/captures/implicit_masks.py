@@ -1,7 +1,7 @@
 """Masks that a kernel applies without being given one as a tensor, written out: causal, windowed, packed, flex.
 
 FlashAttention (Dao 2024) aligns queries with the last keys, so that query i of Q may see keys up to i + K − Q of K.
-FlexAttention (Dong et al. 2024) is given functions of (batch, head, query, key) that are evaluated at every place.
+FlexAttention (Dong et al. 2024) takes functions of (batch, head, query, key) that are evaluated at every entry.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def address(tensor: Tensor) -> int:
     """Return the address of a tensor's storage; 0 where it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # tensors without a storage of their own, as those of some quantisations
+    except RuntimeError:  # tensors without a storage, as those of some quantisations
         return 0
 
 

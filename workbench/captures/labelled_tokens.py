@@ -222,7 +222,7 @@ def coarser_grid(grid: tuple[int, int], count: int) -> tuple[int, int] | None:
 
 
 def tokens_by_id(ids: Tensor, mask: Any, kind: str = "word") -> TokenInfo:
-    """Tokens labelled by their ids, padding where the mask (batch, token), if there is one, is 0."""
+    """Return tokens labelled by their ids; padding where the mask (batch, token), if any, is 0."""
     masked = isinstance(mask, Tensor) and mask.ndim == 2
     real = mask.bool().cpu() if masked else torch.ones(ids.shape, dtype=torch.bool)
     labels = [[str(i) for i in row] for row in ids.tolist()]

@@ -145,7 +145,7 @@ def looks_like_attention(module: nn.Module) -> bool:
 
 
 def is_library_model(module: nn.Module) -> bool:
-    """Whether the model is one of timm's or transformers' own, where a layer without a route is an error."""
+    """Return whether timm or transformers define the model: there a layer without a route is an error."""
     return type(module).__module__.startswith(_LIBRARIES)
 
 
@@ -261,13 +261,13 @@ def _of_block(block: nn.Module, name: str, default: Any = None) -> Any:
 
 
 def skip_path(block: nn.Module) -> tuple[str, ...] | None:
-    """Return the norms on the skip path through a block of exactly this class, None where they are not known."""
+    """Return the norms on the skip path through a block of exactly this class; None if unknown."""
     entries = (family.blocks.get(class_path(block), Block()) for family in reversed(families()))
     return next((entry.skip_path for entry in entries if entry.skip_path is not None), None)
 
 
 def reads_block(block: nn.Module, attention: nn.Module) -> bool:
-    """Return whether what is declared of the blocks of a package holds for this one.
+    """Return whether the declarations about a package's blocks apply to this block.
 
     It holds for blocks whose attention runs a kernel; one with attention written out is older, or unusual, and is known
     where ``resid_mid`` is declared for its class.

@@ -72,7 +72,7 @@ def capture_steps(
     run: a function without arguments; its result is that of the steps.
     steps: which steps to keep: None for all, numbers from 0 up, or "0,3-5".
     layers, sites, check: as in `capture`.
-    each: gets the number and capture of every step kept; they are then not held.
+    each: gets the number and capture of every step kept; they are then not stored.
 
     Raises InputError where ``run`` never runs the model, and what `capture` and ``run`` raise.
     """
@@ -162,7 +162,7 @@ def _named(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _time(arguments: dict[str, Any]) -> float | None:
-    """The time that a denoising model is given."""
+    """Return the time argument of a denoising model."""
     value = arguments.get("timestep", arguments.get("t"))
     if isinstance(value, Tensor) and value.numel():
         return float(value.flatten()[0])

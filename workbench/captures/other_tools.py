@@ -2,7 +2,7 @@
 
 - TransformerLens: ``blocks.0.attn.hook_q`` (batch, token, head, head_dim), ``hook_pattern``, ``hook_resid_pre`` …
 - transformers: ``attentions`` of ``output_attentions=True``, a tuple or ``attentions.0``, with ``q.0`` … where given;
-- nnsight, or hooks of one's own: the outputs of projections by their paths, ``model.layers.0.self_attn.q_proj.output``,
+- nnsight, or your hooks: the outputs of projections by their paths, ``model.layers.0.self_attn.q_proj.output``,
   (batch, token, width), with ``num_heads`` (and ``num_key_value_heads``).
 """
 
@@ -100,7 +100,7 @@ Layers = dict[str, dict[str, Tensor]]
 
 
 def _transformer_lens(tensors: Mapping[str, Tensor]) -> Layers:
-    """By block; queries and keys after their rotary embedding, where there is one."""
+    """Return tensors by block; queries and keys after their rotary embedding, if any."""
     blocks: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         match = _LENS.fullmatch(name)

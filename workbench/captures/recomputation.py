@@ -50,7 +50,7 @@ def attention_weights(
     batch, heads, queries, _ = q.shape
     scores = heads * queries * k.shape[2]
     parts = _parts(q, scores)
-    # a single large map is made in its place too: beside it two more would be needed
+    # a single large map is overwritten too: otherwise two more would be needed
     small = len(parts) == 1 and (q.device.type != "cpu" or batch * scores <= _CACHED_SCORES)
     if small or q.requires_grad or k.requires_grad:
         return _softmax_scores(q, k, scale, mask)
@@ -173,7 +173,7 @@ def attention_output(
 
 
 def call_weights(call: Call) -> Tensor | None:
-    """The attention of a call: the family's own where it has its own, else recomputed; None where it has none."""
+    """Return the attention of a call: the family's, else recomputed; None for a call without attention."""
     if call.kind == "none":
         return None
     return (
@@ -260,7 +260,7 @@ def _summed(signs: Tensor, output: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor) -> float:
-    """The largest magnitude; NaN where there is one."""
+    """Return the largest magnitude; NaN if any value is NaN."""
     by_stride = sorted(
         range(x.ndim), key=x.stride, reverse=True
     )  # read in the order in which it lies in memory

@@ -140,7 +140,7 @@ def no_cache(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _set(owners: Sequence[Any], name: str, value: bool) -> Generator[None]:
-    """Set a switch of ``owners``, which all have it the other way, until the block ends."""
+    """Set a switch of ``owners``, which all have the opposite value, until the block ends."""
     try:
         for owner in owners:
             setattr(owner, name, value)
@@ -163,7 +163,7 @@ def slow_multihead_attention() -> Generator[None]:
 
 @contextmanager
 def without_checkpoints(note: Callable[[], None]) -> Generator[None]:
-    """Run checkpointed functions without activation checkpointing, and call ``note`` where there is one.
+    """Run checkpointed functions without activation checkpointing, and call ``note`` for each.
 
     Their recomputation in the backward pass lacks the operations of the capture, and the operands have no gradients.
     """
@@ -422,7 +422,7 @@ class _Collector:
 
 
 class _Interface:
-    """transformers' attention functions, seen from outside; ``inner`` is what the kernel inside was given."""
+    """transformers' attention functions, seen from outside; ``inner`` has the arguments of the kernel inside."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -550,7 +550,7 @@ def _flash_mask(
 def _combined_mask(
     name: str, module: nn.Module, query: Tensor, key: Tensor, mask: Any, bias: Tensor | None
 ) -> Tensor | None:
-    """The mask that attention was given, as a tensor or as functions of flex_attention, and a bias beside it."""
+    """Return the mask of an attention call, a tensor or functions of flex_attention, joined with a bias."""
     if mask is not None and not isinstance(mask, Tensor):
         if not hasattr(mask, "mask_mod"):
             raise IncompleteCapture(

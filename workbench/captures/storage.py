@@ -1,4 +1,4 @@
-"""Captures as files, ``.safetensors`` or ``.npz``: written whole, never unpickled.
+"""Captures as files, ``.safetensors`` or ``.npz``: written completely, never unpickled.
 
 In a capture's file a tensor has a site of all layers, (layer, batch, …), if they have one shape, otherwise one tensor
 per layer, ``layers.3.q``. The metadata is JSON: layers, tokens, and which model and inputs it was.

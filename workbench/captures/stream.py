@@ -160,7 +160,7 @@ class Stream:
 
 
 def _projected(record: LayerRecord, frame: Frame) -> Tensor | None:
-    """Return the output of the linear layer whose input is the outputs of the heads side by side; None without one."""
+    """Return the output of the linear layer whose input is the concatenated head outputs; None without such a layer."""
     if record.head_out is None:
         return None
     heads = merge_heads(record.head_out)

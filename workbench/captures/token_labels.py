@@ -55,7 +55,7 @@ def _special_tokens(module: nn.Module) -> dict[str, Tensor]:
 
 
 def patch_grid(module: nn.Module, image_size: tuple[int, int]) -> tuple[int, int] | None:
-    """(rows, columns) of the patches an image of (height, width) is cut into; None where not known."""
+    """Return (rows, columns) of the patches of an image of (height, width); None if unknown."""
     for child in module.modules():
         size = vars(child).get("patch_size", getattr(type(child), "patch_size", None))
         project = next((part for name in _EMBEDS if (part := getattr(child, name, None)) is not None), None)
@@ -316,7 +316,7 @@ def source_of(visit: Visit, call: Call) -> str:
 
 
 def _token_arguments(visit: Visit) -> list[tuple[str, Tensor]]:
-    """The tensors of tokens that a module was given, by the names of its arguments, the queries' first."""
+    """Return a module's token arguments by name, the queries first."""
     names = _names(type(visit.module))
     named = [*zip(names, visit.args, strict=False), *visit.kwargs.items()]
     tensors = [(name, value) for name, value in named if _are_tokens(value)]

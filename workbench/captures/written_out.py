@@ -66,7 +66,7 @@ class Follower(Protocol):
         ...
 
     def owns(self, tensor: Tensor) -> bool:
-        """Whether this is a parameter or buffer of the model, or a view of one."""
+        """Return whether this is a parameter or buffer of the model, or a view of such a tensor."""
         ...
 
     @property
@@ -208,7 +208,7 @@ def _arrange(x: Tensor, labels: Sequence[Any], lead: Sequence[Any], *groups: Seq
 
 
 def _spread(labels: Sequence[Any], shape: Sequence[int], group: Sequence[Any]) -> Tensor:
-    """A tensor of this shape with, in each place, the place's number along the axes of ``group`` taken together."""
+    """Return a tensor of this shape whose entries are their index along the axes of ``group``, flattened."""
     sizes = [shape[labels.index(label)] for label in group]
     numbers = torch.arange(math.prod(sizes)).reshape(sizes)
     return _arrange(numbers, list(group), labels).expand(shape)
@@ -229,7 +229,7 @@ class Trace:
     tensors: tuple[Tensor, ...] = ()
     versions: tuple[int, ...] = ()
     softmax: Trace | None = None
-    """The trace of the softmax, if there was one."""
+    """The trace of the softmax, if any."""
     over_last: bool = False
     plain: bool = True
     length: int = 0
@@ -397,7 +397,7 @@ class Reading:
             self.dropout, self.undropped = p, weights
 
     def combine(self) -> None:
-        """Two softmaxes of different scores in one."""
+        """Refuse weights that combine two softmaxes."""
         raise _Unreadable("two softmaxes are combined in its weights")
 
 
@@ -429,7 +429,7 @@ def refuse_vmap(tensor: Tensor) -> None:
 
 
 def _unchanged(result: Tensor, tensor: Tensor) -> bool:
-    """Whether a step left all values as they were; of one in place it cannot be said."""
+    """Return whether a step left all values unchanged; False for a step that overwrites its input."""
     return result is not tensor and result.dtype == tensor.dtype and torch.equal(result, tensor)
 
 
@@ -475,7 +475,7 @@ class WrittenOut:
         if not traced:
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if name == "setitem":  # in place, and nothing is returned
+        if name == "setitem":  # overwrites its input, and returns nothing
             trace = traced[0][1] if args[0] is traced[0][0] else None
             if trace is not None:
                 self._continue(args[0], trace, Reading.replace, plain=False)
@@ -656,7 +656,7 @@ class WrittenOut:
                 changed = x.reshape(shape)
             return changed if part is None else changed[part]
 
-        # the tensor itself stands in for its place, and is not held for it
+        # None marks the tensor's position, which must not keep it alive
         args = (*args[:position], None, *args[position + 1 :])
         self._continue(result, trace, lambda reading: reading.axes(change), *args)
 
@@ -944,7 +944,7 @@ class _Arrival:
         weights = four(self.arranged(self.weights if reading.undropped is None else reading.undropped))
         exact = reading.exact
         if exact and reading.filled:
-            # A value that stands for "never" is no such thing in a row that has no other.
+            # A value that means "never" means nothing in a row without another value.
             recomputed = attention_weights(q, k, scale, mask)
             exact = torch.allclose(recomputed.to(weights.dtype), weights, rtol=1e-3, atol=1e-5)
         call = Call(q, k, v, scale, mask, output, attn=None if exact else weights, dropout=reading.dropout)

@@ -252,7 +252,7 @@ def parse_numbers(kind: str, request: Numbers, total: int | None = None) -> tupl
                 raise InputError(f'{kind}s must be whole numbers, or text such as "0,3-5"; got {number!r}')
             numbers.append(int(number))
     if not numbers:
-        raise InputError(f"{kind}s is empty: name at least one, or None for all")
+        raise InputError(f"{kind}s is empty: give a number, or None for all")
     if total is not None:
         _inside(kind, numbers, total)
         numbers = [number % total for number in numbers]

@@ -20,7 +20,7 @@ from workbench.captures.records import Call
 
 
 class PackedImages(Adapter):
-    """One layer of the calls for every image or window: batch is the images, padded to the most tokens of one.
+    """Join the calls for every image or window to one layer: its batch is the images, padded to the longest.
 
     The padding is in ``mask``; its queries, which the model does not have, attend to nothing.
     """

@@ -246,7 +246,7 @@ def _check_settings(sweep: SweepFolder, plan: Plan, model: int, settings: RunSet
     )
     stored["n"] = plan.models[model].n
     wanted |= {} if settings.n is None else {"n": settings.n}
-    for name in ("device", "dtype"):  # the sweep's own, where none is asked for
+    for name in ("device", "dtype"):  # by default those of the sweep
         if wanted[name] is None:
             del wanted[name]
     if differing := differences(stored, wanted, wanted):

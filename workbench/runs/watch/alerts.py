@@ -17,7 +17,7 @@ from workbench.frames.metrics import METRICS
 _COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _CONDITION = re.compile(r"\s*(<=|>=|<|>)\s*(\S+)\s*")
 _KINDS = ("source", "axis", "statistic", "convention", "standardize", "candidate", "rank")
-"""Columns that tell several values of one metric, layer and head apart."""
+"""Columns that distinguish values of one metric, layer and head."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def means(frame: pd.DataFrame, heads: bool = True) -> dict[tuple[str, str], floa
     grouped = frame.groupby(columns, dropna=False, sort=False)["value"].mean()
     places = [dict(zip(columns, key, strict=True)) for key in grouped.index]
     return {
-        (place.pop("metric"), _words(place)): float(value)
-        for place, value in zip(places, grouped, strict=True)
+        (labels.pop("metric"), _words(labels)): float(value)
+        for labels, value in zip(places, grouped, strict=True)
     }
 
 
@@ -124,12 +124,12 @@ def alerts_of(frame: pd.DataFrame, wanted: Mapping[str, Condition], step: int) -
 
 
 def _words(kind: Mapping[str, object]) -> str:
-    """Return a row's place in words: "layer 2, head 1", and what else tells it apart."""
-    known = {name: value for name, value in kind.items() if pd.notna(value)}
+    """Return a row's labels in words, such as "layer 2, head 1"."""
+    values = {name: value for name, value in kind.items() if pd.notna(value)}
     return (
         ", ".join(
             f"{name} {value}" if name in ("layer", "head", "rank") else str(value)
-            for name, value in known.items()
+            for name, value in values.items()
         )
         or "all layers"
     )
