@@ -235,7 +235,7 @@ def test_a_script_for_bash_completes_in_bash(tmp_path):
             "did you mean 'noise'? its options and their defaults: precision=float64, noise=0.1, ",
         ),
         (("-s", "noise"), "'noise' is not written KEY=VALUE"),
-        (("-m", "bundled:digits-tost"), "takes one --model; 2 are given"),
+        (("-m", "bundled:digits-tost"), "takes --model once; got 2"),
         (("-n", "few"), "neither a whole number from 1 up nor the word all"),
     ],
 )
