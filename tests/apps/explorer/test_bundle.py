@@ -408,3 +408,9 @@ def test_layers_over_the_patches_only_have_the_memberships_of_the_analysis():
     for row in rows.sample(40, random_state=0).itertuples():
         assert found[row.head, row.token + 1] == pytest.approx(row.value, rel=1e-6)
         assert part.card.labels[row.token + 1] == row.label
+
+
+def test_a_bundle_whose_layers_have_a_stream_that_it_lacks_is_refused(bundle):
+    layers = [bundle.header.layers[0].model_copy(update={"keys": 2}), *bundle.header.layers[1:]]
+    with pytest.raises(InputError, match=r"has stream 2 of .*, which has 0"):
+        Bundle(bundle.header.model_copy(update={"layers": layers}), bundle.arrays)

@@ -13,6 +13,7 @@ from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.apps.explorer.pooled import many_heads
 from tests.apps.explorer.test_page import COLOURS, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
+from tests.folders import several_kinds_folder
 from workbench.apps.explorer import Explorer
 from workbench.apps.explorer.page import page_html
 from workbench.apps.explorer.widget import PageWidget
@@ -229,4 +230,36 @@ def test_the_page_opens_at_the_largest_multiple_of_a_null_level_and_suggests_thr
     assert page.locator(".aw-suggestions button").count() == 3
     page.locator(".aw-suggestions button").last.click()
     page.wait_for_selector(".aw-linking")
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["t5", "clip"])
+def test_layers_of_other_streams_show_their_own_tokens(browser, tmp_path, name):
+    """A decoder's cross attention as a matrix over the encoder's words, a second tower over its image."""
+    folder = several_kinds_folder(tmp_path / name, name)
+    saved = Explorer(f"hf:{folder}", n=1).save_html(tmp_path / "page.html", ablations=False)
+    bundle = bundle_of(saved.read_text())
+    card, layers = bundle.header.inputs[0], bundle.header.layers
+    assert [layer.without for layer in layers] == [""] * len(layers)
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    cross = name == "t5"
+    layer = 3 if cross else 1
+    page.goto(f"{saved.as_uri()}#layer={layer}&head=1&token={'all' if cross else 3}&scale=linear")
+    row = bundle.attention(layer)[1].astype(float)
+    row = row.mean(0) if cross else row[3]
+    labels = card.labels if cross else card.streams[0].labels
+    who = "all queries of the other stream (mean)" if cross else f"patch {labels[3]}"
+    page.wait_for_function(SAYS, arg=f"Layer {layer}, head 1: from {who}, most attention goes to ")
+    times = re.search(r"([\d.]+)\u00a0× uniform", page.text_content(".aw-headline")).group(1)
+    assert float(times) == pytest.approx(row.max() * len(row), rel=0.05)
+    most = page.eval_on_selector(".aw-most .aw-leader", "one => Number(one.children[1].textContent)")
+    assert row[most] == pytest.approx(row.max(), rel=1e-3)
+    assert page.evaluate(COLOURS, ".aw-matrix") > 20
+    assert [(card.queries, card.keys) for card in layers[-2:]] == (
+        [(1, 1), (1, 0)] if cross else [(0, 0), (0, 0)]
+    )
+    page.evaluate("() => { location.hash = '#layer=2&head=0'; }")
+    page.wait_for_function(SAYS, arg="Layer 2, head 0: from ")
+    shown = page.eval_on_selector_all(".aw-text .aw-token", "all => all.length")
+    assert shown == len(card.streams[0].labels if cross else card.labels)
     page.close()

@@ -87,6 +87,10 @@ class LayerCard(_Part):
     """Reason for a missing matrix over the tokens; empty where the matrix exists."""
     pooled: bool
     """Whether the matrix is that of `POOLED` bins of queries and of keys."""
+    queries: _Count = 0
+    """Tokens of the queries: 0 for the input's own, i for its stream i - 1."""
+    keys: _Count = 0
+    """Tokens of the keys, in the same way."""
 
 
 class PredictionCard(_Part):
@@ -96,6 +100,15 @@ class PredictionCard(_Part):
     outcomes: list[list[str]]
     """By position the likeliest outcomes, most likely first; one position for a class."""
     actual: list[str]
+
+
+class StreamCard(_Part):
+    """Other tokens of an input: those of a decoder, or of a second tower."""
+
+    labels: list[str]
+    kinds: list[str]
+    real: list[bool]
+    grid: tuple[_Side, _Side] | None
 
 
 class InputCard(_Part):
@@ -115,6 +128,16 @@ class InputCard(_Part):
     """Settings that choose the input again: inputs, n, seed and index; no inputs if they were a local path."""
     generated: _Count = 0
     """How many of its last tokens the model wrote itself."""
+    streams: list[StreamCard] = []
+    """Its other tokens, which some layers have."""
+
+    def tokens(self, stream: int) -> InputCard | StreamCard:
+        """Return the tokens that a layer's card names; raise `InputError` for a stream that is not here."""
+        if stream > len(self.streams):
+            raise InputError(
+                f"a layer of this bundle has stream {stream} of {self.id}, which has {len(self.streams)}"
+            )
+        return self.streams[stream - 1] if stream else self
 
 
 class MetricCard(_Part):
@@ -301,25 +324,29 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
     """Yield type and shape of every array that a bundle with this header must hold; None is any length."""
     most = max(layer.heads for layer in header.layers)
     for index, card in enumerate(header.inputs):
-        count = len(card.labels)
-        if not len(card.kinds) == len(card.real) == count or count == 0:
-            raise InputError(
-                f"input {index} of this bundle has {count} labels, {len(card.kinds)} kinds and {len(card.real)} marks "
-                "of real tokens; every token has one of each"
-            )
-        if card.grid and card.grid[0] * card.grid[1] != card.kinds.count("patch"):
-            raise InputError(
-                f"input {index} of this bundle has {card.kinds.count('patch')} patches, which do not fill a grid of "
-                f"{card.grid[0]} × {card.grid[1]}"
-            )
+        for tokens in (card, *card.streams):
+            count = len(tokens.labels)
+            if not len(tokens.kinds) == len(tokens.real) == count or count == 0:
+                raise InputError(
+                    f"input {index} of this bundle has {count} labels, {len(tokens.kinds)} kinds and "
+                    f"{len(tokens.real)} marks of real tokens; every token has one of each"
+                )
+            if tokens.grid and tokens.grid[0] * tokens.grid[1] != tokens.kinds.count("patch"):
+                raise InputError(
+                    f"input {index} of this bundle has {tokens.kinds.count('patch')} patches, which do not fill a "
+                    f"grid of {tokens.grid[0]} × {tokens.grid[1]}"
+                )
         if card.image:
             yield f"inputs.{index}.image", ("uint8", (*card.image, 3))
         for layer in header.layers:
             if not layer.without:
                 names = ("attn_mean", "attn_max") if layer.pooled else ("attn",)
-                side = POOLED if layer.pooled else count
+                side = POOLED if layer.pooled else len(card.tokens(layer.keys).labels)
                 for name in names:
-                    queries = None if not layer.pooled else side  # one alone in class attention
+                    asking = (
+                        len(card.tokens(layer.queries).labels) if layer.queries else None
+                    )  # one in class attention
+                    queries = side if layer.pooled else asking
                     yield (
                         f"inputs.{index}.layers.{layer.index}.{name}",
                         ("float16", (layer.heads, queries, side)),
@@ -579,6 +606,20 @@ class _Input:
     without_ablations: str = ""
     removal: str = ""
 
+    def stream(self, tokens: TokenInfo) -> int:
+        """Return the number of a stream of tokens, which joins the card where it is new; 0 for the input's own."""
+        if tokens.labels[0] == self.card.labels and tokens.kinds[0] == self.card.kinds:
+            return 0
+        card = StreamCard(
+            labels=tokens.labels[0],
+            kinds=tokens.kinds[0],
+            real=tokens.mask[0].tolist(),
+            grid=tokens.grid if self.card.image else None,
+        )
+        if card not in self.card.streams:
+            self.card.streams.append(card)
+        return self.card.streams.index(card) + 1
+
     def round(self, name: str, values: np.ndarray) -> None:
         """Keep an array as float16, with its largest error."""
         rounded = values.astype(np.float16)
@@ -705,9 +746,13 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
     count = len(tokens.labels[0])
     prefix = f"layers.{record.index}"
     without = why_without(record, count)
+    queries = keys = 0
+    if (without or tokens.streams) and (streams := _streams(record, tokens)):
+        without, (queries, keys) = "", map(part.stream, streams)
+        with_operands = with_operands and not (queries or keys)
     by_head = record.attn if record.attn is not None else record.head_out
     heads = 0 if record.mixer or by_head is None else int(by_head.shape[1])
-    pooled = not without and count > POOLED
+    pooled = not without and count > POOLED and not (queries or keys)
     if not without:
         kept = _matrices(record, tokens, pooled)
         for name, values in kept.items():
@@ -725,7 +770,27 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
                 part.round(f"{prefix}.{name}", values)
             else:
                 part.arrays[f"{prefix}.{name}"] = values
-    return LayerCard(index=record.index, path=record.path, heads=heads, without=without, pooled=pooled)
+    return LayerCard(
+        index=record.index, path=record.path, heads=heads, without=without, pooled=pooled,
+        queries=queries, keys=keys,
+    )  # fmt: skip
+
+
+def _streams(record: LayerRecord, tokens: TokenInfo) -> tuple[TokenInfo, TokenInfo] | None:
+    """Return the tokens of a layer's queries and keys where they are not the input's; None if they are unknown."""
+    sizes = map_size(record)
+    if (
+        record.mixer
+        or record.origin is not None
+        or record.kind != "token"
+        or record.attn is None
+        or not sizes
+    ):
+        return None
+    queries = tokens.of(record)
+    keys = queries.keys or queries
+    known = (len(queries.labels[0]), len(keys.labels[0])) == sizes
+    return (queries, keys) if known and max(sizes) <= POOLED else None
 
 
 def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:

@@ -46,6 +46,7 @@ export class Maps {
     this.bits = bits;
     this.tokens = tokens;
     this.pooled = this.columns < tokens;
+    this.queries = this.pooled && this.rows > 1 ? tokens : this.rows;
     this.means = new Map();
   }
 
@@ -106,7 +107,7 @@ export class Maps {
   /** Attention of every query to one token; of a layer with one query, only that. */
   to(head, token) {
     const column = this.columnOf(token);
-    const found = new Float32Array(this.rows === 1 ? 1 : this.tokens);
+    const found = new Float32Array(this.queries);
     for (let query = 0; query < found.length; query++) found[query] = this.at(head, this.rowOf(query), column);
     return found;
   }
@@ -116,7 +117,7 @@ export class Maps {
     if (this.means.has(head)) return this.means.get(head);
     const sums = new Float64Array(this.columns);
     let count = 0;
-    for (let query = 0; query < (this.rows === 1 ? 1 : this.tokens); query++) {
+    for (let query = 0; query < this.queries; query++) {
       if (this.rows > 1 && !real[query]) continue;
       const start = (head * this.rows + this.rowOf(query)) * this.columns;
       for (let key = 0; key < this.columns; key++) sums[key] += HALF[this.bits[start + key]];
@@ -166,8 +167,21 @@ export function readBundle(buffer) {
   const inputs = header.inputs.map((card, place) => {
     const start = `inputs.${place}.`;
     const maps = new Map();
+    const views = new Map();
     return {
       ...card,
+      /** The input as a layer sees it: its own tokens or those of another stream; of cross attention the keys, which `asks` attend to. */
+      at(layer) {
+        const own = views.get("0.0") ?? this;
+        views.set("0.0", own);
+        const key = `${layer.queries}.${layer.keys}`;
+        if (!views.has(key)) {
+          const [asks, keys] = [layer.queries, layer.keys].map((stream) => (stream ? card.streams[stream - 1] : card));
+          const { labels, kinds, real, grid } = keys;
+          views.set(key, Object.assign(Object.create(own), { labels, kinds, real, grid, count: labels.length, asks: asks === keys ? null : asks, prediction: null, generated: 0 }));
+        }
+        return views.get(key);
+      },
       place,
       count: card.labels.length,
       generated: card.generated ?? 0,
@@ -177,7 +191,7 @@ export function readBundle(buffer) {
         if (layer.without) return null;
         if (!maps.has(layer.index)) {
           const { values, shape } = array(`${start}layers.${layer.index}.${layer.pooled ? "attn_mean" : "attn"}`);
-          maps.set(layer.index, new Maps(values, shape, card.labels.length));
+          maps.set(layer.index, new Maps(values, shape, this.at(layer).count));
         }
         return maps.get(layer.index);
       },

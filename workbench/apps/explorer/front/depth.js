@@ -61,9 +61,9 @@ export class Depth {
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;
-    const maps = rows.map((values) => values && arranged(values, state.one));
+    const maps = rows.map((values, place) => values && arranged(values, state.one.at(state.bundle.layers[place])));
     // The colours of the grid where it shows the same numbers, else one scale of its own.
-    const alike = state.depth !== "rollout" && (state.one.image || state.asked.length);
+    const alike = state.depth !== "rollout" && (state.one.grid || state.asked.length);
     const limit = alike ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
     const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));
     rows.forEach((values, place) => {
@@ -86,7 +86,7 @@ export class Depth {
       const look = state.depth === "rollout" ? { ...state.look, direction: "from" } : state.look;
       mosaic(pen, map.values, map.columns, map.rows, limit, look, { x: 0, y: 0, width: wide, height: tall });
       const top = values.indexOf(Math.max(...values));
-      one.said = `most ${percent(values[top])}, at “${readable(state.one.labels[top])}”`;
+      one.said = `most ${percent(values[top])}, at “${readable(state.one.at(layer).labels[top])}”`;
     });
     const who = { head: `head ${state.head} of every layer`, mean: "mean over heads", rollout: "rollout from the first layer" }[state.depth];
     this.title.textContent = `Depth: ${who}, full colour at ${number(limit)}`;
@@ -264,7 +264,7 @@ export function rollout(state, place) {
   for (const token of asked) row[token] += 1 / asked.length;
   for (let at = place; at >= 0; at--) {
     const maps = one.maps(layers[at]);
-    if (maps.rows !== maps.columns) return null;
+    if (maps.rows !== maps.columns || one.at(layers[at]) !== one) return null;
     const next = Float64Array.from(row);
     for (let query = 0; query < one.count; query++) {
       if (row[query] < 1e-9) continue;

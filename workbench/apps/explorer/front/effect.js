@@ -17,7 +17,7 @@ export class Effect {
     const ablations = { ...(this.live ? ASKED : {}), ...state.bundle.ablations };
     if (!(host.choices?.length > 1) && !state.bundle.ablations.batch) delete ablations.batch; // of one input it is its own mean
     this.modes = [...Object.keys(ablations), ...outings(state.bundle).filter((mode) => mode === "token")];
-    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.image ? "patch" : "word", `Without one ${state.one.image ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
+    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.grid ? "patch" : "word", `Without one ${state.one.grid ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
     this.kind = choice("part to remove, and how", ways, state.ablation, (ablation) => this.choose(ablation));
     this.kind.hidden = !this.modes.length;
     this.without = make("h3", "", "Taken out");
@@ -118,7 +118,7 @@ export class Effect {
     const order = [...known].sort((a, b) => effects[b] - effects[a]);
     const wanted = of === "class" ? state.asked.at(-1) : this.taken;
     const out = known.includes(wanted) ? wanted : order[0];
-    const kind = one.image ? "patch" : "word";
+    const kind = one.grid ? "patch" : "word";
     const before = one.predicted(at);
     const after = out === undefined ? null : one.without(out, "probability", at, outcomes[at].length);
     this.title.textContent = of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;

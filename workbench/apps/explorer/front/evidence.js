@@ -238,11 +238,14 @@ export class Evidence {
       pen.fillText(words, 0, 0);
       pen.restore();
     };
-    for (let i = Math.floor(this.zoom.y / unit); i < Math.min(maps.rows > 1 ? maps.tokens : 1, (this.zoom.y + side) / unit); i++) {
-      if (maps.rows > 1) put(readable(labels[i]), 3, (i + 0.5) * unit - this.zoom.y, false);
+    const down = (side * this.zoom.scale) / maps.queries;
+    const asks = (this.state.one.asks ?? this.state.one).labels;
+    for (let i = Math.floor(this.zoom.y / down); i < Math.min(maps.queries, (this.zoom.y + side) / down); i++) {
+      if (maps.rows > 1) put(readable(asks[i]), 3, (i + 0.5) * down - this.zoom.y, false);
     }
     for (let i = Math.floor(this.zoom.x / unit); i < Math.min(maps.tokens, (this.zoom.x + side) / unit); i++) {
-      put(readable(labels[i]), (i + 0.5) * unit - this.zoom.x, side - 3, true);
+      const across = (i + 0.5) * unit - this.zoom.x;
+      if (maps.rows === 1 || across > unit) put(readable(labels[i]), across, side - 3, true); // the corner has the name of a row
     }
   }
 
@@ -280,11 +283,11 @@ export class Evidence {
       }
       if (!cell) return this.tip.hide();
       const maps = this.together();
-      const { labels } = state.one;
+      const { one } = state;
       const { value, single } = this.at(maps, cell);
-      const named = (token) => (single ? `“${readable(labels[token])}”` : `token ${token} and those beside it`);
-      const from = maps.rows === 1 ? "the class token" : named(cell.query);
-      this.tip.show(event, percent(value), `from ${from} to ${named(cell.key)}`);
+      const named = (token, { labels }) => (single ? `“${readable(labels[token])}”` : `token ${token} and those beside it`);
+      const from = maps.rows === 1 && !one.asks ? "the class token" : named(cell.query, one.asks ?? one);
+      this.tip.show(event, percent(value), `from ${from} to ${named(cell.key, one)}`);
     });
     matrix.addEventListener("pointerup", (event) => {
       const cell = this.cellAt(event);
@@ -302,9 +305,9 @@ export class Evidence {
     if (!maps) return null;
     const [x, y] = placeOn(this.matrix, event);
     const at = (pixel, offset, whole, size) => Math.floor(((pixel + offset) / (whole * this.zoom.scale)) * size);
-    const query = at(y, this.zoom.y, this.matrix.offsetHeight, maps.rows === 1 ? 1 : maps.tokens);
+    const query = at(y, this.zoom.y, this.matrix.offsetHeight, maps.queries);
     const key = at(x, this.zoom.x, this.matrix.offsetWidth, maps.tokens);
-    return query >= 0 && key >= 0 && key < maps.tokens && query < maps.tokens ? { query, key } : null;
+    return query >= 0 && key >= 0 && key < maps.tokens && query < maps.queries ? { query, key } : null;
   }
 
   // -------------------------------------------------------------------------------------------------- norms

@@ -164,12 +164,13 @@ export class ModelView {
     const high = Math.max(quantile(scores, 0.98), low + 1e-9); // robust, like the colours
     const along = (value) => Math.max(0, Math.min(1, (value - low) / (high - low)));
     const maps = drawn.filter(({ map }) => map).map(({ map, cell }) => ({
-      values: map.values,
+      ...map,
       box: { x: cell.x, y: cell.y, width: cell.size, height: cell.tall },
       faint: this.wanted(cell.layer, cell.head) ? 1 : 0.18,
     }));
-    const first = drawn.find(({ map }) => map)?.map;
-    if (first) mosaics(pen, maps, first.columns, first.rows, limit, state.look);
+    const sizes = new Map(); // layers of other streams have maps of other sizes
+    for (const map of maps) sizes.set(`${map.columns}.${map.rows}`, [...(sizes.get(`${map.columns}.${map.rows}`) ?? []), map]);
+    for (const alike of sizes.values()) mosaics(pen, alike, alike[0].columns, alike[0].rows, limit, state.look);
     for (const { map, cell } of drawn) {
       const foot = cell.y + cell.tall;
       pen.globalAlpha = this.wanted(cell.layer, cell.head) ? 1 : 0.18;
@@ -243,9 +244,9 @@ export class ModelView {
   /** What a cell shows: patches on their grid, words wrapped in order; of all queries of a text the matrix. */
   map({ layer, head }) {
     const { state } = this;
-    const { one } = state;
-    if (!one.image && !state.asked.length) return this.thumb(layer, head);
-    const asked = [state.input, state.asked.join("+"), state.direction].join();
+    const one = state.one.at(layer);
+    if (!one.grid && (!state.asked.length || one !== state.one)) return this.thumb(layer, head);
+    const asked = [state.input, state.asked.join("+"), state.direction, state.card.queries, state.card.keys].join();
     if (this.held?.asked !== asked) this.held = { asked, maps: new Map() }; // another head is outlined, and nothing else changes
     const key = `${layer.index}.${head}`;
     if (!this.held.maps.has(key)) {
@@ -281,7 +282,7 @@ export class ModelView {
     const { state } = this;
     const { one, bundle } = state;
     const metric = this.metric;
-    const what = one.image ? "attention on the patches" : state.asked.length ? "attention on the words, in reading order" : "attention matrix";
+    const what = one.grid ? "attention on the patches" : state.asked.length ? "attention on the words, in reading order" : "attention matrix";
     const level = metric?.null ? ", its null level the tick" : "";
     const without = bundle.layers.filter((layer) => layer.without);
     const matches = bundle.layers.some((layer) => Array.from({ length: layer.heads }).some((_, head) => this.wanted(layer, head)));

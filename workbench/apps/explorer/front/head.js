@@ -67,12 +67,12 @@ export class HeadView {
   /** The input laid out: once for every input. */
   build() {
     const { one } = this.state;
-    this.built = this.state.input;
+    this.built = one;
     this.first = null; // the token that was clicked last
     this.tokens = new Map();
     this.special.replaceChildren();
     this.stage.replaceChildren();
-    this.opacity.hidden = !one.image;
+    this.opacity.hidden = !one.grid;
     this.stage.classList.toggle("aw-words", !one.grid);
     const chip = (token) => {
       const found = make("button", `aw-token aw-${one.kinds[token] === "word" ? "word" : "other"}`, readable(one.labels[token]));
@@ -169,6 +169,7 @@ export class HeadView {
   }
 
   whom(tokens = this.state.asked) {
+    if (this.state.one.asks) return "all queries of the other stream (mean)";
     if (!tokens.length) return "all queries (mean)";
     if (tokens.length === 1) return this.name(tokens[0]);
     return `${tokens.length} tokens (${this.state.direction === "to" ? "sum" : "mean"})`;
@@ -186,7 +187,7 @@ export class HeadView {
     const { state } = this;
     const pinned = state.pins.includes(viewKey(state)); // the locked view, not the one under the pointer
     this.pin.textContent = pinned ? "Pinned" : "Pin"; // never disabled: a button that is hears no more keys
-    if (this.built !== state.input) this.build();
+    if (this.built !== state.one) this.build();
     if (state.one.prediction?.of !== "next token") this.more.hidden = true;
     this.steps.draw();
     this.direction.show(state.direction);

@@ -7,7 +7,7 @@ const CLEAR = 0.05; // a pattern's score above its null level, at least
 /** A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens. */
 export function linkOf(one, layer, head, query, key) {
   const maps = one.maps(layer);
-  if (!maps || maps.pooled || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
+  if (!maps || maps.pooled || one.at(layer) !== one || one.asks || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
   const place = maps.rows === 1 ? 0 : query;
   const found = { layer, head, attention: maps.at(head, place, key), ratio: 0, drawn: [] };
   const alike = [];
@@ -65,7 +65,9 @@ export function striking(bundle, one) {
 }
 
 /** The query and key of a head with the largest multiple of uniform attention. */
-export function strongest(one, layer, head) {
+export function strongest(input, layer, head) {
+  const one = input.at(layer);
+  if (one.asks) return null;
   const maps = one.maps(layer);
   let best = null;
   for (let row = 0; row < maps.rows && maps.rows > 1 && !maps.pooled; row++) {

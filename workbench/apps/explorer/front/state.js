@@ -12,7 +12,8 @@ export class State {
   constructor(bundle, changed) {
     this.bundle = bundle;
     this.changed = changed;
-    const first = bundle.layers.filter((layer) => !layer.without).at(-1) ?? bundle.layers[0];
+    const drawn = bundle.layers.filter((layer) => !layer.without);
+    const first = drawn.filter((layer) => layer.queries === layer.keys).at(-1) ?? drawn.at(-1) ?? bundle.layers[0];
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
@@ -31,14 +32,15 @@ export class State {
 
   /** A measure of the page, taken again only when something has another size: asking makes the browser lay out. */
   measured(owner, name, take) {
-    const key = `${this.resized}.${this.input}`;
+    const key = `${this.resized}.${this.input}.${this.card.queries}.${this.card.keys}`;
     const held = (owner.measures ??= {});
     if (held[name]?.key !== key) held[name] = { key, value: take() };
     return held[name].value;
   }
 
+  /** The input, as the layer sees it. */
   get one() {
-    return this.bundle.inputs[this.input];
+    return this.bundle.inputs[this.input].at(this.card);
   }
 
   get card() {
@@ -51,6 +53,7 @@ export class State {
 
   /** The queries in question: what the pointer is on, else those that are locked; none means all. */
   get asked() {
+    if (this.one.asks) return [];
     return this.hover === null ? this.tokens : [this.hover];
   }
 
@@ -72,21 +75,23 @@ export class State {
   opening() {
     const { kinds, real } = this.one;
     const token = kinds.indexOf("class");
-    if (this.one.image) return token >= 0 ? [token] : [];
+    if (this.one.grid) return token >= 0 ? [token] : [];
     const words = [...kinds.keys()].filter((i) => real[i] && !["class", "special", "padding"].includes(kinds[i]));
     return words.length ? [words[Math.floor(words.length / 3)]] : [];
   }
 
   /** Change something; what does not exist is put right. */
   set(changes) {
+    const before = this.one;
     Object.assign(this, changes);
-    if ("input" in changes && !("tokens" in changes)) this.tokens = this.opening();
-    if (("tokens" in changes && !("link" in changes)) || this.tokens.length !== 1 || this.tokens[0] === this.link || !(this.link < this.one.count)) this.link = null;
     const whole = (value, low, high) => Math.min(Math.max(Math.trunc(Number(value)) || 0, low), high);
     this.input = whole(this.input, 0, this.bundle.inputs.length - 1);
     if (!this.card) this.layer = this.bundle.layers[0].index;
     this.head = whole(this.head, 0, Math.max(0, this.card.heads - 1));
+    if (this.one !== before && !("tokens" in changes)) this.tokens = this.opening(); // another input, or another stream of it
+    if (this.one.asks) this.tokens = [];
     this.tokens = [...new Set(this.tokens)].filter((token) => Number.isInteger(token) && token >= 0 && token < this.one.count);
+    if (("tokens" in changes && !("link" in changes)) || this.one !== before || this.tokens.length !== 1 || this.tokens[0] === this.link || !(this.link < this.one.count)) this.link = null;
     if (this.against && !this.viewOf(this.against)) this.against = "";
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
@@ -147,9 +152,11 @@ export class State {
 
   /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */
   values(layer, head, tokens = this.asked, one = this.one) {
-    const maps = one.maps(one.layerAt(layer));
+    const card = one.layerAt(layer);
+    const maps = one.maps(card);
     if (!maps || head >= maps.heads) return null;
-    if (!tokens.length) return maps.mean(head, one.real);
+    const seen = one.at(card);
+    if (!tokens.length || seen !== one || seen.asks) return maps.mean(head, (seen.asks ?? seen).real); // tokens of another stream ask nothing here
     if (this.direction === "to" && maps.rows === 1) return null;
     const each = tokens.map((token) => (this.direction === "to" ? maps.to(head, token) : maps.from(head, token)));
     if (each.length === 1) return each[0];
@@ -230,8 +237,8 @@ export function viewOf(key, bundle) {
   const found = /^(\d+)\.(\d+)\.(\d+)\.(all|\d+(?:\+\d+)*)$/.exec(key);
   if (!found) return null;
   const [input, layer, head] = found.slice(1, 4).map(Number);
-  const one = bundle.inputs[input];
   const card = bundle.layers.find((each) => each.index === layer);
+  const one = card && bundle.inputs[input]?.at(card);
   const tokens = found[4] === "all" ? [] : found[4].split("+").map(Number);
   if (!one || !card || card.without || head >= card.heads || tokens.some((token) => token >= one.count)) return null;
   return { input, layer, head, tokens, one, card, bundle };
