@@ -312,13 +312,27 @@ def test_every_command_explains_itself(run, name):
     assert "Usage: workbench" in out
 
 
-def test_analyze_help_lists_every_analysis_with_its_options(run):
+def test_the_help_has_every_command_in_a_line_below_a_heading(run):
+    _, out, _ = run("--help")
+    _, *groups = re.split(r"^(?=[A-Z][\w -]+:$)", out.partition("Options:")[2], flags=re.MULTILINE)
+    lines = [line for group in groups for line in group.splitlines()[1:] if line.startswith("  ")]
+    listed = [line.split()[0] for line in lines if not line.startswith("  Exit")]
+    assert {*cli.cli.commands} - {*listed} == set()
+    assert max(map(len, out.splitlines()[:4] + lines)) <= 80
+
+
+def test_analyze_help_names_the_analyses_and_with_a_name_has_its_options(run):
     from workbench.runs.analyze import ANALYSES
 
     _, out, _ = run("analyze", "--help")
+    assert {analysis.name for analysis in ANALYSES.values() if analysis.name not in out} == set()
+    assert "max_rank=" not in out.partition("Analyses;")[2]
     for analysis in ANALYSES.values():
-        assert analysis.name in out
-        assert all(f"{option}=" in out for option in analysis.options)
+        _, out, _ = run("analyze", analysis.name, "--help")
+        assert {option for option in analysis.options if f"{option}=" not in out} == set()
+    _, out, _ = run("analyze", "subspaces", "--help")
+    assert "subspaces --per pair" in out
+    assert "max_rank=head_dim" not in out
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "tex"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", mul
 
 @click.group()
 def study() -> None:
-    """Train and evaluate models, measure what attention costs, make the committed records."""
+    """Train, attack and time models; make the committed records."""
 
 
 # Training ---------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _variant_options(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return find_variant(name).options
 
 
-def _training_tables() -> Tables:
+def _training_tables(words: Sequence[str]) -> Tables:
     from workbench.attention import VARIANTS
     from workbench.studies.training.tasks import TASKS
     from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX
@@ -162,7 +162,7 @@ def _protocol_options(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return PROTOCOLS[arguments.get("protocol") or "clean"].settings
 
 
-def _protocol_tables() -> Tables:
+def _protocol_tables(words: Sequence[str]) -> Tables:
     from workbench.studies.evaluation import PROTOCOLS
 
     return [("Protocols", [(protocol.name, protocol.summary()) for protocol in PROTOCOLS.values()])]
@@ -223,7 +223,7 @@ def evaluate(
 # Efficiency -------------------------------------------------------------------------------------------------
 
 
-def _efficiency_tables() -> Tables:
+def _efficiency_tables(words: Sequence[str]) -> Tables:
     from workbench.papers.operators import OPERATORS, SWEEPS
 
     sweeps = [

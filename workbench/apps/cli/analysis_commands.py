@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,7 +53,7 @@ WARNED: set[str] = set()
 @click.command()
 @json_option
 def models(as_json: bool) -> None:
-    """List the models that have a name here, and where their weights are.
+    """List the models that have a name here, and their weights.
 
     \b
     workbench models
@@ -85,13 +85,13 @@ def analyses(as_json: bool) -> None:
         }
         for analysis in ANALYSES.values()
     ]
-    print_table(rows, "Analyses (`workbench analyze --help` says what the options mean)", as_json)
+    print_table(rows, "Analyses (`workbench analyze NAME --help` describes the options)", as_json)
 
 
 @click.command()
 @json_option
 def metrics(as_json: bool) -> None:
-    """List the metrics that a result may hold: unit, range, definition, source.
+    """List the metrics of results: unit, range, definition, source.
 
     \b
     workbench metrics
@@ -114,7 +114,7 @@ def metrics(as_json: bool) -> None:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check this machine: Chrome, devices, hub and cache, bundled files, versions.
+    """Check this machine: Chrome, devices, hub, cache and versions.
 
     \b
     workbench doctor
@@ -137,10 +137,15 @@ def _options_of(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def _analysis_tables() -> Tables:
+def _analysis_tables(words: Sequence[str]) -> Tables:
+    """List the options of the analyses that the words name, or all analyses by their titles."""
     from workbench.analyses.registry import ANALYSES
 
-    entries = [variant for entry in ANALYSES.values() for variant in (entry, *entry.finer)]
+    chosen = [ANALYSES[word] for word in words if word in ANALYSES]
+    if not chosen:
+        rows = [(analysis.name, analysis.title) for analysis in ANALYSES.values()]
+        return [("Analyses; `workbench analyze NAME --help` has the options of one", rows)]
+    entries = [variant for analysis in chosen for variant in (analysis, *analysis.finer)]
     rows = [
         row
         for entry in entries
@@ -148,7 +153,7 @@ def _analysis_tables() -> Tables:
             entry.name if entry.per is None else f"{entry.name} --per {entry.per}", entry.title, entry.options
         )
     ]
-    return [("Analyses and their options, as --set takes them", rows)]
+    return [("Options, as --set takes them", rows)]
 
 
 @click.command(cls=WithTables, tables=_analysis_tables)
@@ -161,7 +166,9 @@ def _analysis_tables() -> Tables:
 @click.option("--qkv", type=click.Path(dir_okay=False), metavar="FILE",
               help="Queries, keys and values from a file (.safetensors, .npz) in place of a model.")  # fmt: skip
 @run_settings()
-@set_option(_options_of, "An option of the analysis, such as max_rank=8; they are listed below.")
+@set_option(
+    _options_of, "An option of the analysis, such as max_rank=8; `workbench analyze NAME --help` lists them."
+)
 @click.option(
     "--cache/--no-cache",
     default=None,
@@ -177,7 +184,7 @@ def analyze(
     cache: bool | None,
     out: str,
 ) -> None:
-    """Run one analysis of a model on inputs, and write its tidy result.
+    """Run one analysis of a model on inputs, and write its result.
 
     \b
     workbench analyze gram-spectrum -m bundled:digits-vit -i bundled:digits -s max_rank=8 -o spectrum.parquet
@@ -207,7 +214,7 @@ def analyze(
               help="Continue the texts by this number of tokens, and capture each with its logits.")  # fmt: skip
 @out_file("File of the capture: .safetensors.", required=True)
 def capture(settings: dict[str, Any], sites: list[str], generate: int | None, out: str) -> None:
-    """Write the queries, keys and values (or other sites) of every layer to a file.
+    """Write queries, keys, values or other sites of every layer.
 
     \b
     workbench capture -m bundled:digits-vit -i bundled:digits -n 4 -o qkv.safetensors
@@ -249,7 +256,7 @@ def _layers_with(captured: Any, site: str) -> list[int]:
 @out_file("Also write the table: .csv.")
 @json_option
 def compare(first: str, second: str, tolerance: float, out: str | None, as_json: bool) -> None:
-    """Compare two captures layer by layer; exit status 1 if they differ by more than the tolerance.
+    """Compare two captures, layer by layer. Exit status 1: they differ by more than the tolerance.
 
     \b
     workbench compare qkv.safetensors other.safetensors --tolerance 1e-4
@@ -381,7 +388,7 @@ def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
 
 @click.group()
 def cache() -> None:
-    """Show or remove the results that `workbench analyze --cache` kept."""
+    """Show or remove the results of `workbench analyze --cache`."""
 
 
 @cache.command()

@@ -32,11 +32,48 @@ _show_library_warning = warnings.showwarning
 _LACKS = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 
 
+GROUPS = {
+    "Look": (
+        figure_commands.demo,
+        figure_commands.explore,
+        analysis_commands.analyze,
+        analysis_commands.capture,
+        analysis_commands.compare,
+    ),
+    "Render": (
+        figure_commands.render,
+        figure_commands.reproduce,
+        figure_commands.combine,
+        figure_commands.cite,
+    ),
+    "Scale": (sweep_commands.sweep, analysis_commands.cache),
+    "Papers": (analysis_commands.claims,),
+    "Names": (
+        analysis_commands.models,
+        analysis_commands.analyses,
+        analysis_commands.metrics,
+        figure_commands.notebooks,
+    ),
+    "Housekeeping": (new_commands.new, analysis_commands.doctor, completion.completion),
+}
+"""Commands by heading of the help, in the order of a first visit."""
+
+
 class _Commands(click.Group):
-    """The command list in the order of a first visit, not of the alphabet; commands of plug-ins come last."""
+    """The commands under their headings; those of plug-ins, such as the studies', come last."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for every group."""
+        grouped = {command for commands in GROUPS.values() for command in commands}
+        others = tuple(command for command in self.commands.values() if command not in grouped)
+        for heading, commands in (GROUPS | {"Studies and plug-ins": others}).items():
+            rows = [(command.name or "", command.get_short_help_str(limit=200)) for command in commands]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 @click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,28 +91,9 @@ def cli(debug: bool) -> None:
 
 
 cli.commands = COMMANDS
-for command in (
-    figure_commands.demo,
-    analysis_commands.models,
-    analysis_commands.analyses,
-    analysis_commands.metrics,
-    figure_commands.notebooks,
-    analysis_commands.doctor,
-    analysis_commands.analyze,
-    analysis_commands.capture,
-    analysis_commands.compare,
-    analysis_commands.claims,
-    figure_commands.explore,
-    figure_commands.render,
-    figure_commands.reproduce,
-    figure_commands.combine,
-    figure_commands.cite,
-    sweep_commands.sweep,
-    new_commands.new,
-    analysis_commands.cache,
-    completion.completion,
-):
-    cli.add_command(command)
+for commands in GROUPS.values():
+    for command in commands:
+        cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -66,7 +66,7 @@ _SHELLS: dict[str, tuple[type[ShellComplete], str, str]] = {
 @click.argument("shell", required=False, type=click.Choice(list(_SHELLS)))
 @click.option("--install", is_flag=True, help="Write the script to where the shell looks for it.")
 def completion(shell: str | None, install: bool) -> None:
-    """Print or install the script that completes commands, options and known names in your shell.
+    """Complete commands, options and names in your shell. The script is printed, or installed.
 
     \b
     workbench completion bash --install

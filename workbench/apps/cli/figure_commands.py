@@ -38,7 +38,7 @@ from workbench.core.errors import MissingResource
 @out_file("File of the page: .html. [default: a new folder for temporary files]")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 def demo(out: str | None, no_browser: bool) -> None:
-    """Show every attention head of a small bundled model on images of digits, in one page that needs no network.
+    """Show every head of a bundled model on digits, in one page. It needs no network.
 
     \b
     workbench demo
@@ -117,7 +117,7 @@ def render(
     trust: bool,
     **options: Any,
 ) -> None:
-    """Render figure notebooks (all, or those named) into a gallery, with parameters as in papermill.
+    """Render figure notebooks into a gallery. Parameters are given as in papermill.
 
     Notebooks that are up to date are not rendered again, so the same command continues after an interruption.
 
@@ -180,7 +180,7 @@ def reproduce(provenance: str, out: str | None, trust: bool) -> None:
 @click.command()
 @click.argument("figures", nargs=-1, required=True, metavar="FIGURE...", type=click.Path(dir_okay=False))
 def cite(figures: tuple[str, ...]) -> None:
-    """Print BibTeX of the software, models, data and papers behind saved figures.
+    """Print BibTeX of a figure's software, models, data and papers.
 
     \b
     workbench cite figures/gram_spectra.json
@@ -198,7 +198,7 @@ def cite(figures: tuple[str, ...]) -> None:
 )
 @out_file("File of the new figure: .pdf, .svg, .png or .html.", required=True)
 def combine(figures: tuple[str, ...], columns: int | None, width: str | None, out: str) -> None:
-    """Combine saved figures into a single figure, as panels with letters, unscaled.
+    """Combine saved figures into one, as panels with letters. Nothing is scaled.
 
     \b
     workbench combine a.figure.json b.figure.json -o ab.pdf
@@ -270,7 +270,7 @@ def explore(
     trust: bool,
     **address: Any,
 ) -> None:
-    """Open the explorer notebook in JupyterLab, or only the explorer as a page (a token guards both).
+    """Open the explorer, in JupyterLab or as a page. A token guards both.
 
     FIGURE is a file of a saved figure (PNG, SVG, PDF, HTML, JSON or CSV): the explorer opens at the model, inputs,
     layer and head that it shows.

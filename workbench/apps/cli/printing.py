@@ -17,15 +17,20 @@ Tables = list[tuple[str, list[tuple[str, str]]]]
 
 
 class WithTables(click.Command):
-    """A command whose help ends with tables, which are read when the help is printed."""
+    """A command whose help ends with tables, which are made of the words beside ``--help``."""
 
-    def __init__(self, *arguments: Any, tables: Callable[[], Tables], **more: Any) -> None:
+    def __init__(self, *arguments: Any, tables: Callable[[Sequence[str]], Tables], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.tables = tables
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words: the help is printed before an argument beside it is read."""
+        ctx.obj = tuple(args)
+        return super().parse_args(ctx, args)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the tables."""
-        for heading, rows in self.tables():
+        """Write the tables for the words of the command line."""
+        for heading, rows in self.tables(ctx.obj or ()):
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

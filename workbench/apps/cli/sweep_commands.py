@@ -32,7 +32,7 @@ PER_INPUT = "per_input"
 
 @click.group()
 def sweep() -> None:
-    """Run analyses of many models over many inputs in shards; show the status of a sweep; read its results."""
+    """Run, check and read sweeps of many models over many inputs."""
 
 
 def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
