@@ -66,6 +66,9 @@ def _ratios(
     def everything() -> None:
         capture(model, batch)
 
+    def explicit() -> None:
+        capture(model, batch, explicit=True)
+
     def changed(value: str, site: str) -> None:
         with torch.no_grad(), intervene(model, {(1, 1): value}, site=site):
             model(batch)
@@ -75,6 +78,7 @@ def _ratios(
         ("one head with uniform attention", 1.1): lambda: changed("uniform", "attn"),
         ("capture of q, k, v", 1.05): operands,
         ("capture with attn and checks", 1.2): everything,
+        ("the same with explicit=True", 1.05): explicit,
     } | others
     times = in_turns([bare, *named.values()], ROUNDS)
     detail += f", bare forward {statistics.median(times[0]):.2f} s of CPU"

@@ -422,6 +422,20 @@ def test_claims_are_printed_and_written(run, tmp_path):
     assert NOT_DIAGNOSTIC in set(frame["verdict"])  # noise is unlike V̇ too
 
 
+def test_claims_take_all_texts_of_a_command_line(run, tmp_path):
+    frames = []
+    for number, few in enumerate([(), ("-n", "all")]):
+        out = tmp_path / f"{number}.csv"
+        status, _, err = run(
+            "claims", "--paper", "chen2023", "-m", "bundled:prose-softmax", "--text", "The night is long.",
+            "--text", "Bread rises in the warm kitchen.", *few, "-s", "null_samples=2", "--untrained", 0, "-o", out,
+        )  # fmt: skip
+        assert status == 0, err
+        frames.append(pd.read_csv(out))
+    assert frames[0].equals(frames[1])
+    assert set(frames[0]["n"]) <= {0, 2}
+
+
 def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
     few = ("claims", "--paper", "wu2025", "-n", 2, "--device", "cpu")
     tables = {}
@@ -572,7 +586,9 @@ WRONG = {
     "a truth for a name": (("render", "attention_heatmaps", "-p", "text_model", "false"), "-r text_model false"),
     "infinite tolerance": (("compare", "a.npz", "b.npz", "--tolerance", "inf"), "is not a finite number"),
     "a size that is none": (("explore", "--save", "a.html", "--max-size", "nan"), "is not a finite number"),
-    "claims on one input": (("claims", "-n", "1"), "n must be a whole number from 2 up; got 1"),
+    "claims on one input": (("claims", "-n", "1"), "n must be a whole number from 2 up, or 'all'"),
+    "claims on one text": (("claims", "-m", "bundled:prose-softmax", "--text", "A."), "give 2 or more"),
+    "claims on texts and inputs": (("claims", "-i", "bundled:prose", "--text", "A."), "give one of the two"),
     "a share of a sweep": (
         ("sweep", "run", "-m", "bundled:digits-vit", "-i", "bundled:digits", "-a", "token-similarity", "--part", "3/2",
          "-o", "sweep"),

@@ -22,6 +22,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("map_limit must be a whole number from 0 up, or none; got 'a'", {"map_limit": "a"}),
     ("map_limit must be a whole number from 0 up, or none; got -1", {"map_limit": -1}),
     ("check must be true or false; got 'no'", {"check": "no"}),
+    ("explicit must be true or false, or none; got 1", {"explicit": 1}),
     ("grad must be true or false; got 2", {"grad": 2}),
 ]
 

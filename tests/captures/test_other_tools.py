@@ -62,6 +62,22 @@ def test_a_transformer_lens_cache(captured, tmp_path, given, suffix):
     torch.testing.assert_close(entropies(qkv=path), entropies(qkv=captured), rtol=1e-10, atol=1e-10)
 
 
+def test_tensors_that_are_not_read_are_listed(captured, tmp_path):
+    kept = lens(captured, "pattern", "post")
+    torch.save(kept, tmp_path / "cache.pt")
+    (note,) = read_qkv(tmp_path / "cache.pt").notes
+    count = len(captured)
+    unread = ", ".join(f"blocks.{layer}.mlp.hook_post" for layer in range(count))
+    assert note == f"tensors of the file that are not read: {unread}"
+    maps = {"attentions.0": captured[0].attn, "gates": torch.ones(3), "num_heads": torch.tensor(3)}
+    torch.save(maps, tmp_path / "maps.pt")
+    assert read_qkv(tmp_path / "maps.pt").notes == ["tensors of the file that are not read: gates, num_heads"]
+    many = {f"x{number:02}": torch.ones(2) for number in range(11)}
+    torch.save(maps | many, tmp_path / "many.pt")
+    (note,) = read_qkv(tmp_path / "many.pt").notes
+    assert note.endswith("gates, num_heads, x00, x01, x02, x03, x04, x05 and 5 more")
+
+
 def test_queries_after_their_rotary_embedding_go_first(captured, tmp_path):
     kept = lens(captured, "pattern")
     turned = {

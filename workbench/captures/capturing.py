@@ -32,6 +32,7 @@ from workbench.captures.routes import (
     watch_modules,
     watch_variants,
     without_checkpoints,
+    without_kernel,
     zero_padding,
 )
 from workbench.captures.storage import Contents, read_capture, write_capture
@@ -154,6 +155,7 @@ def capture(
     grad: bool = False,
     each: Callable[[LayerRecord, TokenInfo], None] | None = None,
     map_limit: Annotated[int, Ge(0)] | None = None,
+    explicit: bool | None = None,
 ) -> Capture:
     """Run ``model`` on ``batch`` once and return the operands of every attention call, in call order.
 
@@ -176,6 +178,9 @@ def capture(
         end, when it is known which they are.
     map_limit: the site attn is not formed where it would have more entries than this (heads × queries × keys, of each
         input) and follows from its operands: q, k, scale and mask are kept instead.
+    explicit: multiply the recorded map with the values in place of the fused kernel, which runs for the first input
+        only and is compared. Faster, and the model's output is then equal up to rounding. None: only layers whose model
+        forms a map itself share it with the record.
 
     Raises IncompleteCapture where a layer of a library model was missed or does not reproduce its output (for
     a user's own module a missed layer is a warning), InputError for layers or sites that do not exist and,
@@ -208,11 +213,23 @@ def capture(
 
     modules = visible_modules(module, name)
     owned = owned_tensors(modules)
+    if explicit is None and without_kernel(modules.values()):
+        explicit = True
 
     def run(copy: bool) -> Recorder:
         keeper = Keeper([*owned, *batch_tensors], copy)
         recorder = Recorder(
-            modules, name, keeper, chosen, sites, check, keep_nonfinite, give, handed, map_limit
+            modules,
+            name,
+            keeper,
+            chosen,
+            sites,
+            check,
+            keep_nonfinite,
+            give,
+            handed,
+            map_limit,
+            explicit=explicit,
         )
         _run(recorder, arguments, grad)
         return recorder

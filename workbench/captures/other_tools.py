@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
-from workbench.captures.qkv import check_values
+from workbench.captures.qkv import check_values, unread_note
 from workbench.captures.records import SITE_AXES, STREAM, LayerRecord
 from workbench.core.errors import InputError
 
@@ -38,10 +38,13 @@ def other_tools_layers(
     path: Path, tensors: Mapping[str, Tensor]
 ) -> tuple[list[LayerRecord], tuple[str, ...], TokenInfo, list[str]] | None:
     """Return the layers, sites, tokens and notes of another tool's file; None for any other file."""
-    sites_by_layer = _transformer_lens(tensors) or _transformers(tensors) or _projected(path, tensors)
+    read: set[str] = set()
+    sites_by_layer = (
+        _transformer_lens(tensors, read) or _transformers(tensors, read) or _projected(path, tensors, read)
+    )
     if not sites_by_layer:
         return None
-    layers, notes = [], []
+    layers, notes = [], unread_note(tensors.keys() - read)
     for number, (name, sites) in enumerate(sites_by_layer.items()):
         record = LayerRecord(number, name, source="cross" if "cross" in name else "self")
         for site, value in sites.items():
@@ -99,8 +102,8 @@ def _check(path: Path, record: LayerRecord) -> None:
 Layers = dict[str, dict[str, Tensor]]
 
 
-def _transformer_lens(tensors: Mapping[str, Tensor]) -> Layers:
-    """Return tensors by block; queries and keys after their rotary embedding, if any."""
+def _transformer_lens(tensors: Mapping[str, Tensor], read: set[str]) -> Layers:
+    """By block, queries and keys after a rotary embedding; ``read`` gets the names that are read."""
     blocks: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         match = _LENS.fullmatch(name)
@@ -109,7 +112,10 @@ def _transformer_lens(tensors: Mapping[str, Tensor]) -> Layers:
         hook = match[2]
         site = _LENS_SITES.get(hook.removeprefix("rot_"))
         sites = blocks.setdefault(int(match[1]), {})
-        if site is None or (site in sites and not hook.startswith("rot_")):
+        if site is None:
+            continue
+        read.add(name)
+        if site in sites and not hook.startswith("rot_"):
             continue
         if site in ("q", "k", "v", "head_out"):
             value = value.transpose(-3, -2)
@@ -117,18 +123,21 @@ def _transformer_lens(tensors: Mapping[str, Tensor]) -> Layers:
     return {f"blocks.{number}.attn.hook": blocks[number] for number in sorted(blocks) if blocks[number]}
 
 
-def _transformers(tensors: Mapping[str, Tensor]) -> Layers:
-    """By the tuple that a map was in, and its place there."""
+def _transformers(tensors: Mapping[str, Tensor], read: set[str]) -> Layers:
+    """By the tuple that a map was in, and its place there; ``read`` gets the names that are read."""
     layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, value in tensors.items():
         match = _MAPS.fullmatch(name)
         if match is None and name == "attentions" and value.ndim == 5:
+            read.add(name)
             for layer, part in enumerate(value):
                 layers.setdefault(("attentions", layer), {})["attn"] = part
             for site in (site for site in "qkv" if site in tensors and tensors[site].ndim == 5):
+                read.add(site)
                 for layer, part in enumerate(tensors[site]):
                     layers.setdefault(("attentions", layer), {})[site] = part
         elif match is not None:
+            read.add(name)
             operand = len(match[1]) == 1
             key = ("attentions" if operand else match[1], int(match[2]))
             layers.setdefault(key, {})[match[1] if operand else "attn"] = value
@@ -139,11 +148,12 @@ def _transformers(tensors: Mapping[str, Tensor]) -> Layers:
     }
 
 
-def _projected(path: Path, tensors: Mapping[str, Tensor]) -> Layers:
-    """By the path of the module whose projections they are, split into heads."""
+def _projected(path: Path, tensors: Mapping[str, Tensor], read: set[str]) -> Layers:
+    """By the path of the module whose projections they are, split into heads; ``read`` gets the names that are read."""
     matched = {name: match for name in tensors if (match := _PROJECTED.fullmatch(name)) is not None}
     if not matched:
         return {}
+    read |= matched.keys() | {"num_heads", "num_key_value_heads"}
     heads = tensors.get("num_heads")
     if heads is None:
         raise InputError(

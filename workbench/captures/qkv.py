@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from workbench.captures.records import SITE_AXES, LayerRecord
 from workbench.captures.token_labels import fit_tokens
 from workbench.core.errors import InputError
 
+_LISTED = 8
 _READ = ("q", "k", "v", "scale", "mask", "attn")
 
 
@@ -43,9 +45,14 @@ def layers_of(
     sites = ("q", "k", "v", "scale", *(site for site in ("mask", "attn") if site in tensors))
     if bool(real.all()):  # else which of more queries than keys are padding is unknown
         tokens = fit_tokens(tokens, q.shape[3])
-    unread = sorted(tensors.keys() - {*_READ})
-    notes = [f"tensors of the file that are not read: {', '.join(unread)}"] if unread else []
-    return layers, sites, tokens, notes
+    return layers, sites, tokens, unread_note(tensors.keys() - {*_READ})
+
+
+def unread_note(names: Iterable[str]) -> list[str]:
+    """Return a note that lists tensors of a file that are not read; no note without such tensors."""
+    unread = sorted(names)
+    more = f" and {len(unread) - _LISTED} more" if len(unread) > _LISTED else ""
+    return [f"tensors of the file that are not read: {', '.join(unread[:_LISTED])}{more}"] if unread else []
 
 
 def _with_layers(path: Path, site: str, value: Tensor) -> Tensor:

@@ -45,6 +45,28 @@ def attention_weights(
     q, k = q.to(dtype), k.to(dtype)
     if kind == "channel":
         return torch.softmax((q.mT @ k) * scale, dim=-1)
+    return _attend(q, k, None, scale, mask)[0]
+
+
+def weights_and_output(
+    q: Float[Tensor, "batch head query head_dim"],
+    k: Float[Tensor, "batch kv_head key head_dim"],
+    v: Float[Tensor, "batch kv_head key value_dim"],
+    scale: float | Tensor,
+    mask: Tensor | None = None,
+) -> tuple[Float[Tensor, "batch head query key"], Float[Tensor, "batch head query value_dim"]]:
+    """Return attn = softmax(scale q kᵀ + mask) as `attention_weights`, and attn v in the type of q."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    attn, output = _attend(q.to(dtype), k.to(dtype), v.to(dtype), scale, mask)
+    assert output is not None
+    return attn, output.to(q.dtype)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor | None, scale: float | Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return attn, and with ``v`` attn v; all of one type."""
+    dtype = q.dtype
     check_room_for_maps((*q.shape[:-1], k.shape[-2]), dtype, q.device)
     # On a CPU a few inputs at a time, whose scores stay in its cache: the maps are a capture's largest tensors.
     batch, heads, queries, _ = q.shape
@@ -52,13 +74,17 @@ def attention_weights(
     parts = _parts(q, scores)
     # a single large map is overwritten too: otherwise two more would be needed
     small = len(parts) == 1 and (q.device.type != "cpu" or batch * scores <= _CACHED_SCORES)
-    if small or q.requires_grad or k.requires_grad:
-        return _softmax_scores(q, k, scale, mask)
+    if small or any(x is not None and x.requires_grad for x in (q, k, v)):
+        attn = _softmax_scores(q, k, scale, mask)
+        return attn, None if v is None else attention_output(attn, v)
+    output = None if v is None else q.new_empty(batch, queries, heads, v.shape[-1]).transpose(1, 2)
     attn = _in_large_pages((batch, heads, queries, k.shape[2]), dtype)
     for part in parts:
         part_mask = mask[part] if mask is not None and mask.ndim == 4 and mask.shape[0] == batch else mask
         _softmax_scores(q[part], k[part], scale, part_mask, out=attn[part])
-    return attn
+        if output is not None and v is not None:  # while the map is in the cache
+            output[part] = attention_output(attn[part], v[part])
+    return attn, output
 
 
 def check_room_for_maps(
@@ -176,6 +202,8 @@ def call_weights(call: Call) -> Tensor | None:
     """Return the attention of a call: the family's, else recomputed; None for a call without attention."""
     if call.kind == "none":
         return None
+    if call.used_attn is not None:
+        return call.used_attn
     return (
         attention_weights(call.q, call.k, call.scale, call.mask, call.kind)
         if call.attn is None
@@ -191,13 +219,18 @@ def check_call(call: Call, attn: Tensor | None, name: str) -> None:
     """Raise IncompleteCapture unless the captured operands reproduce the captured output.
 
     With ``attn`` every row of every head is compared; without it a few query rows of the first and the last
-    input, which finds a wrong operand, scale or mask at a fraction of the cost.
+    input, which finds a wrong operand, scale or mask at a fraction of the cost. Of a map that the output was computed
+    from, the first input is compared.
     """
     _check_finite(call, name)
     if call.dropout > 0:
         return  # weights were dropped at random after the softmax: nothing to compare with
     for rebuilt, output in call.reproduced:
         _compare(rebuilt, output, name, "the module's own output")
+    if call.used_attn is not None:
+        if not call.reproduced:  # else the output of one input was compared with the kernel's
+            _check_used_attn(call, call.used_attn, name)
+        return
     if attn is None:
         call = _few_rows(call)
         attn = call_weights(call)
@@ -209,6 +242,14 @@ def check_call(call: Call, attn: Tensor | None, name: str) -> None:
         _check_rows(call, attn, name)
     rebuilt = call.recompute(call, attn) if call.recompute else attention_output(attn, call.v, call.kind)
     _compare(rebuilt, call.head_out, name, "the captured output", call)
+
+
+def _check_used_attn(call: Call, attn: Tensor, name: str) -> None:
+    first = slice(0, 1)
+    mask = call.mask if call.mask is None or call.mask.ndim < 4 else call.mask[first]
+    expected = attention_weights(call.q[first], call.k[first], call.scale, mask)
+    _compare(expected, attn[first], name, "the weights that were used")
+    _compare(attention_output(attn[first], call.v[first]), call.head_out[first], name, "the captured output")
 
 
 def _few_rows(call: Call) -> Call:

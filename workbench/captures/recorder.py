@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,6 +93,8 @@ class Recorder:
     handed: set[int] = field(default_factory=set)
     map_limit: int | None = None
     rows: Rows | None = None
+    explicit: bool | None = False
+    """Whether the recorded map is the one that a layer's output is computed from; None where the model forms it."""
 
     result: Any = None
     positions: Positions | None = None
@@ -178,6 +181,17 @@ class Recorder:
         self.completeness.attended.add(frame.visit.path)
         adapted = self.visits.adapted(frame)
         return self.keeps(self.numbers.count) if adapted is None else _reads_calls(adapted.visit.module)
+
+    def shares_map(self, shape: tuple[int, ...], dtype: torch.dtype, formed: bool) -> bool:
+        if self.explicit is False or not (self.explicit or formed):
+            return False
+        if (
+            "attn" not in self.sites
+            or dtype.itemsize < 4
+            or self.visits.adapted(self.visits.frames[-1]) is not None
+        ):
+            return False
+        return self.map_limit is None or math.prod(shape[1:]) <= self.map_limit
 
     def skip(self, module: nn.Module | None) -> None:
         if self.busy or self.visits.in_mixer:

@@ -58,6 +58,7 @@ class Call:
     mask: None, bool (true = attend) or an additive float, broadcastable to (batch, head, query, key).
     head_out (batch, head, query, head_dim): what the attention hands to the output projection.
     attn: the family's own weights, where they are not softmax(scale q kᵀ + mask); otherwise None.
+    used_attn: softmax(scale q kᵀ + mask) as head_out was computed from it; None where a kernel formed no map.
     kind: "token", "channel" or "none" (see ``LayerRecord``); with "none" q, k, v and scale may be None.
     """
 
@@ -68,6 +69,7 @@ class Call:
     mask: Tensor | None
     head_out: Float[Tensor, "batch head query value_dim"]
     attn: Tensor | None = None
+    used_attn: Tensor | None = None
     kind: str = "token"
     rows_sum_to_one: bool = True
     dropout: float = 0.0

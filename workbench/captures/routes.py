@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -32,13 +33,20 @@ from workbench.captures.attention_kernels import PACKAGES, watch_kernels
 from workbench.captures.implicit_masks import (
     allowed,
     block_mask,
+    causal_mask,
     in_a_row,
     in_packed_rows,
     in_padded_rows,
     starts_of,
 )
 from workbench.captures.layout import declared_heads, is_attention
-from workbench.captures.recomputation import additive, four_axes, scores_of, softmax_of
+from workbench.captures.recomputation import (
+    additive,
+    four_axes,
+    scores_of,
+    softmax_of,
+    weights_and_output,
+)
 from workbench.captures.records import Call, CausalCall
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.written_out import Follower, WrittenOut, heads_in_batch, refuse_vmap
@@ -80,6 +88,13 @@ class Observer(Protocol):
     @property
     def writes(self) -> bool:
         """Whether it writes into the outputs of calls, which are then copies."""
+        ...
+
+    def shares_map(self, shape: tuple[int, ...], dtype: torch.dtype, formed: bool) -> bool:
+        """Whether output and record of the call share one map (batch, head, query, key).
+
+        ``formed`` tells whether the model forms the map itself.
+        """
         ...
 
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
@@ -124,10 +139,12 @@ def _is_plain_layer(module: nn.Module) -> bool:
 
 def fused_kernels(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
     """Let modules that choose between a fused kernel and written-out attention (timm) use the kernel."""
-    written_out = [
-        child for child in modules if vars(child).get("fused_attn") is False and is_attention(child)
-    ]
-    return _set(written_out, "fused_attn", True)
+    return _set(without_kernel(modules), "fused_attn", True)
+
+
+def without_kernel(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the attention modules that are set to leave out their fused kernel (timm)."""
+    return [child for child in modules if vars(child).get("fused_attn") is False and is_attention(child)]
 
 
 def no_cache(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
@@ -328,12 +345,27 @@ class _Watch(TorchFunctionMode):
     ) -> Tensor:
         """``F.scaled_dot_product_attention``, seen."""
         refuse_vmap(query)
-        output = _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **kwargs)
+
+        def kernel(inputs: slice) -> Tensor:
+            mask = _of_inputs(attn_mask, inputs, query)
+            return _SDPA(
+                query[inputs], key[inputs], value[inputs], mask, dropout_p, is_causal, scale=scale, **kwargs
+            )
+
         used_scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        if self.interface.running:
-            self.interface.inner = (attn_mask, is_causal, used_scale, query.shape[2])
+        running = self.interface.running
+        wanted = self.interface.wanted if running else self.observer.wants(None)
+        product = None
+        if wanted and not dropout_p and query.ndim == key.ndim == value.ndim == 4:
+            sizes = (*query.shape[:3], key.shape[2])
+            if len(query) == len(key) == len(value) and self.observer.shares_map(sizes, query.dtype, False):
+                mask = causal_mask(*sizes[2:], query.device) if is_causal else attn_mask
+                product = _Product.of(query, key, value, used_scale, mask, kernel)
+        output = kernel(slice(None)) if product is None else product.output
+        if running:
+            self.interface.inner = _Inner(attn_mask, is_causal, used_scale, query.shape[2], product)
             return output
-        if not self.observer.wants(None):
+        if not wanted:
             self.observer.skip(None)
             return output
         output = output.clone() if self.observer.writes else output
@@ -347,6 +379,8 @@ class _Watch(TorchFunctionMode):
             head_out=four_axes(output, lead),
             dropout=dropout_p,
         )
+        if product is not None:
+            product.tell(call)
         self._unfold_heads(call, (query, key, value), lead)
         self.observer.seen(call, None)
         return output
@@ -366,7 +400,7 @@ class _Watch(TorchFunctionMode):
         if folded is None:
             return
         sizes, heads_first = folded
-        for site in ("q", "k", "v", "mask", "head_out"):
+        for site in ("q", "k", "v", "mask", "used_attn", "head_out"):
             value = None if site == "mask" and call.causal else getattr(call, site)
             if value is not None and len(value) == lead[0]:
                 value = value.squeeze(1).unflatten(0, sizes)
@@ -403,6 +437,41 @@ class _Watch(TorchFunctionMode):
         return result
 
 
+@dataclass(frozen=True)
+class _Product:
+    """Attention that was multiplied out in place of its kernel, which ran for the first input only."""
+
+    weights: Tensor
+    output: Tensor
+    of_kernel: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        mask: Tensor | None,
+        kernel: Callable[[slice], Tensor],
+    ) -> _Product:
+        return cls(*weights_and_output(q, k, v, scale, mask), kernel(slice(0, 1)))
+
+    def tell(self, call: Call) -> None:
+        call.used_attn = self.weights
+        call.reproduced = [(self.output[:1], self.of_kernel)]
+
+
+class _Inner(NamedTuple):
+    """The arguments of the kernel inside one of transformers' attention functions."""
+
+    mask: Tensor | None
+    is_causal: bool
+    scale: float
+    queries: int
+    product: _Product | None
+
+
 class _Collector:
     """An observer that keeps calls in a list."""
 
@@ -414,6 +483,9 @@ class _Collector:
 
     def seen(self, call: Call, module: nn.Module | None) -> None:
         self.calls.append(call)
+
+    def shares_map(self, shape: tuple[int, ...], dtype: torch.dtype, formed: bool) -> bool:
+        return False
 
     def skip(self, module: nn.Module | None) -> None:
         raise AssertionError("it wants every call")
@@ -427,7 +499,8 @@ class _Interface:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self.running = False
-        self.inner: tuple[Tensor | None, bool, float, int] | None = None
+        self.wanted = False
+        self.inner: _Inner | None = None
 
     def wrap(self, name: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
         def attention(
@@ -440,12 +513,13 @@ class _Interface:
             **kwargs: Any,
         ) -> tuple[Tensor, Tensor | None]:
             self.running, self.inner = True, None
+            self.wanted = self.observer.wants(module)
             try:
                 # flex_attention compiles its body, of which a mode in force would be a part
                 with unwatched() if name == "flex_attention" else nullcontext():
                     result = function(module, query, key, value, attention_mask, *args, **kwargs)
                 call = None
-                if self.observer.wants(module):
+                if self.wanted:
                     result = (result[0].clone(), *result[1:]) if self.observer.writes else result
                     call = self._call(
                         name or "eager", module, query, key, value, attention_mask, kwargs, result
@@ -477,9 +551,9 @@ class _Interface:
         )
         scale = kwargs.get("scaling")
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        is_causal = False
+        is_causal, product = False, None
         if self.inner is not None:
-            mask, is_causal, scale, queries = self.inner
+            mask, is_causal, scale, queries, product = self.inner
             if mask is not None and queries != query.shape[2]:
                 mask = mask.flatten(1, 2).unsqueeze(2)  # heads of a group were packed into the query axis
         elif "flash" in name:
@@ -492,7 +566,11 @@ class _Interface:
         softcap = kwargs.get("softcap")
         if weights is not None and weights.shape[-2:] != (query.shape[2], key.shape[2]):
             weights = None  # what flex_attention returns beside its output
+        dropout = float(kwargs.get("dropout") or 0.0)
+        formed = None  # softmax(scale q kᵀ + mask) as the function formed it
         if self.inner is not None or (softcap is None and sinks is None):
+            if weights is not None and not dropout:
+                formed = weights
             weights = None
         elif weights is None:
             scores = scores_of(query, key, scale)
@@ -502,7 +580,7 @@ class _Interface:
         elif sinks is not None and bool(((weights.sum(dim=-1) - 1).abs() < 1e-3).all()):
             # put into the output alone (Granite)
             weights = softmax_of(scores_of(query, key, scale), mask, sinks)
-        return (CausalCall if is_causal else Call)(
+        call = (CausalCall if is_causal else Call)(
             q=query,
             k=key,
             v=value,
@@ -511,8 +589,13 @@ class _Interface:
             head_out=output.transpose(1, 2),
             attn=weights,
             rows_sum_to_one=sinks is None,
-            dropout=float(kwargs.get("dropout") or 0.0),
+            dropout=dropout,
         )
+        if product is not None and product.weights.shape[1:3] == query.shape[1:3]:
+            product.tell(call)
+        elif formed is not None and self.observer.shares_map(formed.shape, formed.dtype, True):
+            call.used_attn = formed
+        return call
 
 
 def _flash_mask(
@@ -680,6 +763,12 @@ def _observing(
         return output, inside if observe else {}
 
     return attend
+
+
+def _of_inputs(mask: Tensor | None, inputs: slice, query: Tensor) -> Tensor | None:
+    """Return the mask of some inputs, where it differs between them."""
+    differs = mask is not None and mask.ndim == query.ndim and len(mask) == len(query) > 1
+    return mask[inputs] if differs else mask
 
 
 def _four_axes_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:

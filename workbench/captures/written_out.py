@@ -59,6 +59,7 @@ class Follower(Protocol):
     """An observer of written-out attention."""
 
     def wants(self, module: nn.Module | None) -> bool: ...
+    def shares_map(self, shape: tuple[int, ...], dtype: torch.dtype, formed: bool) -> bool: ...
     def seen(self, call: Call, module: nn.Module | None) -> None: ...
     def skip(self, module: nn.Module | None) -> None: ...
     def missed(self, reason: str, of_scores: bool = True) -> None:
@@ -830,9 +831,9 @@ class WrittenOut:
                 failure = failure or error
             else:
                 if wanted:
-                    return lambda location: arrival.call(*location, self.merged)
+                    return lambda location: arrival.call(*location, self.merged, self.observer)
                 return lambda location: _Arrival(product, of_right, packed, steps, result).call(
-                    *location, self.merged
+                    *location, self.merged, self.observer
                 )
         assert failure is not None
         raise failure
@@ -924,7 +925,9 @@ class _Arrival:
             return x
         return x.index_select(-2, tokens_at.to(x.device))
 
-    def call(self, module: nn.Module, module_input: Any, merged: Mapping[int, Any]) -> Call:
+    def call(
+        self, module: nn.Module, module_input: Any, merged: Mapping[int, Any], observer: Follower
+    ) -> Call:
         """The attention, its axes (batch, head, token, head_dim)."""
         reading, product = self.reading, self.product
         output = _arrange(self.result, product.labels, self.lead, self.rows, self._value_axes())
@@ -948,6 +951,8 @@ class _Arrival:
             recomputed = attention_weights(q, k, scale, mask)
             exact = torch.allclose(recomputed.to(weights.dtype), weights, rtol=1e-3, atol=1e-5)
         call = Call(q, k, v, scale, mask, output, attn=None if exact else weights, dropout=reading.dropout)
+        if exact and not reading.dropout and observer.shares_map(weights.shape, weights.dtype, True):
+            call.used_attn = weights
         if not exact:
             sums = weights.detach().float().sum(dim=-1)
             call.rows_sum_to_one = bool(((sums - 1).abs() < 1e-2).logical_or(sums == 0).all())
@@ -1032,4 +1037,6 @@ def _over_channels(call: Call) -> Call:
     """The call with channels that attend to channels, its operands (batch, head, token, head_dim) as any others."""
     if call.mask is not None:
         raise IncompleteCapture("attention among channels with a mask or bias cannot be recorded")
-    return replace(call, q=call.q.mT, k=call.k.mT, v=call.v.mT, head_out=call.head_out.mT, kind="channel")
+    return replace(
+        call, q=call.q.mT, k=call.k.mT, v=call.v.mT, head_out=call.head_out.mT, used_attn=None, kind="channel"
+    )

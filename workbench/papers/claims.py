@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
 from annotated_types import Ge
@@ -27,7 +27,7 @@ from workbench.core.intervals import (
     smallest_detectable,
 )
 from workbench.core.options import NullSamples
-from workbench.data.batches import DEFAULT_N, PREPROCESSING, NoImages
+from workbench.data.batches import PREPROCESSING, NoImages, pool_count
 from workbench.data.pools import open_pool
 from workbench.frames.metrics import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
@@ -77,7 +77,7 @@ def claims(
     model: str = "bundled:digits-vit",
     inputs: str = "bundled:digits",
     *,
-    n: Annotated[int, Ge(2)] = DEFAULT_N,
+    n: Annotated[int, Ge(2)] | Literal["all"] | None = None,
     seed: setting.Seed = 0,
     preprocessing: setting.Preprocessing | None = None,
     batch_size: setting.BatchSize = 8,
@@ -89,6 +89,8 @@ def claims(
     cache: bool | None = None,
 ) -> pd.DataFrame:
     """Test every claim of the papers (or of one ``paper``) about single models on ``n`` inputs of one model.
+
+    As in `analyze`, ``n`` is 25 unless given, or all inputs there are where there are fewer, or of a list; at least 2.
 
     Claims that one mechanism is better than another need trained models: `workbench.studies.claims_from_records`.
 
@@ -119,12 +121,15 @@ def claims(
     model, options, checkpoint = split_spec(model)
     if options:
         raise InputError(f"claims are about the models of papers: leave the options of {model} out")
+    count = pool_count(n, open_pool(inputs))
+    if count < 2:
+        raise InputError(f"claims compare inputs, and {inputs} has {count}; give 2 or more")
     stated = stated_claims(paper)
     stated = stated[~stated["analysis"].isin(RECORDED)]
     between = stated["over"].str.endswith(("every checkpoint", "warm-up"))
     followed = set(stated.loc[between, "analysis"])
     settings = {
-        "n": n,
+        "n": count,
         "seed": seed,
         "checkpoint": checkpoint,
         "batch_size": batch_size,
@@ -428,8 +433,7 @@ class _Untrained:
     ) -> None:
         self.model, self.inputs, self.tokens = model, inputs, tokens
         self.checkpoints = untrained_checkpoints(model, count)
-        n = settings["n"]
-        self.share = max(2, math.ceil(n / count)) if count and isinstance(n, int) else n
+        self.share = max(2, math.ceil(settings["n"] / count)) if count else settings["n"]
         self.settings = dict(settings)
         self.requests: dict[int, tuple[Mapping[str, str], list[_Run]]] = {}
         self.estimates: dict[int, list[_Estimate]] = {}

@@ -29,6 +29,7 @@ from workbench.apps.cli.shared_options import (
     device_option,
     dtype_option,
     inputs_option,
+    inputs_or_texts,
     json_option,
     model_option,
     out_file,
@@ -36,6 +37,7 @@ from workbench.apps.cli.shared_options import (
     run_settings,
     seed_option,
     set_option,
+    text_option,
     trust_models,
     trust_option,
     written,
@@ -300,6 +302,7 @@ why_option = click.option(
 @paper_option
 @model_option("The model to measure on. [default: bundled:digits-vit]")
 @inputs_option("The inputs to measure on. [default: bundled:digits]")
+@text_option
 @count_option
 @seed_option
 @batch_size_option
@@ -320,6 +323,7 @@ why_option = click.option(
 def claims(
     model: str | None,
     inputs: str | None,
+    texts: Sequence[str],
     typed: Settings,
     trust: bool,
     primary: bool,
@@ -339,7 +343,8 @@ def claims(
     check_out(out, "claims are")
     if trust:
         trust_models(model)
-    model, inputs = model or "bundled:digits-vit", inputs or "bundled:digits"
+    model = model or "bundled:digits-vit"
+    inputs = inputs_or_texts(inputs, texts) or "bundled:digits"
     settings = {name: value for name, value in settings.items() if value is not None}
     settings |= read_settings("claims", typed, _null_options({})) | {"model": model, "inputs": inputs}
     measured = workbench.claims(progress=sys.stderr.isatty(), **settings)
