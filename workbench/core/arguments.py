@@ -7,7 +7,7 @@ import inspect
 import operator
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Predicate
@@ -77,6 +77,8 @@ def _by_instance(kind: Any) -> Any:
     """Accept any instance of a class of ours or of a library, whose fields pydantic would check."""
     if get_origin(kind) in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_by_instance, get_args(kind)))
+    if get_origin(kind) in (Mapping, Sequence):
+        return get_origin(kind)[tuple(map(_by_instance, get_args(kind)))]
     if kind is Any or not isinstance(kind, type) or get_origin(kind) is not None or kind in WORDS:
         return kind
     return Annotated[Any, Predicate(lambda value: isinstance(value, kind)), Accepted(f"a {kind.__name__}")]

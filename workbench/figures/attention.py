@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
 from workbench.figures.arguments import check_arguments
@@ -30,6 +31,7 @@ MAX_HEADS = 4
 MAX_TOKENS = 40
 
 
+@checked
 def attention_heatmap_figure(
     capture: Any,
     input: int = 0,
@@ -209,6 +211,7 @@ def _over_text(
     return compose_matrices(panels, len(heads), scale, width=width, notes=notes)
 
 
+@checked
 def attention_summary_figure(
     frame: pd.DataFrame, metrics: Sequence[str] = ("attention_entropy", "attention_distance")
 ) -> go.Figure:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.attention_matrix import SMALL
@@ -35,6 +36,7 @@ _TOGETHER = ("mean", "rollout")  # maps that are of no single head
 EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
 
 
+@checked
 def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
     """A row per input: the image, then what each head gives to the patches, their mean, and the rollout.
 
@@ -83,6 +85,7 @@ def _whose(frame: pd.DataFrame) -> str:
     return " or ".join(words[query] for query in dict.fromkeys(frame["query"]))
 
 
+@checked
 def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKENS) -> go.Figure:
     """Word by word: for each layer the mean over heads as bars, and below it a line of words for every head.
 
@@ -148,6 +151,7 @@ def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     return {titles.get(name, f"head {name}"): weights.tolist() for name, weights in lines}
 
 
+@checked
 def class_attention_summary_figure(
     frame: pd.DataFrame, metrics: Sequence[str] = (*MEASURES, ON_MASKS)
 ) -> go.Figure:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.frames import rows_of, series_labels, without_provenance
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line
@@ -23,6 +24,7 @@ _TITLES = {
 _SUBSPACES = {"as_implemented": ": its U<sub>k</sub>", "ours": ": value projections as U<sub>k</sub>"}
 
 
+@checked
 def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
     """Coding rates against layer: mean over inputs, and quartiles of the first batch (wu2025 Fig. 4a; see `Band`).
 

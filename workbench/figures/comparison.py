@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.estimates import input_count, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
@@ -31,6 +32,7 @@ _SHORT = {
 }
 
 
+@checked
 def comparison_figure(
     frame: pd.DataFrame,
     published: pd.DataFrame | None = None,

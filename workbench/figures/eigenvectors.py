@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
@@ -25,6 +26,7 @@ _NULL = "gaussian"  # the one that `workbench.findings` compares with
 _ENDS = ["null_mean", "null_low", "null_high"]
 
 
+@checked
 def eigenvector_figure(frame: pd.DataFrame, convention: str = "as_published") -> go.Figure:
     """Draw a row per model and a panel per test, a marker per candidate: mean over inputs with its 95 % CI.
 

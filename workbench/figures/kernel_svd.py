@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.estimates import at_level, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
@@ -31,6 +32,7 @@ _RANDOM = "another in each row"
 _OF_V = "right_singular_share"  # its null permutes the tokens of V
 
 
+@checked
 def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Singular values over the largest, and the variance that they leave, against rank (chen2023 Fig. 1).
 
@@ -56,6 +58,7 @@ def attention_spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     return plot.scale(x_log=True, x_title="Rank r", y_log=True, y_range=_ENDS).figure("page")
 
 
+@checked
 def attention_rank_figure(frame: pd.DataFrame) -> go.Figure:
     """Effective rank of attention, the residual r-score energy, and V beside the right singular vectors, by layer.
 

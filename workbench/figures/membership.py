@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
 from workbench.figures.estimates import null_of_means
@@ -21,6 +22,7 @@ SOURCE = 'workbench.analyze("membership", …, per="token")'
 COLUMNS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 
 
+@checked
 def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
     """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
@@ -58,6 +60,7 @@ _FORMULAS = {
 AGREEMENTS = ("membership_ari", "membership_iou")
 
 
+@checked
 def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     """Agreement of heads with the segments of masks by layer: a line per model over the grey band of the null.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.estimates import NULL_COLUMNS, at_level
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
@@ -15,6 +16,7 @@ _CROSS = "cross terms with the others"
 SHARES = ("token-token", "token-position", "position-token", "position-position", "covariances")
 
 
+@checked
 def position_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Draw shares of the logit variance by layer, and how cross terms correlate with the others, beside the null.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count, values_once
 from workbench.figures.frames import rows_of, series_labels
@@ -28,6 +29,7 @@ _NORMS = {"phi_norm2": "‖φ(q)‖²", "h_norm2": "‖h‖²"}
 _QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
 
 
+@checked
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """Projection error by layer: exact and by norms on a log axis, over the zero predictor's, and as teo2024 codes it.
 
@@ -92,6 +94,7 @@ def share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataF
     return parts.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
 
 
+@checked
 def norms_figure(frame: pd.DataFrame) -> go.Figure:
     """‖φ(q)‖² and ‖h‖² by layer on a log axis: median over tokens, bands 25–75 % and 2.5–97.5 %; a panel per model.
 
@@ -135,6 +138,7 @@ _DRAWN = (
 )
 
 
+@checked
 def projection_training_figure(
     frames: Mapping[str, pd.DataFrame], epochs: Mapping[str, float] | None = None, unit: str = "Epoch"
 ) -> go.Figure:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
@@ -18,6 +19,7 @@ _HOLDING = "rank_90"
 MOST_LAYERS = 3  # lines in a panel: more hide each other
 
 
+@checked
 def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Eigenvalue against rank on log axes: a line for the first, the middle and the last layer, named at its end.
 

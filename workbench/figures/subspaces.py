@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import Plot
@@ -25,6 +26,7 @@ ANGLE = "subspace_angle"
 COHERENCE = ("coherence_inside", "coherence_between", ANGLE)
 
 
+@checked
 def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     """|cos| of every two directions as a square per layer, heads apart by lines (wu2025 Fig. 11).
 
@@ -90,6 +92,7 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
     return Panel([trace], x, y, label.rpartition(", ")[2], shapes=shapes)
 
 
+@checked
 def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHERENCE) -> go.Figure:
     """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
 

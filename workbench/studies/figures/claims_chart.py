@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, tick_values, with_room
@@ -207,6 +208,7 @@ def shown_claims(frame: pd.DataFrame) -> pd.DataFrame:
     return _shown(frame)[0].drop(columns="order")
 
 
+@checked
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """A row per claim: words and what must hold, a line per model with its 95 % interval, and the verdict.
 

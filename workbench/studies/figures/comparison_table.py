@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import rows_of
 from workbench.figures.maps import add_scale
@@ -32,6 +33,7 @@ _BARE = {"showline": False, "ticks": ""}
 _REVERSED = [[place, colour] for (place, _), (_, colour) in zip(DIVERGING, DIVERGING[::-1], strict=True)]
 
 
+@checked
 def robustness_figure(differences: pd.DataFrame, means: pd.DataFrame) -> go.Figure:
     """Draw differences in accuracy and in AUPR of out-of-distribution (OOD) images from the baseline, in points.
 
@@ -50,6 +52,7 @@ def robustness_figure(differences: pd.DataFrame, means: pd.DataFrame) -> go.Figu
     return _table(rows, levels, [*_CONDITIONS.values(), *_OUTSIDE.values()], "Difference (points)", _REVERSED)
 
 
+@checked
 def corruptions_figure(ratios: pd.DataFrame) -> go.Figure:
     """Draw the change of the error under each kind of corruption from the baseline's, in per cent.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null
 
 _MARKS = Null(), Band(ci=95, over="input"), Line("mean")
 
 
+@checked
 def conditions_figure(frame: pd.DataFrame, *metrics: str) -> go.Figure:
     """Metrics by layer, a line for each condition: mean over inputs with its 95 % CI, over the null distribution.
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.grammar import Plot
@@ -40,6 +41,7 @@ SCORE_MARKS = (
 """A caption's sentence about the marks of `embedded_scores_figure`."""
 
 
+@checked
 def embedded_scores_figure(
     frame: pd.DataFrame, metric: str = "accuracy", columns: int = 3, same: bool = False
 ) -> go.Figure:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from annotated_types import Predicate
 
+from workbench.core.arguments import checked
+from workbench.core.options import Accepted
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
@@ -28,6 +31,7 @@ _FILTERS: dict[str, dict[str, str | None]] = {
 _COMPARED = "positions and tokens"  # has both bandwidths, and so gains most from permuted tokens
 
 
+@checked
 def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     """Share of attention that each fitted kernel explains, by layer: a panel per model.
 
@@ -64,7 +68,13 @@ _SHOWN = (
 _COLUMNS, _LAYERS = 5, 4
 
 
-def filtered_figure(filtered: Any) -> go.Figure:
+Filtered: TypeAlias = Annotated[
+    Any, Predicate(lambda value: hasattr(value, "rows")), Accepted("the result of filter_photograph")
+]
+
+
+@checked
+def filtered_figure(filtered: Filtered) -> go.Figure:
     """Draw the clean, the noisy and the filtered photographs, each with its PSNR: two rows of five.
 
     The upper row has filters made for images, the lower row means of patches: uniform attention and four layers.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Line, Points, Published, Stroke
@@ -21,6 +22,7 @@ _BESIDE = 1.3  # by which the mark of an end stands beside the last point
 _REACH = (-0.7, 2.7)  # of exponents: of three points, some intervals would reach across the page
 
 
+@checked
 def scaling_figure(
     frame: pd.DataFrame,
     sweeps: Sequence[str],
@@ -65,6 +67,7 @@ def scaling_figure(
     ).figure("page", labels="key")
 
 
+@checked
 def exponents_figure(
     exponents: pd.DataFrame,
     printed: pd.DataFrame,

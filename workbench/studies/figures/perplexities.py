@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Mark, Rule
@@ -41,6 +42,7 @@ _PANELS = {"perplexity": "All characters", "perplexity_kept": "Characters that n
 _RATIO = "Ratio to baseline (↓ better)"
 
 
+@checked
 def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
     """Draw perplexity against the share of swapped words: of everything, and of what no swapped word touches.
 

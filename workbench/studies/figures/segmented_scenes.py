@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.marks import key_entry
@@ -21,6 +22,7 @@ CLASSES = (
 """A colour for each class: those of P. Tol's "muted" scheme, which colour-blind readers tell apart."""
 
 
+@checked
 def scenes_figure(
     images: Sequence[np.ndarray],
     masks: Mapping[str, Sequence[np.ndarray]],
@@ -76,6 +78,7 @@ def scenes_figure(
     )
 
 
+@checked
 def predictions_figure(
     images: Mapping[str, Sequence[np.ndarray]],
     truth: Sequence[np.ndarray],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from annotated_types import Predicate
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import Accepted
 from workbench.figures.comparison import comparison_figure
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
@@ -29,7 +32,11 @@ CANDIDATES = {
 """Scores that might detect contaminated patches, in the words of a figure."""
 
 
-def sparse_map_figure(maps: Any, most: int = MOST_IMAGES) -> go.Figure:
+Maps: TypeAlias = Annotated[Any, Predicate(lambda value: hasattr(value, "marked")), Accepted("SparseMaps")]
+
+
+@checked
+def sparse_map_figure(maps: Maps, most: int = MOST_IMAGES) -> go.Figure:
     """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated image, and the change.
 
     All maps share one colour scale; the contaminated block is outlined. The images of the last row are what was
@@ -70,6 +77,7 @@ def _outline(marked: np.ndarray) -> dict:
     return frame_shape(x, y, color=OUTLINE, width=1.6)
 
 
+@checked
 def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     """How well ‖S_j‖ and its rivals tell contaminated patches: a panel per measure and kind, a row per candidate.
 
@@ -100,6 +108,7 @@ _PARTS = {"sparse": "Relative error of S", "low_rank": "Relative error of L"}
 _PAPERS_WEIGHT, _PAPERS_STEPS = 4, 4  # λ and the steps of teo2024
 
 
+@checked
 def recovery_figure(frame: pd.DataFrame) -> go.Figure:
     """Error of both parts of planted matrices against the steps of a pursuit: by ADMM, and by attention.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import NOISE, Band, Interval, Line, Null, Published, Rule, Stroke
@@ -30,6 +31,7 @@ _BASELINE = "softmax"
 _SCALED = ["value", "low", "high", "reference", "floor", "null_low", "null_high"]
 
 
+@checked
 def variant_curves_figure(
     frame: pd.DataFrame,
     metric: str = "loss",
@@ -90,6 +92,7 @@ def _difference(row: Mapping[str, Any] | None) -> str:
     return f"<br>{value:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
 
 
+@checked
 def versus_baseline_figure(
     frame: pd.DataFrame,
     panels: Mapping[str, str],
@@ -183,6 +186,7 @@ def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:
     return in_order(models.index)
 
 
+@checked
 def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.DataFrame) -> go.Figure:
     """A row per model: on the left a panel per task with the accuracy of every seed and the mean, then differences.
 

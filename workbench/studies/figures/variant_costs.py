@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Published, Rule
@@ -35,6 +36,7 @@ _OF_TASKS = {
 """For a baseline of softmax attention that forms its matrix."""
 
 
+@checked
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity, for training and inference: multiples of the baseline.
 

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.frames import short_name
 from workbench.figures.measuring import cut, line_count, text_width, wrap
@@ -31,6 +32,7 @@ _FONT, _ROW, _LINE, _HEADING, _CELL, _GUTTER, _TOP = 9.6, 13.0, 11.0, 18.0, 21.0
 _WIDTH = (PAGE - _GUTTER) / 2
 
 
+@checked
 def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
     """Draw the verdict on every primary claim that was tested: a row per claim, a column per kind of evidence.
 

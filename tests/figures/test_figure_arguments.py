@@ -1,0 +1,37 @@
+"""Public figure functions refuse arguments of another type before they draw."""
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+
+import workbench.figures
+import workbench.studies.figures
+from workbench.core.errors import InputError
+
+FIGURES = [
+    getattr(room, name)
+    for room in (workbench.figures, workbench.studies.figures)
+    for name in room.__all__
+    if name.endswith("_figure")
+]
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [3], {"a": 5}, SimpleNamespace()], ids=repr)
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+def test_a_figure_of_something_else_is_refused(figure, value):
+    required = [
+        parameter
+        for parameter in inspect.signature(figure).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    with pytest.raises(InputError):
+        figure(*[value] * len(required))
+
+
+def test_a_table_of_frames_holds_frames():
+    with pytest.raises(InputError, match=r"frames must be a table; got \{.training.: 5\}"):
+        workbench.figures.coding_rate_figure({"training": 5})
+    with pytest.raises(InputError, match=r"frame must be a DataFrame; got None"):
+        workbench.figures.spectrum_figure(None)
+    assert len(FIGURES) > 35
