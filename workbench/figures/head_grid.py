@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.options import ranges
 from workbench.figures.arguments import check_arguments
 from workbench.figures.composition import Axis, Panel, compose, tick_values
@@ -30,7 +29,6 @@ _PRINTED = 24  # cells at most whose numbers stand in them
 _DECADES = 3  # values of a metric without an upper end that span more are coloured by their logarithm
 
 
-@checked
 def head_grid_figure(
     frame: pd.DataFrame,
     metric: str,
