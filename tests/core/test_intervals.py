@@ -339,6 +339,7 @@ def test_the_interval_of_a_share_lies_around_it_and_within_0_and_1():
         ((-3.5, -5.4, -1.64), [-2], "−3.5 [−5.4, −1.6]"),
         ((0.3, math.nan, math.nan), [], "0.300"),
         ((math.inf, math.nan, math.nan), [1], "inf"),
+        ((1.0, 0.0, 50.0), [], "1 [0, 50]"),  # an end at 0 is no number of decades away
     ],
 )
 def test_an_interval_has_the_digits_that_tell_its_ends_from_what_it_is_held_against(finding, against, words):

@@ -1,6 +1,8 @@
 """timm comes without torch's compiler, and the compiler, where somebody wants it, is the real one."""
 
+import runpy
 import sys
+from types import ModuleType
 
 import torch
 
@@ -36,3 +38,15 @@ def test_what_an_import_asks_beyond_the_stand_in_it_gets_from_the_compiler(monke
     assert timm.optimize is optimize
     monkeypatch.delitem(sys.modules, "timm")
     assert light_timm._is_compile_supported("cpu")
+
+
+def test_a_compiler_that_is_imported_already_stays(monkeypatch, tmp_path):
+    (tmp_path / "timm.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
+        monkeypatch.delitem(sys.modules, name)
+    compiler = ModuleType("torch._dynamo")
+    monkeypatch.setitem(sys.modules, "torch._dynamo", compiler)
+    runpy.run_path(light_timm.__file__)
+    assert sys.modules["torch._dynamo"] is compiler
+    monkeypatch.delitem(sys.modules, "timm")

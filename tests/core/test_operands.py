@@ -192,6 +192,6 @@ def test_a_scale_is_one_number_or_one_for_each_head_with_or_without_two_more_axe
     for shape in ((5,), (2, 5), (3, 2), (2, 3, 1)):
         with pytest.raises(InputError, match="does not fit the axes"):
             check_scale(torch.ones(shape), (2, 3), per_head)
-    for bad in (0.0, -1.0, math.nan, math.inf):
+    for bad in (0.0, -1.0, math.nan, math.inf, torch.tensor([0.1, 0.0, 0.3]), torch.tensor([0.1, -0.2, 0.3])):
         with pytest.raises(InputError, match="finite and positive"):
             check_scale(bad, (2, 3), per_head)
