@@ -41,9 +41,21 @@ def bands(fig, colour):
 
 
 def key(fig):
-    return [
-        trace.name.replace("<br>", " ") for trace in fig.data if trace.showlegend
-    ]  # as long ones are broken
+    """Return the names of series, the words about marks in legend and caption, and those about arrows.
+
+    Long names are broken in the legend; the ends of a null are in the caption.
+    """
+    legend = [(trace, trace.name.replace("<br>", " ")) for trace in fig.data if trace.showlegend]
+    marks = [words.partition(": ") for words in fig.layout.meta["marks"]]
+    ends = [words.removesuffix(".") for glyph, _, words in marks if glyph == "Grey" and words[:4] != "null"]
+    caption = [words.removesuffix(".") for _, _, words in marks if words.removesuffix(".") not in ends]
+    arrows = [name for trace, name in legend if trace.meta is None and "axis" in name]
+    series = [name for trace, name in legend if trace.meta is None and "axis" not in name]
+    named = [name for trace, name in legend if trace.meta is not None]
+    nulls = [name for name in named if name.startswith("null")]
+    ends *= len(nulls) if len(ends) == 1 else 1  # common words are there once
+    full = {name: f"{name} ({words})" for name, words in zip(nulls, ends, strict=False)}
+    return [*series, *caption, *(full.get(name, name) for name in named), *arrows]
 
 
 def said(fig):

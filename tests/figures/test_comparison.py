@@ -8,6 +8,7 @@ from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures import comparison_figure, with_range
+from workbench.figures.theme import PUBLISHED
 
 INPUTS = (0.31, 0.35, 0.42)
 
@@ -30,7 +31,9 @@ def dots(fig):
 
 
 def diamonds(fig):
-    return [trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None]
+    return [
+        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.x[0] is not None
+    ]
 
 
 def test_every_quantity_has_a_panel():

@@ -173,7 +173,7 @@ def test_the_key_says_how_many_series_share_one_band_of_their_differing_nulls():
     )  # a series in each panel
     assert key(alone) == ["null: permuted (95 % range of one head)"]
     same = pd.concat([frame(), frame().assign(model=MODELS[1])])
-    assert key(Plot(same).metric("attention_diversity").add(Null()).figure())[-1] == alone.data[-1].name
+    assert key(Plot(same).metric("attention_diversity").add(Null()).figure())[-1] == key(alone)[-1]
     bare = (
         Plot(held.drop(columns=["null_low", "null_high"])).metric("attention_diversity").add(Null()).figure()
     )
@@ -382,7 +382,7 @@ def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_publishe
         "published (Teo et al., 2024)",
     ]
     (diamond,) = [
-        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
+        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.x[0] is not None
     ]
     assert "%{x" in diamond.hovertemplate
     assert (diamond.x, diamond.y) == ((0.3,), (1,))
@@ -685,3 +685,17 @@ def test_a_null_that_is_computed_exactly_names_no_samples():
     for fig in (curve, forest):
         (words,) = (words for words in key(fig) if words.startswith("null"))
         assert words == "null: random directions (95 % range of one head)"
+
+
+def test_a_legend_has_one_row_and_the_caption_what_has_no_room_in_it():
+    plot = Plot(frame()).metric("attention_diversity").add(Line(), Band(over="input"), Null())
+    words = "a level whose name is far longer than a column of a paper is wide"
+    for marks, in_legend in (((Rule(0.5, "chance"),), ["chance"]), ((Rule(0.5, words),), [])):
+        fig = plot.add(*marks).figure("column")
+        legend = [trace for trace in fig.data if trace.showlegend]
+        assert {trace.legend or "legend" for trace in legend} == {"legend"}
+        assert [trace.name for trace in legend if trace.name == marks[0].name] == in_legend
+        assert any(said == f"Thin line: {marks[0].name}." for said in fig.layout.meta["marks"]) != bool(
+            in_legend
+        )
+        assert any(said.startswith("Bands: 95 % CI") for said in fig.layout.meta["marks"])

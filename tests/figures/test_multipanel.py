@@ -10,7 +10,7 @@ import pytest
 from plotly.subplots import make_subplots
 
 from workbench.core.errors import InputError
-from workbench.figures import Band, Line, Plot, multipanel
+from workbench.figures import Band, Line, Plot, Rule, multipanel
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.theme import PANEL_LETTER
@@ -25,7 +25,7 @@ def curve(width, *metrics):
     axes = {"input": range(3), "layer": [0, 1]}
     metrics = metrics or ("attention_entropy",)
     frame = pd.concat([make_frame(np.ones((3, 2)) * [[1], [2], [3]], metric, axes) for metric in metrics])
-    return Plot(frame.assign(model="m")).metric(*metrics).add(Line(), Band()).figure(width)
+    return Plot(frame.assign(model="m")).metric(*metrics).add(Line(), Band(), Rule(2, "two")).figure(width)
 
 
 def heat():
@@ -163,8 +163,9 @@ def test_a_figure_of_the_grammar_keeps_its_size_and_its_key_above_its_own_panel(
     alone = curve("column")
     fig = multipanel([alone, alone], columns=2)
     shown = [(trace.legend, trace.name) for trace in fig.data if trace.showlegend]
-    assert [name for _, name in shown] == ["mean over 3 inputs", "95 % CI over inputs"] * 2
-    left, right = (fig.layout[shown[place][0]].x for place in (0, 2))
+    assert [name for _, name in shown] == ["two"] * 2
+    assert fig.layout.meta["marks"] == ["Lines: mean over 3 inputs.", "Bands: 95 % CI over inputs."]  # once
+    left, right = (fig.layout[legend].x for legend, _ in shown)
     assert left < 0.1
     assert right == pytest.approx(left + 0.5)
     assert len({name for name, _ in shown}) == 2

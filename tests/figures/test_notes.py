@@ -39,7 +39,7 @@ def test_a_note_keeps_the_key_where_it_was():
     )
     fig = plot(frame, "token_cosine")
     noted = with_absent(fig, {"some-model": "it is not here"})
-    above = [(1 - one.layout.legend2.y) * one.layout.height for one in (fig, noted)]
+    above = [(1 - one.layout.legend.y) * one.layout.height for one in (fig, noted)]
     assert above[0] == pytest.approx(above[1], abs=0.1)
     note = noted.layout.annotations[-1]
     assert max(text_width(line, 8 / 0.75) for line in note.text.split("<br>")) < fig.layout.width

@@ -139,14 +139,14 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))  # the median of 1.5 and 2.5 is 2
     np.testing.assert_allclose(test.y, np.array(train.y) * 2)
     assert (train.line.dash, test.line.dash) == ("solid", "dash")
-    assert (train.marker.symbol, test.marker.symbol) == ("triangle-up", "x")
+    assert (train.marker.symbol, test.marker.symbol) == ("circle", "x")
     for share in (trace for trace in lines(fig) if trace.xaxis == "x4" and trace.name.startswith("J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [
         f"train batch, {MEDIAN}", f"test batch, {MEDIAN}",
         "thin: each of 2 inputs, train batch",
-        "zero predictor",
         "null: Gaussian noise for V, train batch (95 % range of one input)",
+        "zero predictor",
     ]  # fmt: skip
 
 

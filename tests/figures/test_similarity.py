@@ -40,7 +40,7 @@ def test_models_are_distinguished_by_more_than_colour():
     drawn = lines(fig)
     assert [trace.name for trace in drawn] == ["digits-vit", "bert-base-uncased"] == key(fig)[:2]
     assert drawn[0].line.dash != drawn[1].line.dash
-    assert drawn[0].marker.symbol != drawn[1].marker.symbol
+    assert drawn[0].line.color != drawn[1].line.color
 
 
 def test_relative_depth_ends_at_one_for_every_model():

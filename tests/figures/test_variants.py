@@ -26,10 +26,9 @@ def test_every_bundled_model_has_a_look():
         look_of("rpc-symm")
 
 
-def test_variants_of_one_task_are_distinguished_by_colour_dash_or_marker():
+def test_variants_of_one_task_are_distinguished_by_colour_and_dash():
     looks = {look for name, look in LOOKS.items() if not name.endswith("-causal")}
     assert len({look.label for look in looks}) == len(looks)
-    assert len({look.symbol for look in looks}) == len(looks)
     assert len({(look.colour, look.dash) for look in looks}) == len(looks)
 
 
@@ -46,15 +45,13 @@ def test_colours_stay_apart_with_and_without_all_kinds_of_cones(kind):
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 19
 
 
-def test_a_boosted_variant_keeps_its_hue_darker_and_has_a_filled_marker_of_its_own():
+def test_a_boosted_variant_keeps_its_hue_darker_and_has_another_dash():
     plain, boosted = look_of("bilateral"), look_of("bilateral+boost")
     hue, dark = (
         colorsys.rgb_to_hsv(*(part / 255 for part in hex_to_rgb(look.colour))) for look in (plain, boosted)
     )
     assert abs(hue[0] - dark[0]) < 15 / 360
     assert dark[2] < 0.6 * hue[2]
-    assert boosted.symbol not in {plain.symbol, *(look.symbol for look in LOOKS.values() if look != boosted)}
-    assert not any(look.symbol.endswith("-open") for look in LOOKS.values())  # open: not significant
     assert boosted.dash != plain.dash
     trace = go.Scatter(x=[1], y=[2], **boosted.style)
     assert trace.line.color == trace.marker.color == boosted.colour

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.figures.export import save_figure
-from workbench.figures.words import DEFINED, in_words, sentences, with_definitions, without_nulls
+from workbench.figures.words import DEFINED, in_words, sentences, with_definitions, with_marks, without_nulls
 from workbench.frames.provenance import read_provenance
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
@@ -133,3 +133,12 @@ def test_what_a_caption_says_of_a_null_is_a_sentence_that_can_be_left_out(notebo
             if re.search(r"\bnulls?\b", one, re.IGNORECASE) and "no null" not in one
         ]
         assert [one for one in left if not re.match(r"Nulls?\b", one)] == []
+
+
+def test_a_caption_gets_the_sentences_about_its_marks_once_and_before_those_about_its_null():
+    marks = ["Lines: mean over 5 inputs.", "Bands: 95 % CI over inputs."]
+    caption = "Entropy by layer. Lines: mean over 5 inputs. Null: permuted keys."
+    said = "Entropy by layer. Lines: mean over 5 inputs. Bands: 95 % CI over inputs. Null: permuted keys."
+    assert with_marks(caption, marks) == said
+    assert with_marks("Entropy by layer.", marks[:1]) == "Entropy by layer. Lines: mean over 5 inputs."
+    assert with_marks("Entropy.", []) == "Entropy."

@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.figures.log_axis import BELOW, arrow_entry, on_log_axis, shape_on_log_axis, within_ends
+from workbench.figures.marks import in_legend
 from workbench.figures.measuring import (
     in_rows,
     legend_entry,
@@ -207,7 +208,7 @@ class _Page:
         shared: str,
         letters: bool,
     ) -> None:
-        self.panels, self.key, self.theme = panels, key, theme_of(width)
+        self.panels, self.theme = panels, theme_of(width)
         self.width, font = self.theme.pixels(width), self.theme.font
         self.columns = min(columns, len(panels))
         self.lines = -(-len(panels) // self.columns)
@@ -221,6 +222,8 @@ class _Page:
         self.before: Mapping[int, float] = {}
         self.below = 0.0
         self.shares = [1.0] * self.lines  # heights of the rows, by that of the first
+        key, self.sentences = in_legend(key, self.width - font, font)
+        self.key = key
         for trace in key:
             trace.name = wrap(trace.name, self.width - font - legend_entry("", font), font)
         self.key_rows = in_rows([trace.name for trace in key], self.width - font, font)
@@ -264,6 +267,7 @@ class _Page:
             self._add(fig, layout, number, panel, box, total, tops[row], x0 - lefts[column])
         self._add_key(fig, layout, total)
         layout |= {"width": self.width, "height": round(total), "template": self.theme.template}
+        layout["meta"] = {"marks": self.sentences}
         margin = dict.fromkeys("lrtb", 0) | {"autoexpand": False}
         return fig.update_layout(layout, margin=margin, barmode="overlay")
 

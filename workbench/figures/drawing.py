@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from workbench.figures.estimates import input_count
 from workbench.figures.frames import model_label, short_name
 from workbench.figures.marks import Mark, Series
 from workbench.figures.specification import SERIES, Specification
-from workbench.figures.theme import SIZE, depth_colours, series_style
+from workbench.figures.theme import COLOURS, DASHES, GREY, SIZE, depth_colours, plain_style, series_style
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import NAMES, attention_of
 from workbench.frames.estimate import null_range
@@ -75,15 +76,16 @@ class Drawing:
             return {value: look_of(value).style for value in self.colours}
         if self.ordered:
             shades = zip(self.colours, depth_colours(len(self.colours)), strict=True)
-            plain = {"symbol": "circle", "size": SIZE.small, "line": {"width": 0}}
-            return {
-                value: {"line": {"color": shade, "dash": "solid"}, "marker": {**plain, "color": shade}}
-                for value, shade in shades
-            }
+            return {value: plain_style(shade, size=SIZE.small) for value, shade in shades}
         attentions = {value: attention_of(str(value)) for value in self.colours}
-        if all(attentions.values()) and len({*attentions.values()}) == len(attentions) > 1:
-            # models of the records look alike in all figures
-            return {value: look_of(name).style for value, name in attentions.items()}
+        known = {value: name for value, name in attentions.items() if name}
+        if len({*known.values()}) == len(known) > 0 and len(attentions) > 1:
+            # a mechanism has one colour in all figures; other models have those that none has
+            free = [colour for colour in COLOURS if colour not in {look.colour for look in LOOKS.values()}]
+            spare = itertools.chain(zip(free, DASHES[1:], strict=False), itertools.repeat((GREY, "solid")))
+            others = {value: plain_style(*next(spare)) for value in attentions if value not in known}
+            looks = {value: look_of(name).style for value, name in known.items()}
+            return {value: (looks | others)[value] for value in attentions}
         styles = {value: series_style(number) for number, value in enumerate(self.colours)}
         return {value: dashed(style, 0) for value, style in styles.items()} if self.plot.dash else styles
 

@@ -7,7 +7,7 @@ estimator, its unit of sampling and their number, the kind of null. Label, unit,
     Plot(frame, color="model").metric("attention_entropy").add(Line("mean"), Band(ci=95, over="input"), Null()).figure()
 
 Every `Plot` is a value: adding to one gives another (as in seaborn.objects, Waskom 2021). A null distribution is always
-grey, published numbers are always open diamonds (or a line across) of one colour, and everything else an estimate. A
+grey, published numbers are always red crosses (or a red line across), and everything else an estimate. A
 marker is open where a difference is not significant, and for nothing else.
 """
 

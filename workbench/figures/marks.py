@@ -1,7 +1,7 @@
 """Marks of a figure: traces of a series of rows, and their entries in the key.
 
 Estimates are drawn in the colour of their series; a null distribution is always grey and named with its kind; published
-numbers always have one colour, as open diamonds or as a line across all x, with paper and table in their hover text.
+numbers always have one colour, as crosses or as a line across all x, with paper and table in their hover text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.estimates import Sample, null_kinds, within_bounds
 from workbench.figures.frames import band, short_name
+from workbench.figures.measuring import in_rows, legend_entry
 from workbench.figures.theme import (
     GREY,
     NULL_BAND,
@@ -243,13 +244,16 @@ class Line(Mark):
             return
         words = _common([self._words(series) for series in drawn])
         if not self.joined:
-            yield key_entry(words, mode="markers", marker={**style["marker"], "size": SIZE.large})
+            yield key_entry(words, "Markers", mode="markers", marker={**style["marker"], "size": SIZE.large})
             return
         bare = not self.markers or all(series.many for series in drawn)
         pale = {"opacity": _PALE} if self.pale else {}
-        yield key_entry(words, mode="lines" if bare else "lines+markers", **style, **pale)
+        glyph = "Pale lines" if self.pale else "Lines"
+        yield key_entry(words, glyph, mode="lines" if bare else "lines+markers", **style, **pale)
         if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
-            yield key_entry(self.flag[1], mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL})
+            yield key_entry(
+                self.flag[1], "Triangles", mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL}
+            )
 
 
 _PALE = 0.4
@@ -359,17 +363,18 @@ class Band(Mark):
             if any(map(self._singles, banded)):
                 line = _thin(style["line"]["color"] if len(banded) > 1 else banded[0].colour)
                 tick = marker_of("line-ew-open", SIZE.tick, NEUTRAL, WIDTH.fine)
-                look = {"mode": "markers", "marker": tick} if self.bars else {"mode": "lines", "line": line}
-                yield key_entry(words, **look)
+                look: dict[str, Any] = {"mode": "markers", "marker": tick}
+                look = look if self.bars else {"mode": "lines", "line": line}
+                yield key_entry(words, "Ticks" if self.bars else "Thin lines", **look)
             elif self.bars:
                 look = marker_of("line-ns-open", SIZE.ring, NEUTRAL, WIDTH.bar)
-                yield key_entry(words, mode="markers", marker=look)
+                yield key_entry(words, "Bars", mode="markers", marker=look)
             else:
                 alone = len({series.colour for series in banded}) == 1  # no other has one
                 colour = banded[0].colour if alone else style["line"]["color"]
                 # around an estimate, as no null is
                 edge = {"width": WIDTH.bold, "color": colour, "dash": "solid"}
-                yield key_swatch(words, translucent(colour, self.alpha + 0.1)).update(line=edge)
+                yield key_swatch(words, translucent(colour, self.alpha + 0.1), "Bands").update(line=edge)
 
 
 @dataclass(frozen=True)
@@ -394,7 +399,7 @@ class Dots(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if any(len(self._level(series)) for series in drawn):
-            yield key_entry(f"one {self.by}", mode="markers", marker=_dot(style["line"]["color"]))
+            yield key_entry(f"one {self.by}", "Dots", mode="markers", marker=_dot(style["line"]["color"]))
 
 
 @dataclass(frozen=True)
@@ -465,14 +470,16 @@ class Interval(Mark):
         )  # fmt: skip
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        yield key_entry(self._says(drawn), mode="lines+markers", **style)
+        yield key_entry(self._says(drawn), "Markers", mode="lines+markers", **style)
         marker = style["marker"]
         if self.alone:
-            yield key_entry(self.alone, mode="markers", marker={**marker, **_SINGLE})
+            yield key_entry(self.alone, "Pale markers", mode="markers", marker={**marker, **_SINGLE})
         column, words = self.hollow or ("", "")
         if words and any(series.rows[column].fillna(False).any() for series in drawn):
             edge = {"color": style["line"]["color"], "width": WIDTH.outline}
-            yield key_entry(words, mode="markers", marker={**marker, "color": "white", "line": edge})
+            yield key_entry(
+                words, "Open markers", mode="markers", marker={**marker, "color": "white", "line": edge}
+            )
 
     def _says(self, drawn: Sequence[Series]) -> str:
         """Return the estimator, its interval and its unit of sampling."""
@@ -511,7 +518,7 @@ class Stroke(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if any([*self.together([series])] for series in drawn):
-            yield key_entry(self.name, mode="markers", marker=_STROKE)
+            yield key_entry(self.name, "Strokes", mode="markers", marker=_STROKE, legend=True)
 
 
 @dataclass(frozen=True)
@@ -638,7 +645,7 @@ class Null(Mark):
             several = self.pooled.get(kind, 1)
             if not any(sample.bounded for sample in samples):
                 many = f" (mean of {several} curves)" if several > 1 else ""
-                yield key_entry(self.name(kind) + many, mode="lines", line=NULL_LINE)
+                yield key_entry(self.name(kind) + many, "Grey", mode="lines", line=NULL_LINE, legend=True)
                 continue
             boxed = self._boxed(drawn, kind)
             many = f"; envelope of {several} curves" if several > 1 else ""
@@ -646,14 +653,14 @@ class Null(Mark):
             alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
             many += "; a bar at a single place" if alone and not boxed and not categories else ""
             words = f"{self.name(kind)} ({null_of(samples, columns, drawn[0].null_range, self.ends)}{many})"
-            entry = as_null(key_swatch(words, NULL_BAND), number)
+            entry = as_null(key_swatch(words, NULL_BAND, "Grey", legend=True), number)
             line = {"line": {**NULL_LINE, "width": WIDTH.bold}} if self.single and not number else {}
             yield entry.update(line)
 
 
 @dataclass(frozen=True)
 class Published(Mark):
-    """Numbers that papers print: an open diamond at its place, a thin line where a number holds for every x.
+    """Numbers that papers print: a red cross at its place, a thin line where a number holds for every x.
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one category are drawn as their
@@ -665,7 +672,7 @@ class Published(Mark):
     ranges: bool = False
     beside: bool = False
     words: str = ""
-    symbol: str = "diamond-open"
+    symbol: str = PUBLISHED["symbol"]
     depth: ClassVar[int] = 4
 
     def together(self, panel: Sequence[Series]) -> Iterator[go.Scatter]:
@@ -756,14 +763,15 @@ class Published(Mark):
                 bars = any(trace.error_y.array for trace in traces)
                 words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
                 look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
-                yield key_entry(words, **look, line={**PUBLISHED_LINE, "width": WIDTH.bar})
+                line = {**PUBLISHED_LINE, "width": WIDTH.bar}
+                yield key_entry(words, "Red", **look, line=line, legend=True)
             return
         printed = [part_rows for series in drawn for _, part_rows in self.matching(series)]
         if printed:
             papers = [str(name) for part_rows in printed for name in part_rows.get("paper", ())]
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
-            yield key_entry(self.says(papers), mode="+".join(sorted(drawn_as)), **look)
+            yield key_entry(self.says(papers), "Red", mode="+".join(sorted(drawn_as)), **look, legend=True)
 
 
 @dataclass(frozen=True)
@@ -799,7 +807,7 @@ class Points(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
-            yield key_entry(self.words, mode="markers", marker=self._marker)
+            yield key_entry(self.words, "Stars", mode="markers", marker=self._marker, legend=True)
 
 
 @dataclass(frozen=True)
@@ -841,7 +849,7 @@ class Rule(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if self.name and self._there(drawn):
-            yield key_entry(self.name, mode="lines", line=RULE_LINE)
+            yield key_entry(self.name, "Thin line", mode="lines", line=RULE_LINE, legend=True)
 
 
 @dataclass(frozen=True)
@@ -861,7 +869,8 @@ class At(Mark):
         yield {"type": "line", "line": self.line, "layer": "below", **line}
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        yield key_entry(self.name or f"at {self.place:g}", mode="lines", line=self.line)
+        words = self.name or f"at {self.place:g}"
+        yield key_entry(words, "Upright line", mode="lines", line=self.line, legend=True)
 
 
 NOISE = "Gaussian noise for V"  # a null of the values
@@ -934,9 +943,34 @@ def lying(trace: go.Scatter) -> go.Scatter:
     )
 
 
-def key_entry(name: str, **look: Any) -> go.Scatter:
-    """An entry of the key: a trace that is nowhere."""
-    return go.Scatter(x=[None], y=[None], name=name, hoverinfo="skip", **look)
+def key_entry(name: str, glyph: str = "", legend: bool = False, **look: Any) -> go.Scatter:
+    """Return an entry of the key: a trace that is nowhere.
+
+    With a ``glyph`` it describes a mark ("Bands: 95 % CI over inputs"), and the caption has it instead of the legend;
+    with ``legend`` only where the legend's row has no room.
+    """
+    meta = {"glyph": glyph, "legend": legend} if glyph else None
+    return go.Scatter(x=[None], y=[None], name=name, hoverinfo="skip", meta=meta, **look)
+
+
+def in_legend(key: Sequence[go.Scatter], width: float, font: float) -> tuple[list[go.Scatter], list[str]]:
+    """Split a key into the entries of a legend of one row and the sentences of a caption about all other marks.
+
+    Series without a glyph are always in the legend. The words in brackets of a null are in the caption.
+    """
+    shown, sentences = [entry for entry in key if entry.meta is None], []
+    for entry in (entry for entry in key if entry.meta is not None):
+        glyph, name = entry.meta["glyph"], entry.name
+        head, _, ends = name.removesuffix(")").partition(" (")
+        short = head if glyph == "Grey" else name
+        names = [one.name for one in shown]
+        fits = legend_entry(short, font) <= width and len(in_rows([*names, short], width, font)) == 1
+        if entry.meta["legend"] and fits:
+            shown.append(entry.update(name=short))
+            sentences += [f"Grey: {ends}."] * bool(ends and glyph == "Grey")
+        else:
+            sentences.append(f"{glyph}: {name}.")
+    return shown, list(dict.fromkeys(sentences))
 
 
 def coloured(value: float, axis: str) -> go.Scatter:
@@ -945,10 +979,10 @@ def coloured(value: float, axis: str) -> go.Scatter:
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
 
 
-def key_swatch(name: str, colour: str) -> go.Scatter:
+def key_swatch(name: str, colour: str, glyph: str = "", legend: bool = False) -> go.Scatter:
     """An entry of the key for a band."""
     line = {"width": 0, "color": colour}
-    return key_entry(name, mode="lines", fill="toself", fillcolor=colour, line=line)
+    return key_entry(name, glyph, legend, mode="lines", fill="toself", fillcolor=colour, line=line)
 
 
 def _bars(places: pd.Series, low: pd.Series, high: pd.Series, line: dict[str, Any]) -> go.Scatter:

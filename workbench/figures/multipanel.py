@@ -55,7 +55,9 @@ def multipanel(
     lettered = [_LETTER_ROOM if letters and any(not _letters(part) for part in row) else 0 for row in rows]
     tall = [max(part["layout"]["height"] for part in row) for row in rows]
     heights = [part_letters + room for part_letters, room in zip(tall, lettered, strict=True)]
+    marks = [words for figure in figures for words in (figure.layout.meta or {}).get("marks", ())]
     layout: dict[str, Any] = {
+        "meta": {"marks": list(dict.fromkeys(marks))},
         "template": theme.template, "width": page_width, "height": round(sum(heights)), "showlegend": True,
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
     }  # fmt: skip

@@ -56,8 +56,6 @@ STROKES = {
     "longdashdot": (9, 2.5, 1.5, 2.5),
 }  # fmt: skip
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-# All filled: an open marker says that a difference is not significant, and in red that a paper prints the number.
-SYMBOLS = ("circle", "square", "triangle-up", "pentagon", "cross", "triangle-down")
 GREY = "#666666"
 NULL_BAND = "rgba(120,120,120,0.22)"
 NULL_EDGE = "#B0B0B0"
@@ -81,7 +79,7 @@ def marker_of(symbol: Any, size: float, colour: str, width: float = 0) -> dict[s
 
 # The one look of numbers that papers print, in every figure; no series is red.
 RED = "#BB5566"
-PUBLISHED = marker_of("diamond-open", SIZE.large, RED, WIDTH.outline)
+PUBLISHED = marker_of("x-thin-open", SIZE.tick, RED, WIDTH.bold)
 
 SEQUENTIAL = "Cividis"
 DEPTH = "Viridis"  # of lines: its hues differ more, where a band has room to be compared
@@ -156,9 +154,9 @@ def _template(
     lines = [
         go.Scatter(
             line={"dash": dash, "width": line},
-            marker={"symbol": symbol, "size": marker, "line": {"width": 0}},  # an outline would be grey
+            marker={"symbol": "circle", "size": marker, "line": {"width": 0}},  # an outline would be grey
         )
-        for dash, symbol in zip(DASHES, SYMBOLS, strict=True)
+        for dash in DASHES
     ]
     layout = go.Layout(
         font={"family": FONTS, "size": font, "color": "black"},
@@ -358,14 +356,23 @@ def depth_scale() -> list[list]:
     return [[index / 11, colour] for index, colour in enumerate(colours)]
 
 
+def plain_style(colour: str, dash: str = "solid", size: float | None = None) -> dict[str, Any]:
+    """Return a line and round markers of a colour."""
+    return {
+        "line": {"color": colour, "dash": dash},
+        "marker": {"color": colour, "symbol": "circle", "line": {"width": 0}}
+        | ({"size": size} if size else {}),
+    }
+
+
 def series_style(index: int) -> dict:
-    """Line and marker of the `index`-th series: colour, dash and symbol all change together."""
+    """Return line and marker of the `index`-th series: colour and dash change together."""
     slot = index % len(COLOURS)
     # A second round pairs every colour with another dash, so that 12 series are still distinguishable.
     dash = DASHES[(slot + index // len(COLOURS) * 2) % len(DASHES)]
     return {
         "line": {"color": COLOURS[slot], "dash": dash},
-        "marker": {"color": COLOURS[slot], "symbol": SYMBOLS[slot], "line": {"width": 0}},
+        "marker": {"color": COLOURS[slot], "symbol": "circle", "line": {"width": 0}},
     }
 
 

@@ -15,41 +15,40 @@ class Look:
     label: str
     colour: str
     dash: str
-    symbol: str
 
     @property
     def style(self) -> dict:
         """Line and marker as `go.Scatter` takes them."""
         line = {"color": self.colour, "dash": self.dash}
-        return {"line": line, "marker": {"color": self.colour, "symbol": self.symbol, "line": {"width": 0}}}
+        return {"line": line, "marker": {"color": self.colour, "symbol": "circle", "line": {"width": 0}}}
 
 
-def _boosted(look: Look, colour: str, symbol: str) -> Look:
-    """The look of the same attention with boosted residuals: dotted, its marker a star; of a hue its darker form."""
-    return Look(f"{look.label} + boost", colour, "dot", symbol)
+def _boosted(look: Look, colour: str) -> Look:
+    """Return the look of the same attention with boosted residuals: dotted, in a darker form of its hue."""
+    return Look(f"{look.label} + boost", colour, "dot")
 
 
 # Colours chosen from Paul Tol's schemes by their least distance (CIELAB) with normal and three kinds of deficient
 # sight; relatives share a hue: symmetric ones, RPC and MSSA (whose q, k and v are one) blue, Scaled Attention red.
-_SOFTMAX = Look("softmax", "#000000", "solid", "circle")
-_TSSA = Look("token statistics", "#66CCEE", "solid", "triangle-up")
-_PRIMAL = Look("Primal", "#777733", "dashdot", "triangle-down")
-_BILATERAL = Look("bilateral", "#DDAA33", "solid", "hexagon")
+_SOFTMAX = Look("softmax", "#000000", "solid")
+_TSSA = Look("token statistics", "#66CCEE", "solid")
+_PRIMAL = Look("Primal", "#777733", "dashdot")
+_BILATERAL = Look("bilateral", "#DDAA33", "solid")
 
 LOOKS: dict[str, Look] = {
     "softmax": _SOFTMAX,
-    "softmax-eager": Look("softmax, eager", "#000000", "dash", "pentagon"),
-    "softmax+boost": _boosted(_SOFTMAX, "#6633FF", "star"),
-    "softmax-sym": Look("symmetric softmax", "#4477AA", "dash", "square"),
-    "rpc-sym": Look("symmetric RPC", "#004488", "solid", "diamond"),
-    "rpc-asym": Look("asymmetric RPC", "#4477AA", "dashdot", "triangle-right"),
-    "rpc-sym-asym": Look("symmetric RPC, then softmax", "#004488", "dot", "bowtie"),
-    "scaled-free": Look("Scaled (S free)", "#882255", "solid", "cross"),
-    "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash", "x"),
+    "softmax-eager": Look("softmax, eager", "#000000", "dash"),
+    "softmax+boost": _boosted(_SOFTMAX, "#6633FF"),
+    "softmax-sym": Look("symmetric softmax", "#4477AA", "dash"),
+    "rpc-sym": Look("symmetric RPC", "#004488", "solid"),
+    "rpc-asym": Look("asymmetric RPC", "#4477AA", "dashdot"),
+    "rpc-sym-asym": Look("symmetric RPC, then softmax", "#004488", "dot"),
+    "scaled-free": Look("Scaled (S free)", "#882255", "solid"),
+    "scaled-alpha": Look("Scaled (S = αA)", "#EE6677", "dash"),
     "bilateral": _BILATERAL,
-    "bilateral+boost": _boosted(_BILATERAL, "#5C3100", "hexagram"),
-    "mssa": Look("subspace (MSSA)", "#4477AA", "dot", "star-square"),
-    "xca": Look("cross-covariance", "#AA44DD", "dashdot", "star-diamond"),
+    "bilateral+boost": _boosted(_BILATERAL, "#5C3100"),
+    "mssa": Look("subspace (MSSA)", "#4477AA", "dot"),
+    "xca": Look("cross-covariance", "#AA44DD", "dashdot"),
     "tssa": _TSSA,
     "tssa-causal": _TSSA,
     "primal": _PRIMAL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from workbench.figures.variants import LOOKS, MECHANISMS
 
@@ -103,6 +104,13 @@ def without_nulls(text: str) -> str:
     return " ".join(sentence for sentence in sentences(text) if not re.match(r"Nulls?\b", sentence))
 
 
+def with_marks(caption: str, marks: Sequence[str]) -> str:
+    """Return a caption with the sentences about a figure's marks that it lacks, before those about its null."""
+    parts = sentences(caption)
+    at = next((place for place, words in enumerate(parts) if re.match(r"Nulls?\b", words)), len(parts))
+    return " ".join([*parts[:at], *(words for words in marks if words not in caption), *parts[at:]])
+
+
 def with_definitions(caption: str, labels: str) -> str:
     """A caption that also says what the labels of its figure are short for, where it does not yet."""
     labels = _DATA.sub("", labels).replace(r"\u003c", "<").replace(r"\u003e", ">")  # as plotly writes them
@@ -146,7 +154,7 @@ def noise_words(kind: str) -> str:
 def attention_of(model: str) -> str:
     """The attention of a model of the records as `LOOKS` names it; nothing for any other model."""
     task, _, kind = model.rpartition(":")[2].partition("-")
-    kind = "softmax" if kind == "vit" else kind.replace("-boost", "+boost")
+    kind = {"vit": "softmax", "tost": "tssa", "xcit": "xca"}.get(kind) or kind.replace("-boost", "+boost")
     return kind if task in DATA and kind in LOOKS else ""
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
+from workbench.figures.theme import PUBLISHED
 from workbench.studies.figures import ablation_figure
 
 LABELS = {"a": "first (softmax)", "b": "second", "c": "third"}
@@ -61,7 +62,7 @@ def test_differences_are_filled_where_they_are_significant_and_published_ones_st
     assert (digits.error_x.array[0], digits.error_x.arrayminus[0]) == pytest.approx((25 + 25, -25 + 50))
     assert list(photos.x) == pytest.approx([-25])
     assert [trace.x[0] for trace in diamonds] == pytest.approx([-4, 1])
-    assert {trace.marker.symbol for trace in diamonds} == {"diamond-open"}
+    assert {trace.marker.symbol for trace in diamonds} == {PUBLISHED["symbol"]}
     assert diamonds[0].y[0] > photos.y[0] > digits.y[0]  # side by side within their row
     assert [note.text for note in fig.layout.annotations].count("reference") == 1
     assert fig.layout.xaxis3.title.text == "Difference (points)<br>from first"

@@ -1,4 +1,4 @@
-"""Costs of variants: a dot, a diamond and a square per variant in every panel."""
+"""Costs of variants: a dot and crosses per variant in every panel."""
 
 import pandas as pd
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from tests.figures.drawn import key, rules
 from tests.figures.study import named
 from workbench.core.errors import InputError
+from workbench.figures.theme import PUBLISHED
 from workbench.studies.figures import cost_figure
 
 
@@ -50,12 +51,12 @@ def test_rows_are_grouped_by_baseline_with_a_heading():
     assert ordered == [headings[0], "token statistics", headings[1], "RPC, 5 iterations in layer 1"]
 
 
-def test_what_papers_print_stands_below_the_dots_as_diamonds_of_training_and_triangles_of_inference():
+def test_what_papers_print_stands_below_the_dots_with_a_cross_for_training_and_one_for_inference():
     also = pd.DataFrame([row("rpc-sym num_iter=[5]", 1.1, condition="test", baseline="softmax-sym")])
     fig = cost_figure(pd.concat([FRAME, also]))
     training, inference = (named(fig, name)[0] for name in ("training", "inference"))
     (published,) = [
-        trace for trace in fig.data if trace.marker.symbol == "diamond-open" and trace.x[0] is not None
+        trace for trace in fig.data if trace.marker.symbol == PUBLISHED["symbol"] and trace.x[0] is not None
     ]
     assert list(published.x) == [1.05]  # primal was not measured: it has no row
     assert training.y[-1] < inference.y[-1] < published.y[0]

@@ -36,7 +36,7 @@ from workbench.figures.export.static import (
 )
 from workbench.figures.notes import left_out_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
-from workbench.figures.words import in_words, with_definitions, without_nulls
+from workbench.figures.words import in_words, with_definitions, with_marks, without_nulls
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
@@ -138,7 +138,9 @@ def save_figure(
     _check_words(name, data, caption, alt)
     if "null_mean" in data and data["null_mean"].isna().all():
         caption, alt = without_nulls(caption), without_nulls(alt)
-    caption = with_definitions(in_words(" ".join([caption.strip(), *left_out_notes(data)])), fig.to_json())
+    marks = (fig.layout.meta or {}).get("marks", ()) if isinstance(fig.layout.meta, Mapping) else ()
+    caption = in_words(" ".join([with_marks(caption.strip(), marks), *left_out_notes(data)]))
+    caption = with_definitions(caption, fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
     theme = theme_of(width)

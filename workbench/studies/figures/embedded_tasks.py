@@ -34,11 +34,6 @@ _AXES = {
     "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
 }
 _SEED, _MEAN = "each seed", "mean over 3 seeds"
-SCORE_MARKS = (
-    "Circle: mean over training seeds, with its 95 % confidence interval (CI, Student's t). Strokes: single seeds, "
-    "some coincide."
-)
-"""A caption's sentence about the marks of `embedded_scores_figure`."""
 
 
 @checked
@@ -107,7 +102,7 @@ def embedded_scores_figure(
     tall = (
         len(titles) > 3 and table["variant"].nunique() > 10
     )  # else it does not leave its caption room on a page
-    forest = forest.scale(row=1.9 if tall else 2.2, x_same=same or ())
+    forest = forest.scale(row=1.9 if tall else 1.7, x_same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     return forest.figure(columns=min(len(titles), columns))
 

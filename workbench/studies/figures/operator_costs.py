@@ -76,7 +76,7 @@ def exponents_figure(
 ) -> go.Figure:
     """A row per operator, panels for time and for memory along each sweep: fitted exponents with their intervals.
 
-    Strokes are what the counted multiply–accumulates, or bytes of tensors, come to at the same sizes; diamonds what is
+    Strokes are exponents of counted multiply–accumulates, or bytes of tensors, at the same sizes; red crosses those
     printed. An interval that goes on beyond the axis ends in an arrow.
 
     Args:

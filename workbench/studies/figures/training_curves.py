@@ -191,7 +191,7 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
     """A row per model: on the left a panel per task with the accuracy of every seed and the mean, then differences.
 
     A difference from the row without one has its 95 % interval, filled where that leaves out zero; published
-    differences are open diamonds.
+    differences are red crosses.
 
     Args:
         results: rows of `workbench.studies.baselines.versus_baseline` with a column ``label``, the words of a row, and
@@ -240,7 +240,7 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
 
 
 def _printed(published: pd.DataFrame) -> str:
-    """What the diamonds are, for the key: other models than those of the row, and of several the median and range."""
+    """Return what the red crosses are, for the key: the paper's models, and of several the median and range."""
     most = max((len(own) for _, own in published.groupby("label")), default=1)
     many = f": median and range of {most} differences" if most > 1 else ""
     return f", paper's model{'s' * (most > 1)}, without a test{many}"

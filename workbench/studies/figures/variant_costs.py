@@ -20,7 +20,7 @@ _TITLES = {
     "peak_memory": "Memory<br>(×, log)",
 }  # fmt: skip
 _CONDITIONS = {"training": "training", "test": "inference"}
-_DIAMONDS = ("diamond-open", "triangle-up-open")
+_SYMBOLS = ("x-thin-open", "cross-thin-open")
 _BOTH = {"": "parameters, alike in both"}
 _SOURCE = "workbench.studies.training.variant_costs"
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
@@ -40,7 +40,7 @@ _OF_TASKS = {
 def cost_figure(frame: pd.DataFrame) -> go.Figure:
     """A dot per variant in a panel for each quantity, for training and inference: multiples of the baseline.
 
-    The bar of a dot is the range over rounds. Red diamonds of training and triangles of inference are
+    The bar of a dot is the range over rounds. Red × of training and + of inference are
     the papers' numbers, as multiples of their baselines. Rows are grouped by baseline, which has no row itself; a
     variant is grouped with its paper's baseline if that is not softmax attention. A frame with the column
     ``problem`` is grouped by it: the same baseline on several tasks.
@@ -73,11 +73,11 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
     forest = Plot(drawn, titles, "condition", y="attention", group="of", names=names)
     forest = forest.scale(
-        x_log=True, x_range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 3.4
+        x_log=True, x_range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 2.3
     )
     papers = printed["source"].str.split(" ").str[0]
     published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)
-    diamonds = []
+    published_marks = []
     for kinds in ({"training": "training", "": "parameters"}, {"test": "inference"}):
         condition_rows = published[published["condition"].isin(kinds)]
         if len(condition_rows):
@@ -85,14 +85,14 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             words = " and ".join(
                 name for kind, name in kinds.items() if (condition_rows["condition"] == kind).any()
             )
-            condition_rows, symbol = condition_rows.drop(columns="condition"), _DIAMONDS[len(diamonds)]
-            diamonds.append(
+            condition_rows, symbol = condition_rows.drop(columns="condition"), _SYMBOLS[len(published_marks)]
+            published_marks.append(
                 Published(condition_rows, beside=True, symbol=symbol, words=f": {words}, {papers}")
             )
     words = Interval(
         columns=("ratio", "low", "high"), words="median and range over rounds, where wider than the dot"
     )
-    return forest.add(words, *diamonds, Rule(1, "baseline")).figure()
+    return forest.add(words, *published_marks, Rule(1, "baseline")).figure()
 
 
 def _label(name: str) -> str:
