@@ -275,3 +275,10 @@ class LogitAttribution(OfInputs, total=False, closed=True):
     """predicted (the largest logit) or right (the class of the image, the next token of the text)"""
     null_samples: int
     """random outcomes in place of the target, at least 2; 0 leaves the null out"""
+
+class Sinks(OfInputs, total=False, closed=True):
+    """Attention sinks: how many heads have one, the values there, massive activations."""
+    epsilon: float
+    """share of attention on one key above which a head has a sink"""
+    null_samples: int
+    """Gaussian samples beside massive activations, at least 2; 0 leaves them out"""
