@@ -1,4 +1,4 @@
-"""What the class token attends to: over images, word by word over a text, and as measures by layer."""
+"""Attention of the class token: over images, word by word over a text, and as measures by layer."""
 
 from __future__ import annotations
 

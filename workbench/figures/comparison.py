@@ -93,9 +93,9 @@ def comparison_figure(
 def with_range(
     published: pd.DataFrame, models: str | Sequence[str] | None, table: str, name: str, data: str
 ) -> pd.DataFrame:
-    """Published rows, those of one table in rows of their own beneath ours: of each of `models`, or of all as `name`.
+    """Return published rows, those of one table in separate rows below ours: of each of `models`, or of all as `name`.
 
-    What a paper finds on other data, or of other models, then stands in a place of its own, with its `data`.
+    Results of a paper on other data, or for other models, then have a separate place, with their `data`.
     """
     listed = [models] if isinstance(models, str) else models or ()
     names = {short_name(name) for name in listed if name.lower() not in ("none", "null", "false")}
@@ -107,9 +107,9 @@ def with_range(
 
 
 def _with_ends(rows: pd.DataFrame, inputs: int | None) -> pd.DataFrame:
-    """The values alone, with the ends of their bars where a frame holds statistics over inputs, as a sweep's does.
+    """Return the values, with the ends of their bars if the frame holds statistics over inputs, as a sweep's does.
 
-    Those of a quantity that has a statistic of its own are called "std of max", of another "std".
+    A quantity that is itself a statistic has "std of max", any other "std".
     """
     if "statistic" not in rows or not rows["statistic"].str.startswith("std").fillna(False).any():
         return rows
@@ -148,7 +148,7 @@ def _title(key: dict) -> str:
 
 
 def _beside(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The published numbers of each row of each panel, called as the forest calls them; or in a row of their own."""
+    """Return the published numbers of each row of each panel, named as in the forest; or in a separate row."""
     published = published.assign(place=published["place"].fillna(_HERE) if "place" in published else _HERE)
     printed = []
     for _, group in rows.groupby(["panel", "model"], sort=False):

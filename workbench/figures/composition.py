@@ -435,7 +435,7 @@ class _Page:
 
 
 def beside_panels(fig: go.Figure) -> dict[str, float]:
-    """Where a colour bar stands that is as tall as all panels together, at their right."""
+    """Return the position of a colour bar at the right of all panels, as tall as they are together."""
     low, *_, high = sorted(end for axis in fig.select_yaxes() for end in axis.domain)
     right = max(axis.domain[1] for axis in fig.select_xaxes())
     return {"x": right, "len": high - low, "y": (low + high) / 2}

@@ -266,7 +266,7 @@ class Sample:
 
     @property
     def bounded(self) -> bool:
-        """Whether a null of these rows has ends, and not its mean alone."""
+        """Return whether a null of these rows has ends, not only its mean."""
         return "null_low" in self.rows and bool(self.rows["null_low"].notna().any())
 
     def counts(self, inputs: int | None = None) -> str:
@@ -282,7 +282,7 @@ class Sample:
 
 
 def input_count(frame: pd.DataFrame) -> int | None:
-    """How many inputs a frame's numbers come from, where the record of its runs says so, and of all the same."""
+    """Return the number of inputs of a frame's numbers, if its provenance has it and all runs agree."""
     counts = {(run.get("inputs") or {}).get("n") for run in provenance_of(frame)}
     return counts.pop() if len(counts) == 1 else None
 

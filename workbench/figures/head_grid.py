@@ -213,7 +213,7 @@ def _absence(row: np.ndarray) -> str:
 def _bar_ticks(
     low: float, high: float, by_log: bool, nulls: Sequence[_NullLevel], room: float, font: float
 ) -> dict[str, Sequence]:
-    """Round numbers along the bar, and the null distributions in the place of those that are too near to them."""
+    """Round numbers along the bar, with null distributions instead of numbers too near to them."""
     axis = Axis("", low, high, log=by_log)
     values, labels = tick_values(axis, room, font, upright=True)
     marks: dict[float, str] = {}

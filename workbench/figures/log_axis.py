@@ -122,7 +122,7 @@ def shape_on_log_axis(shape: dict[str, Any], letter: str, low: float) -> dict[st
 
 
 def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
-    """The trace cut at the ends of an axis, and an arrow wherever it goes on, with the value that it comes to.
+    """Cut the trace at the ends of an axis, with an arrow wherever it continues, and the value that it reaches.
 
     Of neighbouring places beyond an end one has the arrow: of a band the farthest, of a line where it leaves. Intervals
     that go on have one without a value.

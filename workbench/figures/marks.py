@@ -176,7 +176,7 @@ class Mark:
         yield from ()
 
     def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
-        """Return an entry of the key with what can be seen of its traces, each with its axis of so many pixels."""
+        """Return an entry of the key with what can be seen of its traces, each with its axis of ``room`` pixels."""
         return says_how_wide(
             entry, [_widest(trace, axis) for trace, axis in traces if trace.fill == "toself"]
         )
@@ -269,7 +269,7 @@ class Band(Mark):
     """The spread of an estimate: the 95 % confidence interval of its mean over a unit, or with ``quantiles`` a range.
 
     Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) are quartiles. With
-    ``columns`` the ends stand in the frame, and ``words`` say what they are. With ``only`` those series have one that
+    ``columns`` the frame has the ends, and ``words`` name them. With ``only`` those series have one that
     have this value in a column; with ``bars`` it is a bar at each place, since many bands would hide each other.
     Of fewer than `FEW` units each has a thin line (with ``bars`` a tick) in place of the quartiles.
     """
@@ -664,7 +664,7 @@ class Published(Mark):
 
     ``rows`` are those of `workbench.published`; numbers of other metrics and of models that are not drawn are left out.
     The hover text names paper, table and row. With ``ranges`` several numbers of one category are drawn as their
-    median, with a line from the least to the largest; ``words`` take the place of the papers in the key; ``beside``
+    median, with a line from the least to the largest; ``words`` replace the papers in the key; ``beside``
     sets them beside the estimates of a category, not upon them; a second kind has another ``symbol``.
     """
 
@@ -778,8 +778,8 @@ class Published(Mark):
 class Points(Mark):
     """Single values over the lines: what was measured beside them, or where a curve ends.
 
-    ``rows`` hold them, with the columns of the frame; they stand in the panel whose rows share their values of ``by``.
-    They are grey. Without a symbol their words replace a marker.
+    ``rows`` hold them, with the columns of the frame; they are drawn in the panel whose rows share their values of
+    ``by``. They are grey. Without a symbol their words replace a marker.
     """
 
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)

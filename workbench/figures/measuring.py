@@ -95,12 +95,12 @@ def in_rows(names: Sequence[str], width: float, size: float) -> list[list[int]]:
     """The places of a legend's entries, row by row: each holds the entries that fit the width."""
     rows: list[list[int]] = []
     used = 0.0
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         entry = legend_entry(name, size) + 5
         if not rows or used + entry > width:
             rows.append([])
             used = 0.0
-        rows[-1].append(place)
+        rows[-1].append(number)
         used += entry
     return rows
 

@@ -74,7 +74,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def is_wide(drawn: pd.DataFrame) -> bool:
-    """Whether a V of large norm does so much worse than nothing that its error needs a log axis."""
+    """Return whether the error of a V of large norm exceeds that of nothing so far that it needs a log axis."""
     return bool((drawn.loc[drawn["metric"] == SHARE, "value"] > 10).any())
 
 

@@ -1,4 +1,4 @@
-"""What a figure shows: a frame, columns for axes, colours and panels, marks and scales; no drawing."""
+"""The specification of a figure: a frame, columns for axes, colours and panels, marks and scales; no drawing."""
 
 from __future__ import annotations
 

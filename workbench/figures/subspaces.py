@@ -30,8 +30,8 @@ COHERENCE = ("coherence_inside", "coherence_between", ANGLE)
 def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     """|cos| of every two directions as a square per layer, heads apart by lines (wu2025 Fig. 11).
 
-    Diagonal blocks are within a head; a direction with itself is left out. Models stand one under the other, of several
-    as many layers of each as the shallowest has, evenly spaced from the first to the last; all share one colour scale.
+    Diagonal blocks are within a head; a direction with itself is left out. Models are in rows; of several,
+    each shows the number of layers of the shallowest, evenly spaced; all share one colour scale.
 
     Args:
         frame: the result of ``subspaces`` per pair, of one or several models.

@@ -234,7 +234,7 @@ def theme_of(width: str | float, name: str | None = None) -> Theme:
 
 
 def family_of(font: str, width: str | float) -> str:
-    """Return the families of a font, of which the first on a machine is drawn: of the width's venue for "venue".
+    """Return the families of a font; the first on a machine is drawn. "venue" is the font of the width's venue.
 
     Raises:
         InputError: the width is that of no venue.

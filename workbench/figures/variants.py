@@ -83,7 +83,7 @@ def look_of(attention: str) -> Look:
 
 
 def in_order(attentions: Iterable[str]) -> list[str]:
-    """The variants in the order in which figures list them, each once.
+    """Return the variants in the order of figures, each once.
 
     Raises `UnknownName` for one that has no look.
     """

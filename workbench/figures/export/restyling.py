@@ -70,7 +70,7 @@ def _named_colours(traces: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def _forms(colours: Mapping[str, str]) -> dict[str, str]:
-    """Return all ways in which a figure writes colours, with those of the colours that replace them."""
+    """Return all spellings of colours in a figure, with those of the colours that replace them."""
     forms = {}
     for old, new in colours.items():
         forms[old] = new

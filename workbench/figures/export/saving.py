@@ -81,14 +81,14 @@ def save_figure(
 
     The provenance holds the parameters of the notebook that saves the figure: in a render those it runs with, in
     JupyterLab and VS Code the variables that its cell tagged "parameters" assigns, as they are at this moment.
-    ``parameters_from`` says which: "render", "variables", "call" for what `parameters` gives; null in a script.
+    ``parameters_from`` names the source: "render", "variables", "call" for what `parameters` gives; null in a script.
 
     In a render the three static formats are left to the render process: ``WORKBENCH_DEFER_EXPORT`` names a file
     to which each saved figure is appended. Without Chrome or the extra "figures" a warning says how to get it, and
     the rest is written.
 
-    What the printed page shows to be wrong (`workbench.figures.export.check_figure`) is a warning each, in a render a
-    line at its end, and stands in the provenance as ``figure["flaws"]``; null where no SVG was made, which is measured.
+    Every flaw of the printed page (`workbench.figures.export.check_figure`) is a warning, in a render a line at its
+    end, and an entry of ``figure["flaws"]`` in the provenance; null without an SVG, which is measured.
 
     Args:
         fig: any plotly figure; it is not changed.

@@ -43,7 +43,7 @@ NO_NETWORK = (
 )
 """Allow a drawn figure no address outside of it. An image in it may name any address."""
 EXACT = "text { text-rendering: geometricPrecision }"
-"""Where fonts are hinted, letters would else be as wide as whole pixels, and words leave their room."""
+"""Without it, hinted fonts round the width of letters to pixels, and words leave their room."""
 FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
 
 

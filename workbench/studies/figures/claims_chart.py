@@ -231,7 +231,7 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def claims_caption(frame: pd.DataFrame) -> str:
-    """Return the caption's sentences on what the chart of a table of claims plots: samples, marks, rows left out.
+    """Return the caption's sentences on the chart of a table of claims: samples, marks, rows left out.
 
     Args:
         frame: what `claims_figure` takes.
@@ -277,7 +277,9 @@ def _tested(frame: pd.DataFrame) -> pd.DataFrame:
     again = tested["over"].isin([*OF_NO_MODEL]) & tested.duplicated("order")
     tested = tested[~again].sort_values("order", kind="stable", ignore_index=True)
     if tested.empty:
-        raise InputError("no claim was tested, so that there is nothing to draw; the column `why` says why")
+        raise InputError(
+            "no claim was tested, so that there is nothing to draw; the column `why` has the reasons"
+        )
     return tested.assign(**{name: value for name, value in _ABSENT.items() if name not in tested})
 
 

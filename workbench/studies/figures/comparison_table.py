@@ -30,7 +30,9 @@ _MEAN = "mean over kinds"
 _PLAIN = "#E6E6E6"  # not significant
 _BARE = {"showline": False, "ticks": ""}
 # blue is better in both tables
-_REVERSED = [[place, colour] for (place, _), (_, colour) in zip(DIVERGING, DIVERGING[::-1], strict=True)]
+_REVERSED = [
+    [position, colour] for (position, _), (_, colour) in zip(DIVERGING, DIVERGING[::-1], strict=True)
+]
 
 
 @checked
@@ -88,7 +90,7 @@ def _conditions(frame: pd.DataFrame) -> pd.DataFrame:
 def _table(
     rows: pd.DataFrame, levels: pd.DataFrame, columns: Sequence[str], title: str, colours: Sequence[Any]
 ) -> go.Figure:
-    """Return the table of ``rows``, with the columns of which there are some, below a row for each of ``levels``."""
+    """Return the table of ``rows``, with the columns that occur, below a row for each of ``levels``."""
     several = rows.groupby("attention")["seeds"].max()
     order = sorted(in_order(rows["attention"].unique()), key=lambda name: several[name] == 1)
     above = in_order(levels["attention"].unique())
@@ -100,14 +102,14 @@ def _table(
     drawn += rows.assign(place=rows["attention"].map(order.index) + len(above)).to_dict("records")
     for row in drawn:
         if row["condition"] in columns:
-            place, column, value = row["place"], columns.index(row["condition"]), row["value"]
-            level, alone = place < len(above), row["seeds"] == 1
-            significant[place, column] = not (level or alone or row["low"] <= 0 <= row["high"])
-            plain[place, column] = np.nan if level or alone or significant[place, column] else 0.0
-            cells[place, column] = value if significant[place, column] else np.nan
+            row_number, column, value = row["place"], columns.index(row["condition"]), row["value"]
+            level, alone = row_number < len(above), row["seeds"] == 1
+            significant[row_number, column] = not (level or alone or row["low"] <= 0 <= row["high"])
+            plain[row_number, column] = np.nan if level or alone or significant[row_number, column] else 0.0
+            cells[row_number, column] = value if significant[row_number, column] else np.nan
             text = f"{value:.0f}" if level else f"{value:+.{int(abs(value) < 9.95)}f}".replace("-", "−")
             colour = GREY if alone and not level else "black"
-            notes.append({"x": column, "y": place, "text": text, "font": {"color": colour}})
+            notes.append({"x": column, "y": row_number, "text": text, "font": {"color": colour}})
     scale = Scale.of([cells], title, middle=0.0, colours=colours)
     for note in notes:
         if (

@@ -13,14 +13,14 @@ from workbench.figures.variants import in_order
 
 
 def _means_and_lines(rows: pd.DataFrame) -> pd.DataFrame:
-    """The means of several seeds, and the single exploratory ones; ``mean`` says which."""
+    """Return means of several seeds and single exploratory seeds; ``mean`` is True for means."""
     several = rows["training_seed"].isna() & (rows["seeds"] > 1)
     single = rows["training_seed"].notna() & (rows["seed_kind"] == "exploratory")
     return pd.concat([rows[several].assign(mean=True), rows[single].assign(mean=False)])
 
 
 def _lines_and_means(rows: pd.DataFrame, over: str = "seeds and images") -> list[Mark]:
-    """The marks of curves of one seed with the means of several beside them, and what the key says of each."""
+    """Return the marks of curves of one seed and of means over several, with their words in the key."""
     lines = Line(words="1 seed, no interval", where=("mean", False), pale=True)
     counts = _seed_counts(rows)
     if not counts:
@@ -44,7 +44,7 @@ _RATIO = "Ratio to baseline (↓ better)"
 
 @checked
 def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
-    """Draw perplexity against the share of swapped words: of everything, and of what no swapped word touches.
+    """Draw perplexity against the share of swapped words: of all tokens, and of those that no swapped word touches.
 
     Below, the same divided by the baseline's. A line is the exploratory seed, without an interval; a large marker is
     the mean over the seeds that answer, with its 95 % interval over seeds.
@@ -63,8 +63,8 @@ def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
         raise InputError("the frame holds no perplexity; give rows of the protocol word-swap")
     in_order(rows["attention"].unique())
     rows["baseline"] = rows["metric"].map({_RATIO: 1.0})
-    shown = [name for name in ("perplexity", _RATIO) if (rows["metric"] == name).any()]
-    plot = Plot(rows, x="swapped", color="attention", panel="of").metric(*shown)
+    metrics = [name for name in ("perplexity", _RATIO) if (rows["metric"] == name).any()]
+    plot = Plot(rows, x="swapped", color="attention", panel="of").metric(*metrics)
     plot = plot.scale(x_title="Words swapped (%)", y_log=True).add(
         *_lines_and_means(pd.concat([means, ratios]), "seeds"),
         Rule(column="baseline", name="baseline"),
@@ -74,6 +74,10 @@ def perplexity_figure(means: pd.DataFrame, ratios: pd.DataFrame) -> go.Figure:
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of both perplexities against the share in per cent, with a panel each."""
-    own = _means_and_lines(rows[rows["metric"].isin(_PANELS) & rows["value"].notna()])
-    plain = own[["attention", "value", "low", "high", "mean"]]
-    return plain.assign(swapped=100 * own["epsilon"], of=own["metric"].map(_PANELS), metric=own["quantity"])
+    perplexities = _means_and_lines(rows[rows["metric"].isin(_PANELS) & rows["value"].notna()])
+    plain = perplexities[["attention", "value", "low", "high", "mean"]]
+    return plain.assign(
+        swapped=100 * perplexities["epsilon"],
+        of=perplexities["metric"].map(_PANELS),
+        metric=perplexities["quantity"],
+    )

@@ -1,4 +1,4 @@
-"""Images with a class for every pixel: the image, the true classes, what models predict, and what they attend to."""
+"""Images with a class for every pixel: the image, the true classes, predictions of models, and their attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scenes_figure(
     classes: Sequence[str],
     titles: Sequence[str] = (),
 ) -> go.Figure:
-    """A column per image: the image, and beneath it a map of classes for each of the ``masks``, in their order.
+    """Draw a column per image: the image, and below it a map of classes for each of the ``masks``, in their order.
 
     Args:
         images: (height, width, 3) each, 8 bits.
@@ -43,20 +43,32 @@ def scenes_figure(
     """
     if len(classes) > len(CLASSES):
         raise InputError(f"{len(classes)} classes; a figure has colours for {len(CLASSES)}: draw fewer")
-    maps = {name: [np.asarray(one) for one in own] for name, own in masks.items()}
-    for name, own in maps.items():
-        if len(own) != len(images):
-            raise InputError(f"{name}: {len(own)} maps for {len(images)} images; give one each")
+    maps = {name: [np.asarray(class_map) for class_map in class_maps] for name, class_maps in masks.items()}
+    for name, class_maps in maps.items():
+        if len(class_maps) != len(images):
+            raise InputError(f"{name}: {len(class_maps)} maps for {len(images)} images; give one each")
     if titles and len(titles) != len(images):
         raise InputError(f"{len(titles)} titles for {len(images)} images; give one each")
-    held = sorted({int(number) for own in maps.values() for one in own for number in np.unique(one)})
-    if held and not 0 <= held[0] <= held[-1] < len(classes):
-        raise InputError(f"maps hold classes {held[0]} to {held[-1]}, of {len(classes)} names")
+    class_numbers = sorted(
+        {
+            int(number)
+            for class_maps in maps.values()
+            for class_map in class_maps
+            for number in np.unique(class_map)
+        }
+    )
+    if class_numbers and not 0 <= class_numbers[0] <= class_numbers[-1] < len(classes):
+        raise InputError(
+            f"maps hold classes {class_numbers[0]} to {class_numbers[-1]}, of {len(classes)} names"
+        )
     colours = np.array([hex_to_rgb(colour) for colour in CLASSES], dtype=np.uint8)
-    lines = {"image": [*images], **{name: [colours[one] for one in own] for name, own in maps.items()}}
+    lines = {
+        "image": [*images],
+        **{name: [colours[class_map] for class_map in class_maps] for name, class_maps in maps.items()},
+    }
     panels = []
-    for name, own in lines.items():
-        for number, picture in enumerate(own):
+    for name, pictures in lines.items():
+        for number, picture in enumerate(pictures):
             tall, across = np.shape(picture)[:2]
             trace = go.Image(z=picture, name=name, hoverinfo="name")
             y = Axis("" if number else name, tall - 0.5, -0.5, bare=True)
@@ -68,7 +80,7 @@ def scenes_figure(
             mode="markers",
             marker={"symbol": "square", "size": 9, "color": CLASSES[number], "line": {"width": 0}},
         )
-        for number in held
+        for number in class_numbers
     ]
     gap, font = 4.0, theme_of("page").font
     side = (PAGE - 3 * font + gap) / max(len(images), 4) - gap
@@ -100,8 +112,8 @@ def predictions_figure(
         UnknownName: an attention without a look.
     """
     rows = {"truth": [*truth[:n]] * len(images)}
-    for name, own in masks.items():
-        rows[look_of(name).label] = [mask for condition in images for mask in own[condition][:n]]
-    pictures = [image for own in images.values() for image in own[:n]]
-    over = [condition for condition, own in images.items() for _ in own[:n]]
+    for name, by_condition in masks.items():
+        rows[look_of(name).label] = [mask for condition in images for mask in by_condition[condition][:n]]
+    pictures = [image for pixels in images.values() for image in pixels[:n]]
+    over = [condition for condition, pixels in images.items() for _ in pixels[:n]]
     return scenes_figure(pictures, rows, classes, over)

@@ -1,4 +1,4 @@
-"""Training of several attention variants: their curves, and what the curves come to, beside the softmax baseline."""
+"""Training of several attention variants: their curves, and the final scores, beside the softmax baseline."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def variant_curves_figure(
     attention = dict(zip(rows["model"], rows["attention"], strict=True))
     pairs = [(model, base) for model, base in (baselines or {}).items() if {model, base} <= set(attention)]
     behind = {attention[model]: attention[base] for model, base in pairs}
-    found = (
+    finding_of = (
         {} if ends is None else ends[ends["quantity"] == "accuracy"].set_index("attention").to_dict("index")
     )
     parts = []
     for name in others:
-        own = rows[rows["attention"].isin([behind.get(name, _BASELINE), name])]
-        parts.append(own.assign(panel=f"{look_of(name).label}{_difference(found.get(name))}"))
+        variant_rows = rows[rows["attention"].isin([behind.get(name, _BASELINE), name])]
+        parts.append(variant_rows.assign(panel=f"{look_of(name).label}{_difference(finding_of.get(name))}"))
     plot = Plot(pd.concat(parts), "epoch", "attention", "panel")
     plot = plot.metric(metric)
     logs = log and medians.max() > 10 * medians.min()
@@ -119,17 +119,17 @@ def versus_baseline_figure(
         InputError: no row of some quantity, or two models with the same attention.
     """
     _one_model_each(frame, "the frame has no rows")
-    known = frame["quantity"].unique()
-    for quantity in set(panels) - {*known}:
-        raise InputError(f"the frame has no {quantity}; its quantities: {', '.join(known)}")
+    quantities = frame["quantity"].unique()
+    for quantity in set(panels) - {*quantities}:
+        raise InputError(f"the frame has no {quantity}; its quantities: {', '.join(quantities)}")
     other = _other_baselines(frame)
     rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])]).assign(reference=other)
     rows[_SCALED] = rows[_SCALED].astype(float).mul(np.where(rows["quantity"] == "accuracy", 100, 1), axis=0)
     rows["same"] = ~rows["finding"].isin(["", "lower", "higher"])
-    own = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
-    levels = own.to_dict() | dict(lines or {})
-    beside = "its baseline" if other.notna().any() else "softmax"
-    hollow = ("same", f"not significant beside {beside}")
+    unpaired = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
+    levels = unpaired.to_dict() | dict(lines or {})
+    reference = "its baseline" if other.notna().any() else "softmax"
+    hollow = ("same", f"not significant beside {reference}")
     counts = rows.groupby("attention")["n"].max().dropna().astype(int) if "n" in rows else rows.iloc[:0]
     seeds = (
         f"{' to '.join(dict.fromkeys(map(str, (counts.min(), counts.max()))))} seeds"
@@ -176,13 +176,13 @@ def _title(split: str, words: str) -> str:
 
 
 def _one_model_each(rows: pd.DataFrame, nothing: str) -> list[str]:
-    """The variants in the order of figures, each of which must stand for one model."""
+    """Return the variants in the order of figures; each must have one model."""
     if rows.empty:
         raise InputError(f"{nothing}; give the result of workbench.studies.baselines")
     models = rows.groupby("attention")["model"].unique()
-    for attention, own in models.items():
-        if len(own) > 1:
-            raise InputError(f"{', '.join(own)} all have {attention} attention; give one model per variant")
+    for attention, names in models.items():
+        if len(names) > 1:
+            raise InputError(f"{', '.join(names)} all have {attention} attention; give one model per variant")
     return in_order(models.index)
 
 
@@ -209,13 +209,17 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
         )
     ends = {"difference": "value", "difference_low": "low", "difference_high": "high"}
     same = ~results["finding"].isin(["lower", "higher"])
-    beside = results.drop(columns=["value", "low", "high", "finding"], errors="ignore").rename(columns=ends)
+    differences = results.drop(columns=["value", "low", "high", "finding"], errors="ignore").rename(
+        columns=ends
+    )
     keys = [name for name in ("task", "label", "group") if name in seeds]
     every = seeds.groupby(keys, sort=False)["value"].transform("mean")
     drawn = seeds.assign(mean=every, panel=seeds["task"], low=float("nan"), high=float("nan"), same=False)
-    known = beside["value"].notna()
-    beside = beside.assign(panel="difference", same=same & known, finding=known.map({False: "reference"}))
-    drawn = pd.concat([beside, drawn])
+    has_difference = differences["value"].notna()
+    differences = differences.assign(
+        panel="difference", same=same & has_difference, finding=has_difference.map({False: "reference"})
+    )
+    drawn = pd.concat([differences, drawn])
     group = "group" if "group" in results else None
     for column in ("label", *([group] if group else [])):
         order = [*dict.fromkeys(results[column])]
@@ -240,7 +244,7 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
 
 
 def _printed(published: pd.DataFrame) -> str:
-    """Return what the red crosses are, for the key: the paper's models, and of several the median and range."""
-    most = max((len(own) for _, own in published.groupby("label")), default=1)
+    """Describe the red crosses for the key: the paper's models, and of several the median and range."""
+    most = max((len(rows) for _, rows in published.groupby("label")), default=1)
     many = f": median and range of {most} differences" if most > 1 else ""
     return f", paper's model{'s' * (most > 1)}, without a test{many}"

@@ -36,7 +36,7 @@ _WIDTH = (PAGE - _GUTTER) / 2
 def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
     """Draw the verdict on every primary claim that was tested: a row per claim, a column per kind of evidence.
 
-    A mark's column is the evidence: a model that all papers are asked about has a column of its own, models with one
+    A mark's column is the evidence: a model that all papers are asked about has its own column, models with one
     paper's mechanism share one, and so do trainings and timings on record. Its colour and shape are the verdict.
 
     Args:
@@ -95,7 +95,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
 
 
 def verdict_matrix_caption(claims: pd.DataFrame) -> str:
-    """Write the caption of `verdict_matrix_figure`: how many verdicts hold, the columns, and what the outcomes mean."""
+    """Write the caption of `verdict_matrix_figure`: how many verdicts hold, the columns, the outcomes."""
     cells = matrix_cells(claims)
     columns = {*cells["evidence"]}
     untested = counted(claims[claims["verdict"] == NOT_TESTED])
@@ -127,7 +127,7 @@ def matrix_cells(claims: pd.DataFrame) -> pd.DataFrame:
     general = rows["over"].isin([*OF_NO_MODEL])
     rows = rows[~(general & rows.duplicated(["paper", "claim", "interpretation"]))]
     if rows.empty:
-        raise InputError("no primary claim was tested; the column `why` says why")
+        raise InputError("no primary claim was tested; the column `why` has the reasons")
     names = rows["model"].map(short_name)
     papers = rows.groupby(names)["paper"].nunique()
     shared = [name for name in dict.fromkeys(names) if papers[name] > 1 and name != "trained models"]
