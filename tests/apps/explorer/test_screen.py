@@ -1,17 +1,19 @@
 """What a person does on the saved page, each in a real browser: a comparison is exported, a link is asked for, keys."""
 
 import base64
+import io
 import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import workbench
 from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.apps.explorer.pooled import many_heads
-from tests.apps.explorer.test_page import COLOURS, SAYS, SHOWS, bundle_of, percent
+from tests.apps.explorer.test_page import COLOURS, DRAWN, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
 from tests.folders import several_kinds_folder
 from workbench.apps.explorer import Explorer
@@ -172,7 +174,7 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
     """The first locks a patch, the second asks: the numbers of `find_link`, strongest first, and a click on a head."""
     model = workbench.load("bundled:digits-vit")
     inputs = workbench.inputs("bundled:digits", model, n=2)[:1]
-    links = workbench.find_link(workbench.capture(model, inputs, sites=["attn"]), 30, 21)
+    links = workbench.find_link(workbench.capture(model, inputs, sites=["attn", "v"]), 30, 21)
     box = page.locator(".aw-stage canvas").bounding_box()
     for patch in (29, 20):
         across, down = (patch % 8 + 0.5) / 8, (patch // 8 + 0.5) / 8
@@ -190,6 +192,8 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
         assert float(value.rstrip("\u00a0%")) / 100 == pytest.approx(link.attention, rel=0.03, abs=6e-5)
         numbers = [float(each) for each in re.findall(r"([\d.]+) ×", hint)]
         assert numbers == pytest.approx([link.ratio, link.null_mean, link.null_high], rel=6e-3, abs=6e-4)
+        written = float(re.search(r"value: ([\d.]+)\u00a0% of what", hint).group(1)) / 100
+        assert written == pytest.approx(link.written, rel=0.03, abs=6e-5)
     page.locator(".aw-linking .aw-leader").first.click()
     first = links.iloc[0]
     page.wait_for_function(SAYS, arg=f"Layer {first.layer:.0f}, head {first['head']:.0f}: patch ")
@@ -263,3 +267,31 @@ def test_layers_of_other_streams_show_their_own_tokens(browser, tmp_path, name):
     shown = page.eval_on_selector_all(".aw-text .aw-token", "all => all.length")
     assert shown == len(card.streams[0].labels if cross else card.labels)
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("direction", "scale", "theme"),
+    [("from", "linear", "light"), ("to", "sqrt", "dark"), ("from", "log", "dark")],
+)
+def test_exported_pictures_have_the_pixels_of_the_page(page, digits, tmp_path, direction, scale, theme):
+    """The head view patch by patch, in its colours; the grid of heads pixel by pixel."""
+    page.evaluate(
+        f"() => {{ location.hash = '#layer=2&head=1&token=5,9&direction={direction}&scale={scale}'; }}"
+    )
+    if theme == "dark":
+        page.get_by_role("button", name="Dark", exact=True).click()
+    page.wait_for_function(SAYS, arg="2 tokens")
+    page.keyboard.press("e")
+    shown = np.array(page.evaluate(DRAWN, [8, 8]))[:, :3].astype(float)
+    file = taken(page, tmp_path, "Image, SVG").read_text()
+    top = float(re.search(r"translate\(20,([\d.]+)\)", file).group(1))
+    picture = np.asarray(Image.open(taken(page, tmp_path, "Image, PNG")).convert("RGB")).astype(float)
+    centres = [(top + 680 * (i // 8 + 0.5) / 8, 20 + 680 * (i % 8 + 0.5) / 8) for i in range(64)]
+    exported = np.array([picture[round(2 * down), round(2 * across)] for down, across in centres])
+    assert np.abs(exported - shown).max() <= 2
+    grid = np.asarray(Image.open(taken(page, tmp_path, "All heads, PNG")).convert("RGB"))
+    content = page.eval_on_selector(".aw-grid", "one => one.toDataURL()").partition(",")[2]
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
+    opaque = drawn[..., 3] == 255
+    assert opaque.mean() > 0.3
+    assert (grid[opaque] == drawn[..., :3][opaque]).all()

@@ -185,7 +185,7 @@ function download(name, content, type) {
 
 /** The box of what can be taken away. */
 export class Export {
-  constructor(state, view, say, host = {}) {
+  constructor(state, view, model, say, host = {}) {
     this.host = host;
     this.state = state;
     this.view = view;
@@ -197,7 +197,8 @@ export class Export {
     this.command.setAttribute("aria-label", "command that draws this view for print");
     this.svg = button("Image, SVG", "The head view, to be edited or printed", () => this.view.values && download(name("svg"), svg(), "image/svg+xml"));
     this.png = button("Image, PNG", "The head view at twice its size", () => this.view.values && this.raster(svg(), name("png")));
-    const drawn = make("div", "aw-row", null, this.svg, this.png);
+    const heads = button("All heads, PNG", "The grid of heads as it is drawn here", () => this.save(model.canvas, 1, name("heads.png")));
+    const drawn = make("div", "aw-row", null, this.svg, this.png, heads);
     const numbers = make(
       "div", "aw-row", null,
       button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state, view)), "text/csv")),
@@ -284,16 +285,22 @@ export class Export {
     }
   }
 
+  /** Write an image, so many times its size, on the ground of the page. */
+  save(image, times, name) {
+    const canvas = make("canvas");
+    const [width, height] = [image.width * times, image.height * times];
+    Object.assign(canvas, { width, height });
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = palette(this.state.theme, this.view.box).getPropertyValue("--panel");
+    pen.fillRect(0, 0, width, height);
+    pen.drawImage(image, 0, 0, width, height);
+    canvas.toBlob((blob) => blob && download(name, blob, "image/png"));
+  }
+
   /** An SVG as pixels, by the browser itself. */
   raster(svg, name) {
     const image = new Image();
-    image.onload = () => {
-      const canvas = make("canvas");
-      const [width, height] = [image.width * 2, image.height * 2];
-      Object.assign(canvas, { width, height });
-      canvas.getContext("2d").drawImage(image, 0, 0, width, height);
-      canvas.toBlob((blob) => blob && download(name, blob, "image/png"));
-    };
+    image.onload = () => this.save(image, 2, name);
     image.onerror = () => this.say("The browser cannot draw this image; take the SVG");
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
   }

@@ -110,14 +110,14 @@ export class ModelView {
       const known = all.filter((cell) => Number.isFinite(cell.score) && this.wanted(cell.layer, cell.head));
       known.sort((a, b) => b.score - a.score);
       const across = Math.max(4, Math.min(Math.ceil(Math.sqrt(Math.max(1, known.length) * (width / room))), Math.floor(width / 34)));
-      const size = Math.min(LARGEST, Math.floor(width / across) - GAP);
+      const size = Math.min(LARGEST, Math.floor((width - GAP) / across) - GAP);
       const tall = size;
       known.forEach((cell, i) => {
-        const x = (i % across) * (size + GAP);
-        const y = Math.floor(i / across) * (size + BAR + LABEL + GAP * 2);
+        const x = GAP + (i % across) * (size + GAP); // the outline of the first is not cut
+        const y = GAP + Math.floor(i / across) * (size + BAR + LABEL + GAP * 2);
         this.cells.push({ ...cell, x, y, size, tall, named: true });
       });
-      return { height: Math.ceil(known.length / across) * (size + BAR + LABEL + GAP * 2), size };
+      return { height: GAP + Math.ceil(known.length / across) * (size + BAR + LABEL + GAP * 2), size };
     }
     const across = Math.floor((width - GUTTER) / most) - GAP;
     const runs = together(bundle.layers);
@@ -338,9 +338,9 @@ export class ModelView {
     const { heads } = this.question;
     const most = heads[0]?.attention || 1;
     const named = (token) => `“${readable(state.one.labels[token]).trim()}”`;
-    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance }) => ({
+    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
       name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
-      title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}`,
+      title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × length of the value: ${percent(written)} of what the query's row writes`,
       pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),
     })));
     this.leaders.hidden = !heads.length;

@@ -23,6 +23,11 @@ export function linkOf(one, layer, head, query, key) {
       }
     }
   }
+  const lengths = one.norms(layer, "v");
+  const count = lengths?.shape[1];
+  const first = lengths ? Math.floor((head * lengths.shape[0]) / layer.heads) * count : 0; // grouped heads share values
+  const parts = Array.from({ length: maps.columns }, (_, column) => (count === maps.columns ? maps.at(head, place, column) * lengths.values[first + column] : NaN));
+  found.written = parts[key] / parts.reduce((sum, part) => sum + part, 0);
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   found.sameDistance = mean(alike);
   found.p = (1 + found.drawn.filter((ratio) => ratio >= found.ratio).length) / (1 + found.drawn.length);

@@ -74,7 +74,7 @@ export function mount(element, buffer, options = {}) {
   const evidence = new Evidence(state, tip, options);
   const depth = new Depth(state, tip);
   const help = makeHelp();
-  const taken = new Export(state, head, (words) => top.say(words), options);
+  const taken = new Export(state, head, model, (words) => top.say(words), options);
   const other = options.kernel ? new Open(options.models, options.open, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;
   const top = topBar(state, help, taken, other, options);
   parts.push(model, head, evidence, depth);
