@@ -192,7 +192,7 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
         assert float(value.rstrip("\u00a0%")) / 100 == pytest.approx(link.attention, rel=0.03, abs=6e-5)
         numbers = [float(each) for each in re.findall(r"([\d.]+) ×", hint)]
         assert numbers == pytest.approx([link.ratio, link.null_mean, link.null_high], rel=6e-3, abs=6e-4)
-        written = float(re.search(r"value: ([\d.]+)\u00a0% of what", hint).group(1)) / 100
+        written = float(re.search(r"value: ([\d.]+)\u00a0% of the row", hint).group(1)) / 100
         assert written == pytest.approx(link.written, rel=0.03, abs=6e-5)
     page.locator(".aw-linking .aw-leader").first.click()
     first = links.iloc[0]

@@ -58,18 +58,18 @@ export class Compare {
     const linked = words && (twoModels || pinned.layer !== here.layer || pinned.head !== here.head);
     if (linked) pinned.tokens = here.tokens;
     const [a, b] = [pinned, here].map((view) => state.values(view.layer, view.head, view.tokens, view.one));
-    const alike = a && b && pairs && pairs.every(([i, j]) => i < a.length && j < b.length);
-    return { pinned, here, linked, twoModels, pairs, a, b, alike };
+    const comparable = a && b && pairs && pairs.every(([i, j]) => i < a.length && j < b.length);
+    return { pinned, here, linked, twoModels, pairs, a, b, comparable };
   }
 
   /** One sentence: how much attention is elsewhere, and how much that is in other heads. */
   words(found, whom) {
     const { state } = this;
-    const { pinned, here, linked, twoModels, pairs, a, b, alike } = found;
+    const { pinned, here, linked, twoModels, pairs, a, b, comparable } = found;
     const named = (view) => `layer ${view.layer}, head ${view.head}${twoModels ? ` of ${modelName(view)}` : ""}`;
     const [first, other] = [here, pinned].map(named);
     const second = first === other ? "the same head" : other;
-    if (!a || !b || !alike) return `${capital(first)} beside ${second}: ${a && b ? "their inputs differ in the number of tokens, so no difference is drawn" : "no attention matrix in one of them"}.`;
+    if (!a || !b || !comparable) return `${capital(first)} beside ${second}: ${a && b ? "their inputs differ in the number of tokens, so no difference is drawn" : "no attention matrix in one of them"}.`;
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const tokens = `${linked ? `${state.look.direction} ${whom}` : `each ${state.look.direction} its own tokens`}${inOrder}`;
     const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
@@ -110,9 +110,9 @@ export class Compare {
   /** Draw all panes; returns the value at which both views have full colour. */
   draw(found, width, height) {
     const { state } = this;
-    const { pinned, here, twoModels, pairs, a, b, alike } = found;
+    const { pinned, here, twoModels, pairs, a, b, comparable } = found;
     const limit = Math.max(...[a, b].filter(Boolean).flatMap((row) => [...row]), 1e-9);
-    const change = alike ? new Float32Array(b.length) : null;
+    const change = comparable ? new Float32Array(b.length) : null;
     if (change) for (const [i, j] of pairs) change[j] = b[j] - a[i];
     const most = change ? change.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9) : 1;
     const side = state.scale === "log" ? "sqrt" : state.scale; // a difference goes through 0

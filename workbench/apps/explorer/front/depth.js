@@ -62,7 +62,7 @@ export class Depth {
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;
     const maps = rows.map((values, place) => values && arranged(values, state.one.at(state.bundle.layers[place])));
-    // The colours of the grid where it shows the same numbers, else one scale of its own.
+    // One scale for all layers: the grid's if both show the same numbers.
     const alike = state.depth !== "rollout" && (state.one.grid || state.asked.length);
     const limit = alike ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
     const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));

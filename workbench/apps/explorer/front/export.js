@@ -127,7 +127,7 @@ export function seenRows(state, view) {
   const { one } = state;
   const { values } = view;
   const both = view.comparing ? view.compare.views() : null;
-  const others = both?.alike ? new Map(both.pairs.map(([pinned, here]) => [here, both.a[pinned]])) : null;
+  const others = both?.comparable ? new Map(both.pairs.map(([pinned, here]) => [here, both.a[pinned]])) : null;
   const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", "attention"];
   const asked = state.tokens.length ? state.tokens.join("+") : "all";
   const rows = [...(values ?? []).keys()].filter((token) => one.real[token]).map((token) => {
@@ -215,7 +215,7 @@ export class Export {
     const live = host.kernel ? this.kernel() : [];
     this.box = make(
       "dialog", "aw-help aw-export", null, make("h2", "", "Export what is seen"), drawn, numbers,
-      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed:"), print, this.command, ...live,
+      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed. It shows one token in both directions, colours in proportion:"), print, this.command, ...live,
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "export");
@@ -285,7 +285,7 @@ export class Export {
     }
   }
 
-  /** Write an image, so many times its size, on the ground of the page. */
+  /** Write an image, enlarged, on the page's background. */
   save(image, times, name) {
     const canvas = make("canvas");
     const [width, height] = [image.width * times, image.height * times];

@@ -1,4 +1,4 @@
-// Questions: which heads link two tokens, and which head stands out most.
+// Questions: which heads link two tokens, and which head is the most striking.
 
 import { quantile } from "./colour.js";
 

@@ -26,7 +26,7 @@ class Tip {
     this.box = make("div", "aw-tip", null, make("b"), make("span"));
     this.box.hidden = true;
     root.append(this.box);
-    // What is under the pointer shows it again; what was removed cannot.
+    // An element under the pointer shows its tip again; a removed element cannot.
     for (const event of ["pointermove", "pointerleave", "pointerdown", "wheel"]) root.addEventListener(event, () => this.hide(), { capture: true, passive: true });
   }
 
@@ -116,7 +116,7 @@ export function mount(element, buffer, options = {}) {
     const other = state.fromFragment(location.hash || location.search);
     if (other) top.say(other, true);
   };
-  const heard = options.address || options.link ? document : root; // a page of its own hears keys everywhere
+  const heard = options.address || options.link ? document : root; // a page without a notebook hears keys everywhere
   heard.addEventListener("keydown", pressed);
   heard.addEventListener("keyup", released);
   if (options.address) addEventListener("hashchange", moved);

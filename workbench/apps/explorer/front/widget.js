@@ -33,7 +33,7 @@ function render({ model, el }) {
   const view = document.createElement("div");
   view.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own keys
   el.replaceChildren(view);
-  const own = document.body.dataset.voila !== undefined; // a page of its own, whose address says what is seen
+  const own = document.body.dataset.voila !== undefined; // without a notebook: the page's address encodes the view
   let page = null;
   let waiting = null;
 
