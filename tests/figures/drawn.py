@@ -46,16 +46,14 @@ def key(fig):
     Long names are broken in the legend; the ends of a null are in the caption.
     """
     legend = [(trace, trace.name.replace("<br>", " ")) for trace in fig.data if trace.showlegend]
-    marks = [words.partition(": ") for words in fig.layout.meta["marks"]]
-    ends = [words.removesuffix(".") for glyph, _, words in marks if glyph == "Grey" and words[:4] != "null"]
-    caption = [words.removesuffix(".") for _, _, words in marks if words.removesuffix(".") not in ends]
+    marks = [words.removesuffix(".").partition(": ") for words in fig.layout.meta["marks"]]
+    ends = {glyph[6:-1]: words for glyph, _, words in marks if glyph.startswith("Grey (")}
+    caption = [words for glyph, _, words in marks if not glyph.startswith("Grey (")]
     arrows = [name for trace, name in legend if trace.meta is None and "axis" in name]
     series = [name for trace, name in legend if trace.meta is None and "axis" not in name]
-    named = [name for trace, name in legend if trace.meta is not None]
-    nulls = [name for name in named if name.startswith("null")]
-    ends *= len(nulls) if len(ends) == 1 else 1  # common words are there once
-    full = {name: f"{name} ({words})" for name, words in zip(nulls, ends, strict=False)}
-    return [*series, *caption, *(full.get(name, name) for name in named), *arrows]
+    nulls = {f"null: {name}": f"null: {name} ({words})" for name, words in ends.items()}
+    named = [nulls.get(name, name) for trace, name in legend if trace.meta is not None]
+    return [*series, *caption, *named, *arrows]
 
 
 def said(fig):

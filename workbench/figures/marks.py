@@ -967,7 +967,7 @@ def in_legend(key: Sequence[go.Scatter], width: float, font: float) -> tuple[lis
         fits = legend_entry(short, font) <= width and len(in_rows([*names, short], width, font)) == 1
         if entry.meta["legend"] and fits:
             shown.append(entry.update(name=short))
-            sentences += [f"Grey: {ends}."] * bool(ends and glyph == "Grey")
+            sentences += [f"Grey ({head.removeprefix('null: ')}): {ends}."] * bool(ends and glyph == "Grey")
         else:
             sentences.append(f"{glyph}: {name}.")
     return shown, list(dict.fromkeys(sentences))
