@@ -391,3 +391,13 @@ def test_an_explorer_takes_a_wrapped_model_and_lists():
     assert explorer.address["model"] == "mine 2"
     explorer = Explorer("bundled:prose-softmax", ["The cat sat on the mat.", "A tide."])
     assert explorer.material.inputs(explorer.location).texts == ["The cat sat on the mat.", "A tide."]
+
+
+def test_a_saved_page_opens_where_a_person_went_or_else_where_it_chooses(tmp_path):
+    own = Explorer(n=1)
+    settings = {"layers": [2, 3], "ablations": False}
+    own.take(own.location)
+    assert 'data-start=""' in own.save_html(tmp_path / "a.html", **settings).read_text()
+    own.take(own.location.moved(layer=2, head=1))  # as a page does
+    html = own.save_html(tmp_path / "a.html", **settings).read_text()
+    assert 'data-start="#layer=2&amp;head=1&amp;token=0"' in html

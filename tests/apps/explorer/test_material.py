@@ -12,6 +12,7 @@ from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
 from workbench.apps.explorer.measures import MEASURES, measure
+from workbench.apps.explorer.uploads import keep_text
 from workbench.apps.explorer.views import without_attention
 from workbench.captures import Family, capture, capturing, register_family
 from workbench.captures.family import FAMILIES, class_path, replace_families
@@ -191,3 +192,12 @@ def test_files_of_ones_own_are_taken_by_name(tmp_path):
     address = Address(inputs=f"images:{tmp_path}", n=2)
     assert Material().inputs(address).ids == ["a.png", "b.png"]
     assert any('order="file"' in line for line in code.matrix(address.moved(layer=0), Material()))
+
+
+def test_an_upload_is_not_called_by_its_hash(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    steps, material = [], Material()
+    with material.reporting(Report(lambda text, share: steps.append(text))):
+        material.inputs(Address("bundled:prose-softmax", keep_text("The harbour was quiet.")))
+    assert "reading your input" in steps
+    assert not [text for text in steps if "upload:" in text]

@@ -80,6 +80,11 @@ class Address:
         if self.against is not None and not isinstance(self.against, Address):
             raise InputError(f"against is another address, got {type(self.against).__name__}")
 
+    @property
+    def place(self) -> tuple[int, int, int | None]:
+        """Return layer, head and token."""
+        return self.layer, self.head, self.token
+
     def moved(self, **changes: Any) -> Address:
         """Return the same address with other values."""
         return dataclasses.replace(self, **changes)

@@ -84,11 +84,8 @@ class Explorer:
         )  # fmt: skip
         _check_names(self.requested)
         self._choose_token = token is None
-        self._placed = (layer, head, token) != (
-            -1,
-            0,
-            None,
-        )  # else a saved page opens at the most striking head
+        # If false, a saved page opens at the most striking head.
+        self._placed = (layer, head, token) != (-1, 0, None)
         self._resolved: Address | None = None
         self._pages: WeakSet[PageWidget] = WeakSet()
         self._shown: PageWidget | None = None
@@ -174,7 +171,9 @@ class Explorer:
 
     def take(self, address: Address) -> None:
         """Take over the address of a page, a result of `moved` or `resolve`."""
-        self._resolved = address
+        before, self._resolved = self._resolved, address
+        if before is not None and before.place != address.place:
+            self._placed = True
 
     # ---------------------------------------------------------------------------------------------------- draw
 
@@ -252,7 +251,8 @@ class Explorer:
         ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
         ``analyses`` are registered ones ("gram-spectrum") whose numbers of heads and layers the page shows besides.
         ``generate`` has a language model continue its texts by that number of tokens: the page steps through them,
-        each with the attention that chose it. Raises what `workbench.apps.explorer.page.save_page` does.
+        each with the attention that chose it. The page opens at the most striking head and token, unless a layer, head
+        or token was chosen. Raises the errors of `workbench.apps.explorer.page.save_page`.
         """
         return save_page(
             path,

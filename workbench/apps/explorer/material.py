@@ -111,7 +111,7 @@ class Material:
             from workbench.data.pools import open_pool
 
             loaded = self.model(address)
-            self.report(f"reading {spec}")
+            self.report("reading your input" if spec.startswith("upload:") else f"reading {spec}")
             listed = self._lists.get(spec)
             there = len(open_pool(spec) if listed is None else listed)
             order = order_of_spec(spec)
