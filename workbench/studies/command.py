@@ -373,10 +373,7 @@ def _confirm_option(help: str) -> Any:
 @epochs_option
 @limit_option
 @workers_option
-@_confirm_option(
-    "The models that claims compare, with the seeds that confirm: three to "
-    "five that nobody has looked at; records alone, under confirmed/, and the runs stay."
-)
+@_confirm_option("Train the confirmatory seeds of the models that claims compare.")
 @_into("runs/bundle")
 def training(
     model: tuple[str, ...], out: str | None, work: Path, restart: bool, confirm: bool, **arguments: Any
@@ -407,7 +404,7 @@ def _name(spec: str) -> str:
 @click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all]")  # fmt: skip
 @click.option("--variant", metavar="NAME", multiple=True,
-              help="Only these mechanisms, as the record calls them; others stay as they are on record. "
+              help="Only these mechanisms, as the record calls them. "
               "May be repeated. [default: all]")  # fmt: skip
 @epochs_option
 @limit_option
@@ -447,7 +444,7 @@ def embedded(
               help="Only this protocol. May be repeated. [default: all]")  # fmt: skip
 @limit_option
 @workers_option
-@_confirm_option("Every seed of training --confirm that is on record, under what claims compare alone.")
+@_confirm_option("Evaluate every confirmatory seed on record, as claims compare it.")
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default="runs/bundle/confirm",
               show_default=True, metavar="FOLDER", help="With --confirm, where their weights are.")  # fmt: skip
 @_into("runs/robustness")

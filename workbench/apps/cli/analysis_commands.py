@@ -168,9 +168,7 @@ def _analysis_tables(words: Sequence[str]) -> Tables:
 @click.option("--qkv", type=click.Path(dir_okay=False), metavar="FILE",
               help="Queries, keys and values from a file (.safetensors, .npz) in place of a model.")  # fmt: skip
 @run_settings()
-@set_option(
-    _options_of, "An option of the analysis, such as max_rank=8; `workbench analyze NAME --help` lists them."
-)
+@set_option(_options_of, "An option of the analysis, such as max_rank=8; see `analyze NAME --help`.")
 @click.option(
     "--cache/--no-cache",
     default=None,

@@ -220,7 +220,7 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
     "--save",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write all heads on one input as a page that opens without a kernel and a network, and open nothing.",
+    help="Write all heads on one input as a page that opens anywhere.",
 )
 @click.option(
     "-m", "--model", type=MODEL, metavar="SPEC", help="With --save: the model. [default: bundled:digits-vit]"

@@ -53,7 +53,7 @@ def _options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 @analysis_option("An analysis to run. May be repeated.", required=True)
 @set_option(
     _options_of,
-    "An option of the analyses that have it, or ANALYSIS.KEY=VALUE of one; a key set to several values runs with each.",
+    "An option of the analyses, or ANALYSIS.KEY=VALUE; several values run with each.",
 )
 @number_option("--shards", "How many parts the inputs are cut into. [default: one for about 256]")
 @click.option(
