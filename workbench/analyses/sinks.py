@@ -100,14 +100,16 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = layer_attention(layer, options.method)
     count_tiled(layer, isinstance(attention, Operands))
     asking = asking_queries(layer, attention)
-    found = attention.reduced(Received(asking))
-    report_broken(layer, found)
+    reduced = attention.reduced(Received(asking))
+    report_broken(layer, reduced)
     real = (
-        torch.ones(found.total.shape[0], found.total.shape[2], dtype=torch.bool) if asking is None else asking
+        torch.ones(reduced.total.shape[0], reduced.total.shape[2], dtype=torch.bool)
+        if asking is None
+        else asking
     )
-    real = real.to(found.total.device)
-    undefined = (found.faulty & real[:, None]).any(-1)
-    received = found["received"]
+    real = real.to(reduced.total.device)
+    undefined = (reduced.faulty & real[:, None]).any(-1)
+    received = reduced["received"]
     shares = [sums / real.sum(-1)[:, None, None] for sums in received]
     largest, key = shares[0].max(-1)
 

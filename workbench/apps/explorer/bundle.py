@@ -789,8 +789,8 @@ def _streams(record: LayerRecord, tokens: TokenInfo) -> tuple[TokenInfo, TokenIn
         return None
     queries = tokens.of(record)
     keys = queries.keys or queries
-    known = (len(queries.labels[0]), len(keys.labels[0])) == sizes
-    return (queries, keys) if known and max(sizes) <= POOLED else None
+    sizes_match = (len(queries.labels[0]), len(keys.labels[0])) == sizes
+    return (queries, keys) if sizes_match and max(sizes) <= POOLED else None
 
 
 def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:

@@ -103,7 +103,7 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
         "digits-vit": "ViT: a vision transformer of digits",
         "all-MiniLM-L6-v2": "MiniLM: a sentence encoder",
         MECHANISM: "own model: one with the paper's mechanism",
-        RECORDS: "records: models trained alike but for their attention, or timed operators",
+        RECORDS: "records: models that differ only in their attention, or timed operators",
     }
     words = [
         f"Of {len(cells)} verdicts on the papers' primary claims {(cells['outcome'] == HOLDS).sum()} hold.",

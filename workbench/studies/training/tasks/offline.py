@@ -167,7 +167,7 @@ def read_episodes(path: Path) -> list[Episode]:
         if values.ndim != wanted or values.shape[:1] != steps[:1] or values.dtype.kind not in "biuf":
             raise InputError(
                 f"{path}: {key} is {values.dtype} {values.shape}; it takes numbers, (step, number) for observations "
-                f"and actions and (step,) for the others, as many steps in each (rewards {steps})"
+                f"and actions and (step,) for the others, the same number of steps in each (rewards {steps})"
             )
         if not np.isfinite(values).all():
             raise InputError(f"{path}: {key} holds NaN or infinity; leave those episodes out")
