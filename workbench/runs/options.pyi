@@ -282,3 +282,8 @@ class Sinks(OfInputs, total=False, closed=True):
     """share of attention on one key above which a head has a sink"""
     null_samples: int
     """Gaussian samples beside massive activations, at least 2; 0 leaves them out"""
+
+class LogitLens(OfInputs, total=False, closed=True):
+    """What the model would predict after each layer."""
+    null_samples: int
+    """samples of the null, streams of random other tokens of the input, at least 2; 0 leaves it out"""
