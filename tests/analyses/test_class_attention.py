@@ -1,6 +1,7 @@
 """The class token's row, its rollout, and measures of where it lies, beside loops over single numbers."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,8 @@ from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, gpt2, same, texts
 from workbench.analyses.attention_map import permuted_heads
 from workbench.analyses.class_attention import (
+    Options,
+    _null_rows,
     attention_rollout,
     concentration,
     head_diversity,
@@ -481,6 +484,75 @@ def test_attention_on_a_mask_and_its_chance(tmp_path):
     Image.fromarray(np.zeros((5, 5), np.uint8)).save(tmp_path / "0.png")
     with pytest.raises(InputError, match=r"0\.png is 5 × 5; expected 4 × 2, one pixel per patch"):
         analyze("class-attention", **options)
+
+
+def null_rows(rows, places, heads=(0, 1, 2), ids=("a", "b"), null="both"):
+    layer = SimpleNamespace(seed=3, ids=[*ids], index=1, heads=[*heads])
+    names = ("uniform", "permutation") if null == "both" else (null,)
+    return _null_rows(layer, rows, places, "head", names, Options(null_samples=5))
+
+
+def test_rows_of_the_nulls_lie_on_their_places_alone():
+    rows, places = maps(BATCH, HEADS, TOKENS), torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
+    places[0, 0, 0], places[1, 0, 4:] = False, False
+    found = null_rows(rows, places)
+    assert found["permutation"].shape == (BATCH, HEADS, 5, TOKENS)
+    for number in range(BATCH):
+        keys = [key for key in range(TOKENS) if places[number, 0, key]]
+        expected = [1 / len(keys) if key in keys else 0 for key in range(TOKENS)]
+        for head in range(HEADS):
+            for row in found["uniform"][number, head].tolist():
+                assert row == pytest.approx(expected)
+            weights = sorted(rows[number, head, keys].tolist())
+            orders = {tuple(row) for row in found["permutation"][number, head].tolist()}
+            assert len(orders) > 1
+            for row in orders:
+                assert sorted(row[key] for key in keys) == weights
+                assert all(row[key] == 0 for key in range(TOKENS) if key not in keys)
+
+
+def test_permuted_rows_are_those_of_input_and_head_whatever_is_beside_them():
+    rows, places = maps(BATCH, 1, TOKENS).repeat(1, HEADS, 1), torch.ones(BATCH, 1, TOKENS, dtype=torch.bool)
+    whole = null_rows(rows, places)["permutation"]
+    assert not torch.equal(whole[:, 0], whole[:, 1])  # each head has an order of its own
+    part = null_rows(rows[1:, 2:], places[1:], heads=(2,), ids=("b",), null="permutation")["permutation"]
+    assert torch.equal(part[0, 0], whole[1, 2])
+
+
+def test_the_nulls_of_class_attention_are_uniform_attention_and_permuted_keys(tmp_path):
+    mask = np.zeros(PATCHES, np.uint8)
+    mask[0] = 255
+    for number in range(3):
+        Image.fromarray(mask).save(tmp_path / f"{number}.png")
+    options = {"model": narrow_vit(), "inputs": images(3), "layers": [1], "masks": str(tmp_path)}
+    tables = {
+        null: analyze("class-attention", null=null, **options) for null in ("uniform", "permutation", "both")
+    }
+    patches = math.prod(PATCHES)
+    expected = {"entropy_share": 1, "spread": 1, "diversity": 0, "mask": mask.astype(bool).mean()}
+    for null, frame in tables.items():
+        means = frame[
+            frame["layer"].notna() & frame["input"].isna() & (frame["candidate"].fillna("head") != "mean")
+        ]
+        special = means[means["metric"] == "class_attention_special"]
+        count = 11 - patches
+        for _, row in means[means["null"] == "uniform"].iterrows():
+            known = expected | {"special": count / 11}
+            assert row["null_mean"] == pytest.approx(
+                known[row["metric"].removeprefix("class_attention_")], abs=1e-12
+            )
+        drawn = means[means["null"] == "permutation"]
+        assert set(drawn["metric"]) == (
+            {f"class_attention_{name}" for name in ("spread", "special", "diversity", "mask")}
+            if null != "uniform"
+            else set()
+        )
+        assert (drawn["null_low"] < drawn["null_high"]).all()
+        assert len(special) == (2 if null == "both" else 1)
+        entropy = means[means["metric"] == "class_attention_entropy_share"]
+        assert set(entropy["null"]) == {"uniform"}
+    said = [workbench.findings(tables[null])[0] for null in tables]
+    assert said[0] == said[1] == said[2]
 
 
 def test_a_text_has_no_masks(tmp_path):

@@ -29,11 +29,12 @@ from workbench.analyses.layer import (
 )
 from workbench.analyses.membership import placed_share
 from workbench.analyses.reductions import Received
-from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
+from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, RowNull, Single, null_kinds
 from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.analyses.tiles import Attention, Maps, Operands, count_tiled, layer_attention, report_broken
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
+from workbench.core.null_distributions import generator
 from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
@@ -65,9 +66,9 @@ class Options(OfHeads):
         "foreground to compare with (what is not black): a folder with one mask image per input, of its name; ink "
         "(bright patches, for the bundled digits); or none",
     ] = None
+    null: RowNull = "permutation"
     null_samples: Annotated[
-        NullSamples,
-        "samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out",
+        NullSamples, "samples of the null of permuted keys, at least 2; 0 leaves out both nulls"
     ] = 20
     single: Single = False
 
@@ -92,7 +93,8 @@ CLASS_ATTENTION = Metric(
 CLASS_ATTENTION_SPECIAL = Metric(
     "class_attention_special",
     "Class attention on special tokens",
-    "share of class_attention on class, distillation, register and special tokens",
+    "share of class_attention on class, distillation, register and special tokens; null: permuted keys, or uniform "
+    "attention",
     low=0,
     high=1,
 )
@@ -405,30 +407,87 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     special, padding = marked(*SPECIAL), marked("padding")
     content = ~(special | padding)
+    positions, kinds_of_null = (
+        layer.positions(count),
+        null_kinds(options.null) if options.null_samples else (),
+    )
+
+    def entropy_share(rows: Tensor, content: Tensor) -> Tensor:
+        return concentration(rows, content, positions).entropy_share
+
+    def spread(rows: Tensor, content: Tensor) -> Tensor:
+        return concentration(rows, content, positions).spread
+
+    def special_share(rows: Tensor, real: Tensor) -> Tensor:
+        return torch.where(special.reshape(real.shape), rows, 0.0).sum(-1)
+
     for candidate, rows in rows_by_candidate.items():
         columns = {"convention": how, "candidate": candidate}
-        spread = concentration(rows, content, layer.positions(count))
-        measured = {
-            CLASS_ATTENTION_ENTROPY_SHARE: spread.entropy_share,
-            CLASS_ATTENTION_SPREAD: spread.spread,
-        }
+        # permuted weights have the same entropy
+        measured = [
+            (CLASS_ATTENTION_ENTROPY_SHARE, entropy_share, content, kinds_of_null and ("uniform",)),
+            (CLASS_ATTENTION_SPREAD, spread, content, kinds_of_null),
+        ]
         if special.any():
-            measured[CLASS_ATTENTION_SPECIAL] = torch.where(special, rows, 0.0).sum(-1)
-        measurements = [Measurement(metric, values, columns=columns) for metric, values in measured.items()]
+            measured.append((CLASS_ATTENTION_SPECIAL, special_share, ~padding, kinds_of_null))
+        measurements = [
+            Measurement(
+                metric,
+                share(rows, places),
+                columns=columns,
+                null_samples={
+                    name: share(null, places[:, :, None])
+                    for name, null in _null_rows(layer, rows, places, candidate, names, options).items()
+                },
+            )
+            for metric, share, places, names in measured
+        ]
         if options.tokens:
             values = rows.masked_fill(padding, math.nan)
             axes = ("input", "head", "rank")
             measurements.append(Measurement(CLASS_ATTENTION, values, axes, columns=columns))
         if options.masks is not None:
             patches = rows[..., patch_places(kinds[0], layer.grid)]
-            values, permuted = _on_masks(layer, patches, options.masks, options.null_samples)
-            null_samples = {"permutation": permuted} if options.null_samples else {}
+            values, nulls = _on_masks(layer, patches, options.masks, options.null_samples)
+            null_samples = {name: nulls[name] for name in kinds_of_null}
             measurements.append(
                 Measurement(CLASS_ATTENTION_MASK, values, columns=columns, null_samples=null_samples)
             )
         yield from measurements if candidate == HEAD else map(_without_heads, measurements)
-    diversity = head_diversity(rows_by_candidate[HEAD], content[:, 0])
-    yield Measurement(CLASS_ATTENTION_DIVERSITY, diversity, ("input",), columns={"convention": how})
+    rows = rows_by_candidate[HEAD]
+    nulls = _null_rows(layer, rows, content, HEAD, kinds_of_null, options)
+    yield Measurement(
+        CLASS_ATTENTION_DIVERSITY,
+        head_diversity(rows, content[:, 0]),
+        ("input",),
+        columns={"convention": how},
+        null_samples={name: head_diversity(null.transpose(1, 2), content) for name, null in nulls.items()},
+    )
+
+
+def _null_rows(
+    layer: Layer,
+    rows: Float[Tensor, "batch head key"],
+    places: Bool[Tensor, "batch 1 key"],
+    candidate: str,
+    names: Sequence[str],
+    options: Options,
+) -> dict[str, Float[Tensor, "batch head sample key"]]:
+    """Return rows of each null on ``places``: uniform attention (twice, without a spread), and permuted weights."""
+    null_rows = {}
+    if "uniform" in names:
+        uniform = places.to(rows) / places.sum(-1, keepdim=True)
+        null_rows["uniform"] = uniform[:, :, None].expand(*rows.shape[:2], 2, -1)
+    if "permutation" in names:
+        permuted = torch.where(places, rows, 0.0)[:, :, None].repeat(1, 1, options.null_samples, 1)
+        for number, name in enumerate(layer.ids):
+            keys = places[number, 0].nonzero()[:, 0]
+            for row, head in enumerate(layer.heads if candidate == HEAD else [candidate]):
+                source = generator(layer.seed, name, layer.index, head)
+                orders = torch.rand(options.null_samples, len(keys), generator=source).argsort(-1)
+                permuted[number, row][:, keys] = rows[number, row, keys][orders.to(rows.device)]
+        null_rows["permutation"] = permuted
+    return null_rows
 
 
 def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
@@ -457,16 +516,17 @@ def _without_heads(measurement: Measurement) -> Measurement:
 
 def _on_masks(
     layer: Layer, rows: Float[Tensor, "batch head patch"], masks: str, samples: int
-) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head sample"]]:
-    """The share of attention on the masks, and on the masks with their patches permuted."""
+) -> tuple[Float[Tensor, "batch head"], dict[str, Float[Tensor, "batch head sample"]]]:
+    """The share of attention on the masks; of uniform attention (twice), and on masks with their patches permuted."""
     assert layer.grid is not None  # there are patches
-    observed, drawn = [], []
+    observed, drawn, uniform = [], [], []
     for number, name in enumerate(layer.ids):
         foreground = patch_foreground(masks, name, layer.grid, layer.image(number))
         orders = layer.orders(name, len(foreground), samples)
         observed.append(mask_share(rows[number], foreground))
         drawn.append(mask_share(rows[number][:, None], foreground[orders]))
-    return torch.stack(observed), torch.stack(drawn)
+        uniform.append(mask_share(torch.ones_like(rows[number]), foreground)[:, None].expand(-1, 2))
+    return torch.stack(observed), {"uniform": torch.stack(uniform), "permutation": torch.stack(drawn)}
 
 
 def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
@@ -498,6 +558,8 @@ def token_findings(frame: pd.DataFrame, options: TokenOptions) -> list[str]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How even and wide a head's row is and how different heads are, at both ends of depth; what lies on masks."""
     layered = frame[frame["layer"].notna() & (frame["candidate"].isna() | (frame["candidate"] == HEAD))]
+    of_null = [name for name in layered if name.startswith("null") or name == "z"]
+    layered = layered[~layered.drop(columns=of_null).duplicated()]  # of two nulls there are two rows
     parts = {
         "share on special tokens": CLASS_ATTENTION_SPECIAL,
         "normalised entropy": CLASS_ATTENTION_ENTROPY_SHARE,
@@ -523,7 +585,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     on_mask = layered[layered["metric"] == CLASS_ATTENTION_MASK.name]
     if len(on_mask) and on_mask["value"].notna().any():
         share = over_inputs(on_mask).within(0, 1)
-        means = on_mask[on_mask["input"].isna()]
+        means = on_mask[on_mask["input"].isna() & (on_mask["null"] != "uniform")]
         sentences.append(
             f"{share.words('.0%')} of the attention to patches lies on the mask ({options.masks}), mean over layers, "
             f"heads and {unit_of(share).removeprefix('mean over ')}{compare_with_null(means, '.0%')}"

@@ -157,8 +157,8 @@ def class_attention_summary_figure(
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
-    Marks are means over heads and inputs; grey, the null of the same mean, with the masks' patches permuted; a
-    line, the level of uniform attention.
+    Marks are means over heads and inputs; grey, the null of the same mean, permuted keys or uniform attention;
+    a line, the level of uniform attention.
 
     Args:
         frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %
@@ -171,7 +171,9 @@ def class_attention_summary_figure(
     rows = frame[frame["candidate"].isna() | (frame["candidate"] == "head")]
     rows = null_of_means(rows_of(rows, metrics))
     present = [name for name in metrics if (rows["metric"] == name).any()]
-    rows = rows.assign(even=rows["metric"].isin(MEASURES[:2]).map({True: 1.0, False: np.nan}))
+    of_null = rows["null"] if "null" in rows else pd.Series(None, index=rows.index)
+    level = rows["metric"].isin(MEASURES[:2]) & (of_null != "uniform")  # else the null is that level
+    rows = rows.assign(even=level.map({True: 1.0, False: np.nan}))
     separate = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if separate else None).metric(*present).scale(y_zero=True, x_free=separate)
     line, even = Line(words="mean over heads and inputs"), Rule(name="uniform attention", column="even")

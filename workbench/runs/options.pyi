@@ -82,8 +82,11 @@ class ClassAttention(OfHeads, total=False, closed=True):
     masks: Literal["ink"] | str | None
     """foreground to compare with (what is not black): a folder with one mask image per input, of its name; ink
     (bright patches, for the bundled digits); or none"""
+    null: Literal["uniform", "permutation", "both"]
+    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
+    weights permuted among these keys), or both, a row for each"""
     null_samples: int
-    """samples of the null distribution, patches of the mask permuted, at least 2; 0 leaves it out"""
+    """samples of the null of permuted keys, at least 2; 0 leaves out both nulls"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
