@@ -350,11 +350,11 @@ def newcombe_interval(first: Finding, second: Finding, *, ratio: bool = False) -
     return _finding(difference, low, high, first.n, ratio, math.inf)
 
 
-def share_interval(share: float, n: int) -> Finding:
+def share_interval(share: float, n: int, level: float = LEVEL) -> Finding:
     """Return a share of ``n`` inputs with Wilson's interval; ``share * n`` need not be a whole number."""
     from statsmodels.stats.proportion import proportion_confint
 
-    low, high = proportion_confint(share * n, n, alpha=1 - LEVEL, method="wilson")
+    low, high = proportion_confint(share * n, n, alpha=1 - level, method="wilson")
     return Finding(share, min(float(low), share), max(float(high), share), n)  # 10 of 10: 1, less a rounding
 
 

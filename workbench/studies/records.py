@@ -35,6 +35,8 @@ ROBUSTNESS, OPERATORS, CLAIMS, THEOREMS = "robustness", "operators", "claims", "
 """Records of evaluations, of the efficiency study, of claims and of theorems; all others are of training."""
 EMBEDDED_RECORDS = "embedded"
 """Folder of the records of embedded tasks, one for each data set."""
+LEARNED, PILOTS_FILE = "learned", "pilots.csv"
+"""Record of the pilot runs, which decide which embedded data sets are learned."""
 EMBEDDED_COLUMNS = (
     "data", "variant", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip

@@ -36,3 +36,5 @@ CONFIRMATORY |= {
 WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
 CONFIRMATORY |= dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
 """Seeds of the models without position encoding, fixed on 2026-11-28 before any was trained, without a second stage."""
+PILOT = 1853
+"""Seed of the pilot runs, fixed on 2026-11-28 before the first of them; no comparison uses it."""
