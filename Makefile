@@ -72,6 +72,7 @@ confirm: $(READY) ## train the models that claims compare with new seeds, and at
 	@$(BIN)/python -P -m workbench study records robustness --confirm -j 2
 
 embedded: $(READY) ## train what is recorded of the embedded tasks, three seeds each (hours; goes on)
+	@$(BIN)/python -P -m workbench study records learned
 	@$(BIN)/python -P -m workbench study records embedded -j 2 $(FLAGS)
 
 records: $(READY) ## measure claims and theorems again, and evaluate the bundled models: attacks, corruptions, words (hours)

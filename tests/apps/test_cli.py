@@ -85,7 +85,7 @@ TABLES = {
 }  # fmt: skip
 RESUMED = {
     "sweep run", "render", "study train", "study efficiency", "study records training", "study records robustness",
-    "study records operators", "study records embedded", "study records claims",
+    "study records operators", "study records embedded", "study records learned", "study records claims",
     "study records theorems",
 }  # fmt: skip
 

@@ -19,12 +19,10 @@ from workbench.core.intervals import (
     Finding,
     interval_at,
     mcnemar_p,
-    mean_interval,
     newcombe_interval,
     paired_interval,
     permutation_p,
     random_effects_interval,
-    share_interval,
     smallest_detectable,
     welch_interval,
 )
@@ -46,11 +44,14 @@ from workbench.papers.verdicts import (
 )
 from workbench.studies.over_seeds import correct_inputs, difference_over_seeds
 from workbench.studies.records import (
+    LEARNED,
     OPERATORS,
     claims_record,
     confirmed_seeds,
     embedded_record,
     evaluation_record,
+    learned_in_pilots,
+    learned_record,
     scaling_record,
     trained_models,
     training_record,
@@ -74,9 +75,7 @@ COSTS = "costs"
 _UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
 _TRIVIAL = "majority"
 """Name of the trivial predictor in the record of embedded data."""
-_SCORES = ("mean_iou", "normalised_return", "accuracy")
-"""Scores that show whether anything was learned; the first that a task has is used."""
-_NOT_LEARNED = "neither is better than the trivial predictor on any data set"
+_NOT_LEARNED = "neither learned a data set (pilot runs, validation splits)"
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
     "sizes": "t, of a slope", "models": "none: counted", "crossed": "Welch, with inputs crossed",
@@ -125,10 +124,10 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
       seed a side it compares *these two* models only. It is wide because it treats the two samples of inputs as
       independent, although they are the same;
     - for mechanisms on embedded data: Welch's over seeds, of means over the data sets; paired t over the data sets if
-      one seed was trained; Hartung and Knapp's with data sets as random effects. A mean includes the data sets on which
-      every seed of a side beats the trivial predictor, beyond noise. ``why`` lists the other data sets, those that
-      carry a mean, and those that one mechanism underfits. A verdict that changes without one of three or more data
-      sets is undecided;
+      one seed was trained; Hartung and Knapp's with data sets as random effects. A mean includes the data sets that a
+      side learned in its pilot run, by the score on a validation split (`learned_record`). ``why`` lists the other data
+      sets, those that carry a mean, and those that one mechanism underfits. A verdict that changes without one of three
+      or more data sets is undecided;
     - for exponents: the t-interval of a slope through the recorded sizes, on one device (`scaling_exponents`).
 
     Args:
@@ -251,7 +250,7 @@ class _Records:
         if claim["analysis"] == EMBEDDED:
             parts = [self._embedded(name) for name in _data_of(claim)]
             joined = pd.concat(parts)
-            joined.attrs = {"tested": {name: n for part in parts for name, n in part.attrs["tested"].items()}}
+            joined.attrs = {"pilots": learned_in_pilots(self._once((LEARNED,), learned_record))}
             return [joined[joined["variant"].isin([name, _TRIVIAL])] for name in names]
         if claim["analysis"] == OPERATORS:
             exponents = self._once((OPERATORS,), _exponents)
@@ -469,12 +468,12 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
     (term,) = verdicts.parse_measure(claim["measure"])
     sides = [_by_seed_and_data(frame, term) for frame in frames]
     every = [name for name in _data_of(claim) if all(name in side for side in sides)]
-    learned = _learned(frames, every)
+    learned = _learned(claim, frames[0].attrs["pilots"], every)
     used = learned or every
     compare = partial(_compared_over, sides, units, claim)
     compared = compare(used)
     words = [
-        f"all seeds of a side better than the trivial predictor on {len(learned)} of {len(every)} data sets"
+        f"a side learned {len(learned)} of {len(every)} data sets (pilot runs, validation splits)"
         if learned
         else _NOT_LEARNED
     ]
@@ -517,28 +516,20 @@ def _allowed(claim: Mapping[str, Any]) -> tuple[float, float] | None:
     return verdicts.region(claim["comparison"], claim["threshold"], published, None, claim["margin"])
 
 
-def _learned(frames: Sequence[pd.DataFrame], names: Sequence[str]) -> list[str]:
-    """Return the data sets on which every seed of one side beats the trivial predictor, beyond noise.
-
-    The noise of an accuracy is that of the test examples (Wilson's interval, seed by seed), that of other scores from
-    the seeds (t-interval of their mean).
-    """
-    trivial = frames[0][frames[0]["variant"] == _TRIVIAL]
-    score = next(name for name in _SCORES if name in {*trivial["metric"]})
-    floor = trivial[trivial["metric"] == score].set_index("data")["value"]
-    sides = [_by_seed_and_data(frame, Term(score, {"split": "test"})) for frame in frames]
-    tested = frames[0].attrs["tested"]
-
-    def least(values: pd.Series, n: int) -> float:
-        if score == "accuracy":
-            return min(share_interval(value, n).low for value in values)
-        return mean_interval(values).low if len(values) > 1 else float(values.min())
-
-    return [
-        name
-        for name in names
-        if any(least(side[name].dropna(), tested[name]) > floor[name] for side in sides)
-    ]
+def _learned(
+    claim: Mapping[str, Any], pilots: Mapping[tuple[str, str], bool], names: Sequence[str]
+) -> list[str]:
+    """Return the data sets that one of the claim's two mechanisms learned in its pilot run."""
+    sides = _names(claim["options"])
+    learned = [name for name in names if any(pilots.get((name, side)) for side in sides)]
+    for name in names:
+        absent = [side for side in sides if name not in learned and (name, side) not in pilots]
+        if absent:
+            raise MissingResource(
+                f"no pilot run of {absent[-1]} on {name} is on record; make it with: "
+                f"workbench study records learned --name {name}"
+            )
+    return learned
 
 
 def _carried(

@@ -439,6 +439,22 @@ def embedded(
 
 
 @records.command()
+@click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
+              help="Only these data. May be repeated. [default: all that claims are about]")  # fmt: skip
+@_into("runs/embedded")
+def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -> None:
+    """Train pilot runs, which show on validation splits which embedded data are learned.
+
+    \b
+    workbench study records learned --name listops
+    """
+    from workbench.studies.training.pilots import make_learned_record
+
+    for line in make_learned_record(name, _data(out), work / "pilots", restart=restart):
+        click.echo(line)
+
+
+@records.command()
 @model_option("A bundled model of digits or prose. [default: all of them]", several=True)
 @click.option("--protocol", type=PROTOCOL, metavar="NAME", multiple=True,
               help="Only this protocol. May be repeated. [default: all]")  # fmt: skip

@@ -61,7 +61,7 @@ _SCALING_TYPES = {
 _MADE_BY = {
     **dict.fromkeys((ROBUSTNESS, CLAIMS, THEOREMS), "records"),
     OPERATORS: "scaling",
-    EMBEDDED_RECORDS: "embedded",
+    **dict.fromkeys((EMBEDDED_RECORDS, LEARNED), "embedded"),
 }
 _CLAIM_NUMBERS = (
     "published", "measured", "low", "high", "null_mean", "null_low", "null_high", "p", "p_adjusted", "p_permutation",
@@ -264,14 +264,13 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
 
     Columns: `EMBEDDED_COLUMNS`. ``variant`` is a mechanism of `PLAN` in `studies.training.embedded_runs`, or
     "majority", the trivial predictor, which has no seed. ``split`` is "train", "test", or a perturbation of the test
-    set with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`, and ``tested``, the
-    number of test examples of each data set.
+    set with its budget ("fgsm 0.02", "corruptions"). ``attrs`` as those of `training_record`.
 
     Raises `UnknownName` for data without a record, `InputError` for a file that differs from the recorded one.
     """
     folder = paths.data_dir() / "records" / EMBEDDED_RECORDS
     data_names = sorted(path.parent.name for path in folder.glob(f"*/{EPOCHS_FILE}"))
-    frames, files, runs, tested = [_nothing(EMBEDDED_COLUMNS)], [], [], {}
+    frames, files, runs = [_nothing(EMBEDDED_COLUMNS)], [], []
     for name in data_names if names is None else [names] if isinstance(names, str) else names:
         if name not in data_names:
             raise UnknownName("embedded data on record", name, data_names)
@@ -279,7 +278,6 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
         frame = read_metrics(path).fillna({"attention": ""}).astype({"seed": "Int64"})
         frames.append(frame.replace({"metric": _OF_EVALUATION}))
         files.append(path)
-        tested[name] = about["data"]["test"]["n"]
         runs.append(
             {
                 "analysis": "training",
@@ -290,8 +288,38 @@ def embedded_record(names: str | Sequence[str] | None = None) -> pd.DataFrame:
             }
         )
     joined = pd.concat(frames[1:] or frames, ignore_index=True)
-    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": [], "tested": tested}
+    joined.attrs = {"records": shared(files), "provenance": shared(runs), "notes": []}
     return joined
+
+
+def learned_record() -> pd.DataFrame:
+    """Return the pilot runs, which decide on validation splits which embedded data sets are learned.
+
+    A row per epoch, with columns ``data``, ``variant``, ``seed``, ``epoch``, ``metric``; ``value`` on the validation
+    split with the lower end of its interval, ``low``; ``trivial``, the value of the trivial predictor. ``attrs`` as
+    those of `training_record`.
+
+    Raises `MissingResource` without a record, `InputError` for a file that differs from the recorded one.
+    """
+    about, path = _open(LEARNED, PILOTS_FILE)
+    frame = read_pilots(path)
+    run = {"analysis": "pilot", **{name: about[name] for name in ("command", "seed", "versions")}}
+    frame.attrs = {"records": shared([path]), "provenance": shared([run]), "notes": []}
+    return frame
+
+
+def read_pilots(path: str | Path) -> pd.DataFrame:
+    """Read the rows of a record of pilot runs."""
+    return pd.read_csv(path)
+
+
+def learned_in_pilots(pilots: pd.DataFrame) -> dict[tuple[str, str], bool]:
+    """Return whether each mechanism learned each data set in its pilot run, by (data, variant).
+
+    It did if, in one epoch, the lower end of the validation score's interval is above the trivial predictor.
+    """
+    above = (pilots["low"] > pilots["trivial"]).groupby([pilots["data"], pilots["variant"]]).any()
+    return {(str(data), str(variant)): bool(learned) for (data, variant), learned in above.items()}
 
 
 def beside_softmax(record: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:

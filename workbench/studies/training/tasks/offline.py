@@ -214,34 +214,48 @@ def normalised_return(
     model: nn.Module, kind: Environment, about: dict[str, Any], context: int, shuffled: bool = False
 ) -> dict[str, float]:
     """Return the mean score over `EPISODES`: 0 for uniform actions, 100 for the expert."""
+    returns = episode_returns(model, kind, about, context, EPISODES, FIRST_SEED, shuffled)
+    return {"normalised_return": kind.normalised(sum(returns) / len(returns))}
+
+
+def episode_returns(
+    model: nn.Module,
+    kind: Environment,
+    about: dict[str, Any],
+    context: int,
+    episodes: int,
+    first_seed: int,
+    shuffled: bool = False,
+) -> list[float]:
+    """Return the return of each episode that a model acts in; ``first_seed`` draws the first one's start state."""
     training = model.training
     model.eval()
     try:
         act = with_shuffled_past(acting(model)) if shuffled else acting(model)
-        returns = returns_of(kind, act, about, EPISODES, FIRST_SEED, context)
+        return returns_of(kind, act, about, episodes, first_seed, context)
     finally:
         model.train(training)
-    return {"normalised_return": kind.normalised(sum(returns) / len(returns))}
 
 
 def mean_action(task: Task) -> dict[str, float]:
     """Return the test scores of always taking the mean training action."""
-    assert isinstance(task.train, Histories)
-    episodes = task.train.episodes
-    usual = torch.from_numpy(np.concatenate([episode["actions"] for episode in episodes]).mean(0))
+    policy = ConstantAction(task.train)
     losses = []
     for _, target in (task.test[number] for number in range(task.data["test"]["n"])):
-        losses.append(float(task.objective.score(usual.expand_as(target)[None], target[None])["loss"]))
+        losses.append(
+            float(task.objective.score(policy.action.expand_as(target)[None], target[None])["loss"])
+        )
     scores = {"loss": sum(losses) / len(losses)}
-    return scores if task.acting is None else scores | task.acting(_Constant(usual))
+    return scores if task.acting is None else scores | task.acting(policy)
 
 
-class _Constant(nn.Module):
-    """A policy that ignores its inputs."""
+class ConstantAction(nn.Module):
+    """A policy that always takes the mean action of recorded episodes."""
 
-    def __init__(self, action: Tensor) -> None:
+    def __init__(self, histories: Any) -> None:
         super().__init__()
-        self.action = nn.Parameter(action)
+        actions = np.concatenate([episode["actions"] for episode in histories.episodes])
+        self.action = nn.Parameter(torch.from_numpy(actions.mean(0)))
 
     def forward(self, times: Tensor, **_: Tensor) -> Tensor:
         return self.action.expand(*times.shape, -1)
