@@ -468,7 +468,7 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
     (term,) = verdicts.parse_measure(claim["measure"])
     sides = [_by_seed_and_data(frame, term) for frame in frames]
     every = [name for name in _data_of(claim) if all(name in side for side in sides)]
-    learned = _learned(claim, frames[0].attrs["pilots"], every)
+    learned, unknown = _learned(claim, frames[0].attrs["pilots"], every)
     used = learned or every
     compare = partial(_compared_over, sides, units, claim)
     compared = compare(used)
@@ -477,9 +477,10 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
         if learned
         else _NOT_LEARNED
     ]
-    chance = sorted({*every} - {*used})
-    if chance:
+    if chance := sorted({*every} - {*used, *unknown}):
         words.append(f"left out, at chance for both: {', '.join(chance)}")
+    if unknown:
+        words.append(f"left out, as pilot runs are missing: {', '.join(unknown)}")
     words += _carried(claim, compare, used)
     if units == "seeds" and len(used) > 2:
         effects = _random_effects(*(side[[*used]] for side in sides))
@@ -518,18 +519,23 @@ def _allowed(claim: Mapping[str, Any]) -> tuple[float, float] | None:
 
 def _learned(
     claim: Mapping[str, Any], pilots: Mapping[tuple[str, str], bool], names: Sequence[str]
-) -> list[str]:
-    """Return the data sets that one of the claim's two mechanisms learned in its pilot run."""
+) -> tuple[list[str], list[str]]:
+    """Return the data sets that one of the claim's mechanisms learned in its pilot run, and those without all pilots.
+
+    Raises MissingResource if no data set is known to be learned and a pilot is missing.
+    """
     sides = _names(claim["options"])
     learned = [name for name in names if any(pilots.get((name, side)) for side in sides)]
-    for name in names:
-        absent = [side for side in sides if name not in learned and (name, side) not in pilots]
-        if absent:
-            raise MissingResource(
-                f"no pilot run of {absent[-1]} on {name} is on record; make it with: "
-                f"workbench study records learned --name {name}"
-            )
-    return learned
+    missing = {
+        name: side for name in names for side in sides if name not in learned and (name, side) not in pilots
+    }
+    if missing and not learned:
+        name, side = next(iter(missing.items()))
+        raise MissingResource(
+            f"no pilot run of {side} on {name} is on record; make it with: "
+            f"workbench study records learned --name {name}"
+        )
+    return learned, sorted(missing)
 
 
 def _carried(
