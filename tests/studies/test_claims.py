@@ -415,7 +415,7 @@ def test_mechanisms_on_embedded_data_are_compared_over_seeds_by_their_mean_over_
     found = welch_interval(pd.Series(one), pd.Series(other))
     assert (row["low"], row["high"], row["n"]) == (pytest.approx(found.low), pytest.approx(found.high), 3)
     assert (row["units"], row["scope"], row["interval"]) == ("seeds", "confirmatory seeds", "Welch")
-    assert "a side learned 2 of 2 data sets" in row["why"]
+    assert "2 of 2 data sets learned in pilot runs" in row["why"]
     assert row["options"] == "data=easy+hard, model=new, baseline=old"
     turned = embedded("data=hard+easy, model=new, baseline=old")
     assert [turned[name] for name in ("measured", "low", "p")] == pytest.approx(
@@ -423,7 +423,7 @@ def test_mechanisms_on_embedded_data_are_compared_over_seeds_by_their_mean_over_
     )
     single = embedded("data=hard, model=new, baseline=old")
     assert single["measured"] == pytest.approx(0.2)
-    assert "a side learned 1 of 1 data sets" in single["why"]
+    assert "1 of 1 data sets learned in pilot runs" in single["why"]
 
 
 def test_a_data_set_at_chance_for_both_is_out_of_the_mean(embedded):
@@ -431,7 +431,7 @@ def test_a_data_set_at_chance_for_both_is_out_of_the_mean(embedded):
     both = "data=easy+hard, model=new, baseline=old"
     embedded.pilots["hard", "old"] = False
     assert (
-        "1 of 2 data sets (pilot runs, validation splits); left out, as pilot runs are missing: hard"
+        "1 of 2 data sets learned in pilot runs; left out, without all pilot runs: hard"
         in (embedded(both)["why"])
     )
     row = embedded("data=hard, model=new, baseline=old")
@@ -440,12 +440,10 @@ def test_a_data_set_at_chance_for_both_is_out_of_the_mean(embedded):
         "no pilot run of new on hard is on record; make it with: workbench study records learned --name hard"
     )
     embedded.pilots["hard", "new"] = True
-    assert "a side learned 2 of 2 data sets" in embedded(both)["why"]
+    assert "2 of 2 data sets learned in pilot runs" in embedded(both)["why"]
     embedded.pilots["hard", "new"] = False
     row = embedded(both)
-    assert (
-        "1 of 2 data sets (pilot runs, validation splits); left out, at chance for both: hard" in row["why"]
-    )
+    assert "1 of 2 data sets learned in pilot runs; left out, at chance for both: hard" in row["why"]
     one, other = (pd.Series(SCORES[name]["easy"]) for name in ("new", "old"))
     assert row["measured"] == pytest.approx(one.mean() - other.mean())
     assert (row["low"], row["high"]) == pytest.approx(welch_interval(one, other)[1:3])
@@ -543,7 +541,7 @@ def test_what_nobody_learns_decides_nothing(embedded):
     embedded.pilots.update({(data, side): False for data in ("easy", "hard") for side in ("old", "new")})
     row = embedded("data=easy+hard, model=new, baseline=old")
     assert row["verdict"] == "premise not met"
-    assert "neither learned a data set (pilot runs, validation splits)" in row["why"]
+    assert "no data set learned in pilot runs" in row["why"]
 
 
 def test_embedded_data_without_a_record_are_not_tested(embedded):

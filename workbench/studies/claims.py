@@ -75,7 +75,7 @@ COSTS = "costs"
 _UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
 _TRIVIAL = "majority"
 """Name of the trivial predictor in the record of embedded data."""
-_NOT_LEARNED = "neither learned a data set (pilot runs, validation splits)"
+_NOT_LEARNED = "no data set learned in pilot runs"
 _INTERVALS = {
     "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
     "sizes": "t, of a slope", "models": "none: counted", "crossed": "Welch, with inputs crossed",
@@ -472,15 +472,11 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
     used = learned or every
     compare = partial(_compared_over, sides, units, claim)
     compared = compare(used)
-    words = [
-        f"a side learned {len(learned)} of {len(every)} data sets (pilot runs, validation splits)"
-        if learned
-        else _NOT_LEARNED
-    ]
+    words = [f"{len(learned)} of {len(every)} data sets learned in pilot runs" if learned else _NOT_LEARNED]
     if chance := sorted({*every} - {*used, *unknown}):
         words.append(f"left out, at chance for both: {', '.join(chance)}")
     if unknown:
-        words.append(f"left out, as pilot runs are missing: {', '.join(unknown)}")
+        words.append(f"left out, without all pilot runs: {', '.join(unknown)}")
     words += _carried(claim, compare, used)
     if units == "seeds" and len(used) > 2:
         effects = _random_effects(*(side[[*used]] for side in sides))
