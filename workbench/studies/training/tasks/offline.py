@@ -240,11 +240,10 @@ def episode_returns(
 def mean_action(task: Task) -> dict[str, float]:
     """Return the test scores of always taking the mean training action."""
     policy = ConstantAction(task.train)
+    usual = policy.action.detach()
     losses = []
     for _, target in (task.test[number] for number in range(task.data["test"]["n"])):
-        losses.append(
-            float(task.objective.score(policy.action.expand_as(target)[None], target[None])["loss"])
-        )
+        losses.append(float(task.objective.score(usual.expand_as(target)[None], target[None])["loss"]))
     scores = {"loss": sum(losses) / len(losses)}
     return scores if task.acting is None else scores | task.acting(policy)
 
