@@ -55,6 +55,14 @@ def test_what_heads_write_and_the_bias_sum_to_the_output_of_the_projection(name)
             torch.testing.assert_close(record.attn_out, record.proj_out, rtol=1e-4, atol=1e-5)
 
 
+def test_the_projection_of_a_loaded_model_is_that_of_its_module():
+    model = workbench.load("bundled:digits-vit")
+    record = capture(model, workbench.inputs("bundled:digits", model, n=2), sites=("proj_out",))[1]
+    assert torch.equal(
+        output_projection(model, record).weight, output_projection(model.module, record).weight
+    )
+
+
 PROJECTIONS = {
     "bert": "encoder.layer.1.attention.output.dense",
     "gpt2": "transformer.h.1.attn.c_proj",

@@ -296,6 +296,11 @@ def test_requests_that_cannot_be_met_are_refused_in_words():
         run({(0, 0): "zero"}, site="resid_mid")
     with pytest.raises(InputError, match="'uniform' is no value for head_out; give zero, mean, a tensor"):
         run({(0, 0): "uniform"})
+    for value in (0.5, None, [1.0]):
+        with pytest.raises(
+            InputError, match="is no value for head_out; give zero, mean, a tensor, a capture"
+        ):
+            run({(0, 0): value})
     with pytest.raises(InputError, match="resid_pre has no heads"):
         run({(0, 0): "zero"}, site="resid_pre")
     with pytest.raises(InputError, match="there is no head 3; heads are 0 to 2"):

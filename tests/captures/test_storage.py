@@ -10,6 +10,7 @@ import re
 import zipfile
 from dataclasses import replace
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -38,6 +39,18 @@ def write(path, tensors: dict[str, torch.Tensor]):
 
 
 # A capture there and back --------------------------------------------------------------------------
+
+
+def test_a_capture_is_pickled_with_the_name_of_its_model_and_without_the_model(tmp_path):
+    model = workbench.load("bundled:digits-vit")
+    captured = capture(model, workbench.inputs("bundled:digits", model, n=2), layers=[1])
+    for one in (captured, Capture.load(captured.save(tmp_path / "qkv.safetensors"))):
+        joblib.dump(one, tmp_path / "qkv.joblib")
+        again = joblib.load(tmp_path / "qkv.joblib")
+        assert again.model == captured.model
+        assert again.model["fingerprint"] == model.fingerprint
+        assert torch.equal(again[1].attn, captured[1].attn)
+        assert again.tokens.kinds == captured.tokens.kinds
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])

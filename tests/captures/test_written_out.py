@@ -254,6 +254,16 @@ def test_scale_and_mask_are_told_apart():
     assert only(temperature).scale.flatten().tolist() == [1.0, 5.0, 9.0]
 
 
+def test_a_bool_that_is_added_to_the_scores_adds_one():
+    def added(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * SCALE + CAUSAL).softmax(-1) @ v
+
+    record = check(Own(added).eval(), torch.randn(BATCH, TOKENS, WIDTH), 1)[0]
+    torch.testing.assert_close(record.mask, CAUSAL[None, None].float())
+    scores = SCALE * record.q @ record.k.mT
+    torch.testing.assert_close(record.attn, (scores + CAUSAL.float()).softmax(-1))
+
+
 def test_a_row_filled_with_large_numbers_is_that_of_the_model():
     def left_padded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         hidden = ~CAUSAL | (torch.arange(TOKENS) < 2)

@@ -2,6 +2,7 @@ import argparse
 import json
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,7 +18,7 @@ from workbench.models.checkpoints import (
     restore,
     write_checkpoint,
 )
-from workbench.models.source import read_torch_file
+from workbench.models.source import read_state, read_torch_file
 
 ARCHITECTURE = {"name": "vit", "patch_size": 8, "embed_dim": 6, "depth": 1, "num_heads": 2}
 META = {"architecture": ARCHITECTURE, "task": "digits", "epoch": 3, "metrics": {"test_accuracy": 0.1 + 0.2}}
@@ -176,6 +177,12 @@ def test_weights_with_the_arguments_of_their_script_are_read(tmp_path):
     assert read["args"] == content["args"]
     # Only while it reads: nothing is left allowed for the rest of the process.
     assert argparse.Namespace not in torch.serialization.get_safe_globals()
+
+
+@pytest.mark.parametrize("value", [np.float64(0.25), np.float32(0.25), np.arange(3), [np.bool_(True)]])
+def test_weights_beside_numbers_of_numpy_are_read(value, tmp_path):
+    torch.save({"model": {"w": torch.arange(6.0).reshape(2, 3)}, "best": value}, tmp_path / "x.pth")
+    torch.testing.assert_close(read_state(tmp_path / "x.pth"), {"w": torch.arange(6.0).reshape(2, 3)})
 
 
 def test_damaged_torch_files(tmp_path):

@@ -1,5 +1,6 @@
 """One spec for a model with its options and weights; files of weights as people have them; modules of one's own."""
 
+import copy
 import os
 import sys
 from types import ModuleType
@@ -274,7 +275,11 @@ def test_a_transform_says_what_images_are():
 
 def test_a_tokenizer_says_what_texts_are(tmp_path):
     bert = load(f"hf:{bert_folder(tmp_path / 'bert')}")
-    mine = wrap(bert.module, tokenizer=bert.tokenizer)
+    theirs = copy.deepcopy(bert.tokenizer)
+    theirs.padding_side = theirs.truncation_side = "left"
+    mine = wrap(bert.module, tokenizer=theirs)
+    assert mine.tokenizer.padding_side == "right"
+    assert (theirs.padding_side, theirs.truncation_side) == ("left", "left")
     assert (mine.modality, mine.max_length, mine.spec) == ("text", 40, "BertModel")
     assert inputs(["a clock strikes"], mine).tokens.labels == inputs(["a clock strikes"], bert).tokens.labels
     with pytest.raises(InputError, match="one of transformers; got a str"):

@@ -18,7 +18,7 @@ from workbench.captures.attention_kernels import compiled_parts
 from workbench.captures.family import class_path
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo
-from workbench.captures.layout import attends_compiled, is_library_model
+from workbench.captures.layout import attends_compiled, is_library_model, module_of
 from workbench.captures.position_path import POSITION, watch_positions
 from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Overwritten, Recorder
@@ -260,18 +260,6 @@ def capture(
         notes=[*recorder.notes, *switched(model, recorder)],
         identity=identity_of(model, module),
     )
-
-
-def module_of(model: Any) -> nn.Module:
-    """Return the module of a loaded model, or the module itself, without torch.compile's wrapper."""
-    module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
-    if not isinstance(module, nn.Module):
-        raise InputError(
-            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
-        )
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        module = module.module  # one process may capture while the others do not, and wait for nobody
-    return getattr(module, "_orig_mod", module)  # the wrapper's compiled code hides the attention
 
 
 def visible_modules(module: nn.Module, name: str) -> dict[str, nn.Module]:

@@ -25,7 +25,6 @@ from workbench.captures.capturing import (
     capture,
     check_sites,
     identity_of,
-    module_of,
     noting_batch_shapes,
     owned_tensors,
     refuse_meta,
@@ -36,7 +35,7 @@ from workbench.captures.capturing import (
 )
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
-from workbench.captures.layout import is_library_model
+from workbench.captures.layout import is_library_model, module_of
 from workbench.captures.position_path import POSITION
 from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Recorder

@@ -11,10 +11,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.captures.capturing import Capture, module_of, visible_modules, watching
+from workbench.captures.capturing import Capture, visible_modules, watching
 from workbench.captures.family import Visit, adapter_of
 from workbench.captures.keeper import Keeper
-from workbench.captures.layout import attention_modules, before_attention, block_path, resid_post_reading
+from workbench.captures.layout import (
+    attention_modules,
+    before_attention,
+    block_path,
+    module_of,
+    resid_post_reading,
+)
 from workbench.captures.recomputation import TOLERANCE, attention_weights
 from workbench.captures.recorder import Recorder
 from workbench.captures.records import Call, LayerRecord
@@ -112,7 +118,8 @@ def _plan(changes: Any, site: str) -> dict[int, dict[int | str, Value]]:
             raise InputError(f"a change is for (layer, head), counted from 0, or (layer, '*'), not {key!r}")
         if site in _STREAM and head != "*":
             raise InputError(f"{site} has no heads; give ({layer}, '*'), not {key!r}")
-        if isinstance(value, str) and site not in _NAMED.get(value, ()):
+        named = isinstance(value, str) and site in _NAMED.get(value, ())
+        if not (named or callable(value) or isinstance(value, (Tensor, Capture, LayerRecord))):
             names = [name for name, sites in _NAMED.items() if site in sites]
             raise InputError(
                 f"{value!r} is no value for {site}; give {', '.join(names)}, a tensor, a capture or a function"

@@ -48,6 +48,18 @@ _PROJECTIONS = re.compile(
 _LIBRARIES = ("timm.", "transformers.")
 
 
+def module_of(model: Any) -> nn.Module:
+    """Return the module of a loaded model, or the module itself, without torch.compile's wrapper."""
+    module = model.module if not isinstance(model, nn.Module) and hasattr(model, "module") else model
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"model must be what load() returned or a torch.nn.Module, not {type(model).__name__}"
+        )
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        module = module.module  # one process may capture while the others do not, and wait for nobody
+    return getattr(module, "_orig_mod", module)  # the wrapper's compiled code hides the attention
+
+
 def attention_modules(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """(path, module) of every attention a capture can see, in definition order, without running the model.
 

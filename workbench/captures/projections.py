@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads
 from workbench.captures.family import Rows, class_path, declared
-from workbench.captures.layout import block_path, heads_of
+from workbench.captures.layout import block_path, heads_of, module_of
 from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError, UnknownName
 
@@ -80,13 +80,15 @@ class OutputProjection(NamedTuple):
         return head_out @ self.weight.to(head_out)
 
 
-def output_projection(model: nn.Module, record: LayerRecord) -> OutputProjection:
+def output_projection(model: Any, record: LayerRecord) -> OutputProjection:
     """Return the output projection W_O of a layer that was captured with the site proj_out, head by head.
 
-    Raises `InputError` where no linear layer makes the recorded proj_out of the recorded outputs of the heads.
+    ``model`` is the result of ``load``, or the module. Raises `InputError` where no linear layer makes the recorded
+    proj_out of the recorded outputs of the heads.
     """
     if record.head_out is None or PROJ_OUT not in record.extra:
         raise InputError(f"{record.title} holds no {PROJ_OUT}; capture it with sites=[{PROJ_OUT!r}]")
+    model = module_of(model)
     heads, target = merge_heads(record.head_out).float(), record.extra[PROJ_OUT]
     bound = 1e-3 if target.dtype in (torch.float32, torch.float64) else 2e-2
     for child in model.get_submodule(projecting_module(model, record.path)).modules():

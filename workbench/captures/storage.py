@@ -11,8 +11,9 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, NotRequired
 
@@ -51,13 +52,24 @@ class Contents:
     not_run: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     generated: Generated | None = None
-    identity: Callable[..., dict[str, Any]] = field(default=lambda fingerprint=True: {}, repr=False)
+    identity: Callable[..., dict[str, Any]] = field(
+        default_factory=lambda: partial(_identity, {}), repr=False
+    )
     """Names the model; with ``fingerprint=False`` without the fingerprint, which takes its time to compute."""
 
     @property
     def model(self) -> dict[str, Any]:
         """Return spec, checkpoint and fingerprint of the model (computed at the first request)."""
         return self.identity()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: the identity as it is now, without the model."""
+        return vars(self) | {"identity": partial(_identity, self.identity())}
+
+
+def _identity(known: Mapping[str, Any], fingerprint: bool = True) -> dict[str, Any]:
+    """Return the identity of a model that is not at hand."""
+    return dict(known)
 
 
 def write_capture(path: str | Path, capture: Contents) -> Path:
@@ -304,7 +316,7 @@ def _capture_fields(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
         "not_run": metadata["not_run"],
         "notes": metadata["notes"],
         "generated": generated,
-        "identity": lambda fingerprint=True: dict(identity),
+        "identity": partial(_identity, identity),
     }
 
 

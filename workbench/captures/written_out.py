@@ -304,7 +304,8 @@ class Reading:
         """Scores to which something is added."""
         if not self._goes_on() or not isinstance(other, Tensor) or self._same_for_all_keys(other):
             return
-        other = other if factor == 1 else other * factor
+        # A bool is a number here: true adds 1.
+        other = other.to(self.dtype) * factor if other.dtype == torch.bool or factor != 1 else other
         self.bias = other if self.bias is None else additive(self.bias, self.dtype) + other
 
     def subtract_from(self, other: Any) -> None:

@@ -168,11 +168,11 @@ def check_token(token: int | None, tokens: Any, input: int) -> int | None:
 
 
 def readable_label(label: str) -> str:
-    """Return a label that can be read, and that plotly does not take for markup: "<s>" would strike out what follows.
+    """Return a label that can be read, and that plotly takes neither for markup ("<s>") nor for LaTeX ("$5 to $7").
 
     A label written from right to left is isolated, so that the words around it keep their order.
     """
-    escaped = html.escape(label, quote=False) if label.strip() else "·"
+    escaped = html.escape(label, quote=False).replace("$", "&#36;") if label.strip() else "·"
     return f"\u2068{escaped}\u2069" if _RIGHT_TO_LEFT.search(label) else escaped
 
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,7 @@ def _reader(module: nn.Module, family: str, tokenizer: Any) -> Source:
 
     if not callable(tokenizer) or not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise InputError(f"tokenizer is one of transformers; got a {type(tokenizer).__name__}")
+    tokenizer = deepcopy(tokenizer)  # yours stays as it is
     ready_to_pad(tokenizer)
     config = getattr(module, "config", None)
     in_transformers = hasattr(config, "get_text_config")

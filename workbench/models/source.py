@@ -137,6 +137,14 @@ class _Skipped:
         return OrderedDict()  # the reader fills no other class
 
 
+class _SkippedArray:
+    """Stands for arrays and scalars of numpy, whose state is a tuple."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
 _MOST_CLASSES = 64
 """Of other objects in one file."""
 
@@ -146,7 +154,8 @@ def _tensors_of(path: Path) -> Any:
     names: list[str] = []
     refusal: pickle.UnpicklingError | None = None
     for _ in range(_MOST_CLASSES):
-        allowed: list[Any] = [argparse.Namespace, *((_Skipped, name) for name in names)]
+        stand_ins = [(_SkippedArray if name.startswith("numpy") else _Skipped, name) for name in names]
+        allowed: list[Any] = [argparse.Namespace, *stand_ins]
         try:
             with torch.serialization.safe_globals(allowed):
                 content = torch.load(path, map_location="cpu", weights_only=True)
