@@ -5,10 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 
+from workbench.captures import capture
 from workbench.captures.comparison import _relative_difference
 from workbench.captures.families.swin import Windows
 from workbench.captures.recomputation import (
+    NonFiniteValues,
     attention_output,
     attention_weights,
     call_weights,
@@ -28,6 +31,28 @@ def call():
     made = Call(q, k, v, 0.5, None, torch.zeros(0))
     made.head_out = attention_output(call_weights(made), v, "token")
     return made
+
+
+@pytest.mark.parametrize("groups", [HEADS, 1])
+def test_autocast_changes_no_weights(groups):
+    made = call()
+    k, v = made.k[:, :groups], made.v[:, :groups]
+    attn = attention_weights(made.q, k, made.scale)
+    output, scores = attention_output(attn, v), scores_of(made.q, k, made.scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attention_weights(made.q, k, made.scale), attn)
+        assert torch.equal(scores_of(made.q, k, made.scale), scores)
+        assert torch.equal(attention_output(attn, v), output)
+        assert (made.q @ made.k.mT).dtype == torch.bfloat16  # of the model, still
+
+
+def test_a_query_that_is_nan_is_named_where_the_kernel_writes_zeros():
+    made = call()
+    made.q[1, 1, 3, 2] = float("nan")
+    made.head_out[1, 1, 3] = 0
+    for attn in (None, call_weights(made)):
+        with pytest.raises(NonFiniteValues, match=r"q has 1 values .* input 1, head 1, token 3"):
+            check_call(made, attn, "attn")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +96,22 @@ def test_a_mask_that_is_longer_than_the_keys_is_cut_to_the_first_of_them():
     assert torch.equal(found, mask[..., :5])
     biased = _combined_mask("eager", torch.nn.Identity(), query, key, mask[..., :5], torch.ones(1, 2, 3, 5))
     assert torch.equal(biased, (mask[..., :5] + 1).expand(1, 2, 3, 5))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_bool_mask_does_what_the_implementation_makes_of_it(implementation):
+    """Eager functions of transformers add it, kernels hide where it is false."""
+    sizes = {"hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 1, "num_key_value_heads": 1}
+    config = transformers.Qwen2Config(
+        vocab_size=11, num_attention_heads=3, attn_implementation=implementation, **sizes
+    )
+    model = transformers.Qwen2Model(config).eval()
+    allowed = torch.ones(5, 5).tril().bool()[None, None].expand(2, 1, 5, 5)
+    batch = {"input_ids": torch.arange(10).reshape(2, 5), "attention_mask": allowed}
+    (record,) = capture(model, batch)
+    scores = scores_of(record.q, record.k, record.scale)
+    masked = scores + allowed.float() if implementation == "eager" else scores.where(allowed, -torch.inf)
+    torch.testing.assert_close(record.attn, masked.softmax(-1))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

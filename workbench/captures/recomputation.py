@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -29,6 +29,17 @@ _INSTEAD = (
 )
 
 
+@contextlib.contextmanager
+def _own_precision() -> Generator[None]:
+    """Multiply in the type of the operands, also inside ``torch.autocast``, which makes products of 16 bits."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@_own_precision()
 def attention_weights(
     q: Float[Tensor, "batch head query head_dim"],
     k: Float[Tensor, "batch kv_head key head_dim"],
@@ -152,6 +163,7 @@ def _softmax_scores(
     return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
 
 
+@_own_precision()
 def scores_of(q: Tensor, k: Tensor, scale: float | Tensor) -> Float[Tensor, "batch head query key"]:
     """scale q kᵀ in float32 or wider, for every query head."""
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -183,6 +195,7 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
 
+@_own_precision()
 def attention_output(
     attn: Float[Tensor, "batch head query key"],
     v: Float[Tensor, "batch kv_head key value_dim"],
@@ -215,6 +228,7 @@ class NonFiniteValues(InputError):
     """Operands or output of an attention are NaN or infinite."""
 
 
+@_own_precision()
 def check_call(call: Call, attn: Tensor | None, name: str) -> None:
     """Raise IncompleteCapture unless the captured operands reproduce the captured output.
 
@@ -310,9 +324,9 @@ def _largest(x: Tensor) -> float:
 
 
 def _check_finite(call: Call, name: str) -> None:
-    # A non-finite operand makes the output non-finite, so the operands are searched only when that is. A sum
-    # is the cheapest way to ask; one that overflows only costs the search.
-    if bool(torch.isfinite(call.head_out.sum())):
+    # Non-finite keys and values make the output non-finite; for a query that is NaN the fused kernel of a CPU writes
+    # zeros. A sum is the cheapest way to ask; one that overflows only costs the search.
+    if all(bool(torch.isfinite(x.sum())) for x in (call.head_out, call.q) if x is not None):
         return
     for site in ("q", "k", "v", "head_out"):
         value: Tensor | None = getattr(call, site)

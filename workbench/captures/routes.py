@@ -641,6 +641,8 @@ def _combined_mask(
                 "which cannot be read; load the model with attn_implementation='sdpa' or 'eager'"
             )
         mask = block_mask(mask, query.shape[2], key.shape[2], query.device)
+    elif name == "eager" and mask is not None and mask.dtype == torch.bool:
+        mask = mask.to(query.dtype)  # the eager functions add it: true adds 1, and hides nothing
     if bias is not None:
         mask = bias if mask is None else bias + additive(mask, bias.dtype)
     return None if mask is None else mask[..., : key.shape[2]]
