@@ -16,7 +16,7 @@ const MOST_THUMBS = 8;
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
-  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
+  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view, or unpin it"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
 ];
 
 /** A small box of words beside the pointer. */
@@ -291,6 +291,7 @@ function makeHelp() {
   const box = make(
     "dialog", "aw-help", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
     make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
+    make("p", "", "Click a token, then a second: the list of heads ranks all by their attention from the first to the second, beside the other pairs of the same head."),
     make("p", "", "Shift-click heads to look at several together. A corner mark says that a cell goes beyond the common scale."),
   );
   const close = button("Close", "Close (Esc)", () => box.close());
