@@ -56,6 +56,20 @@ def test_a_column_is_three_and_a_quarter_inches_and_its_letters_eight_and_nine_p
     assert layout.legend.font.size * 0.75 == pytest.approx(8)
 
 
+@pytest.mark.parametrize("name", sorted(theme.THEMES))
+def test_a_title_has_room_for_its_lines(name):
+    def top(title, **margin):
+        fig = go.Figure(go.Scatter(y=[1, 2])).update_layout(title=title, margin=margin)
+        return theme.apply_theme(fig, name).layout
+
+    layout = top("Two<br>lines")
+    letters = layout.template.layout.title.font.size
+    assert layout.margin.t >= 2 * letters + layout.template.layout.font.size
+    assert top("One").margin.t < layout.margin.t
+    assert top("One", t=300).margin.t >= 300
+    assert top(None).margin.t is None or top(None).margin.t == layout.template.layout.margin.t
+
+
 def test_a_talk_is_sixteen_by_nine_whatever_height_the_figure_has():
     fig = theme.apply_theme(
         go.Figure(go.Scatter(y=[1, 2])).update_layout(height=99), theme="talk", height=300
