@@ -70,6 +70,7 @@ VIEWS = {  # figures that the explorer saves, with the address of what they show
     "explorer",
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
 } - {"attention_in_one_hour_entropy"}
+LONGEST_CAPTION = 110  # words, marks included; charts of claims have their own rules
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
     *(f"operator_efficiency{part}" for part in ("", "_exponents")),
@@ -238,6 +239,8 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
     for figure in outcome.figures:
         provenance = json.loads((rendered.out / f"{figure}.json").read_text())
         recorded += len(provenance["records"])
+        words = provenance["figure"]["caption"].split()
+        assert len(words) <= LONGEST_CAPTION or name == "claims", (figure, len(words))
         assert provenance["parameters_from"] == ("call" if figure in VIEWS else "render")
         if "seed" not in ABSENT.get(outcome.name, set()):
             assert provenance["seed"] == provenance["parameters"]["seed"] == 0

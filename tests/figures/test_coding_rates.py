@@ -43,7 +43,7 @@ def test_lines_are_means_over_inputs_by_model_and_convention():
     assert max(max(trace.y) for trace in drawn) < 1e3  # the rows of orthonormal subspaces are not drawn
     assert not [trace for trace in fig.data if trace.fill == "toself"]
     assert [value for value in thin(fig)[0].y if value is not None] == [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]
-    assert "thin: each of 5 inputs, training" in key(fig)
+    assert "each of 5 inputs, training" in key(fig)
 
 
 def test_a_change_that_is_the_same_for_all_inputs_has_no_band():

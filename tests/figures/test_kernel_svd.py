@@ -64,7 +64,7 @@ def test_spectra_are_means_over_inputs_with_their_interquartile_range_and_null()
     np.testing.assert_allclose(ends(below)[1:], [[0.1] * 3, [0.5] * 3])
     assert key(fig) == [
         "mean over 2 inputs",
-        "thin: each of 2 inputs",
+        "each of 2 inputs",
         "null: random q and k (95 % range of one input)",
         "to 0 or less (log axis)",
     ]

@@ -50,25 +50,18 @@ def test_models_absent_for_the_same_reason_share_a_sentence():
     assert absent_notes(absent) == ["one, three are not shown: no record", "two is not shown: not here"]
 
 
-def test_a_caption_hears_what_the_runs_of_its_models_left_out_or_cut():
+def test_a_caption_has_what_the_runs_of_its_models_left_out():
     notes = {
-        "a": ["3 of 5 texts were longer than 8 tokens and were cut", "no z"],
+        "a": ["3 of 5 texts were longer than 8 tokens and were cut", "no z"],  # in the notebook, once
+        "b": ["layers 0-2, 7-8 left out: of 2-3 heads"],
         "c": ["layer 3 left out: no heads"],
     }
     frame = pd.DataFrame({"model": ["bundled:a", "bundled:b"], "value": [1.0, 2.0]})
     frame.attrs["provenance"] = [
         {"model": {"spec": f"bundled:{name}"}, "notes": notes.get(name)} for name in ("a", "a", "b", "c")
     ]
-    assert left_out_notes(frame) == ["a: 3 of 5 texts were longer than 8 tokens and were cut."]
-    assert (
-        left_out_notes(frame.assign(input="one")) == []
-    )  # which of the five is drawn, the note does not say
-    for run in frame.attrs["provenance"]:
-        run["notes"] = ["5 of 5 texts were longer than 8 tokens and were cut"]
-    assert left_out_notes(frame.assign(input="one")) == ["a, b: the text was cut at 8 tokens."]
-    assert left_out_notes(frame) == ["a, b: all 5 texts were longer than 8 tokens and were cut."]
-    for run in frame.attrs["provenance"]:
-        run["notes"] = ["layers 0-2, 7-8 left out: of 2-3 heads"]
+    assert left_out_notes(frame) == ["b: layers 0–2, 7–8 left out: of 2-3 heads."]
+    frame.attrs["provenance"][0]["notes"] = notes["b"]
     assert left_out_notes(frame) == ["a, b: layers 0–2, 7–8 left out: of 2-3 heads."]
 
 

@@ -144,7 +144,7 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [
         f"train batch, {MEDIAN}", f"test batch, {MEDIAN}",
-        "thin: each of 2 inputs, train batch",
+        "each of 2 inputs, train batch",
         "null: Gaussian noise for V, train batch (95 % range of one input)",
         "zero predictor",
     ]  # fmt: skip

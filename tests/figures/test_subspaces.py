@@ -83,7 +83,7 @@ def test_coherence_by_layer_and_angles_by_rank():
     assert {trace.xaxis for trace in null_level} == {"x", "x2", "x3"}
     estimates = [
         "mean over pairs of directions (c: over layers and pairs of heads)",
-        "c: ticks: each of 3 layers",
+        "c: each of 3 layers",
     ]
     null = "null: random directions (95 % range of one layer; c: of one pair of heads)"
     assert key(fig) == ["a", "b", *estimates, null]

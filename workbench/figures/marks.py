@@ -340,7 +340,7 @@ class Band(Mark):
             over = f"{len(singles)} {UNITS[self.over]}" if self.over else sample.counts()
             panel, _, rest = self.words.partition("IQR")  # "c: IQR over inputs, train batch"
             _, comma, which = rest.partition(", ")
-            return f"{panel}{'ticks' if self.bars else 'thin'}: each of {over}{comma}{which}"
+            return f"{panel}each of {over}{comma}{which}"
         if self.words and not self._few(series):
             return self.words
         if self.columns is not None:

@@ -16,7 +16,6 @@ from workbench.frames.results import name_of_model, provenance_of
 
 _UNDEFINED = re.compile(r"\d+ of \d+ values of (.+) are undefined and left out")
 _RANGE = re.compile(r"(?<=\d)-(?=[\d, –-]*left out)")
-_CUT = re.compile(r"(\d+) of (\d+) texts were longer than (\d+) tokens and were cut")
 
 
 def absent_notes(absent: Mapping[str, str]) -> list[str]:
@@ -29,36 +28,25 @@ def absent_notes(absent: Mapping[str, str]) -> list[str]:
 
 
 def left_out_notes(frame: pd.DataFrame) -> list[str]:
-    """A sentence for every note of a frame's runs that says what was left out or cut, of the models it holds.
+    """Return a sentence for every note of a frame's runs about layers or values left out, of the models it holds.
 
-    Of values that are undefined those of the frame's metrics are named. Cut texts are counted where more than one is
-    drawn; a single one has a note where every text of the run was cut.
+    Of values that are undefined those of the frame's metrics are named.
     """
     models: dict[str, list[str]] = {}
-    drawn = frame["input"] if "input" in frame else pd.Series()
-    single = drawn.nunique() == 1 and drawn.notna().all()  # else it is means over inputs that are drawn
     metrics = set(frame["metric"]) if "metric" in frame else set()
     for run in provenance_of(frame):
         spec = name_of_model(run.get("model") or {})
         if "model" not in frame or spec in set(frame["model"]):
             for note in run.get("notes") or ():
-                if cut := _CUT.fullmatch(note):
-                    note = _cut_text(*map(int, cut.groups()), single)
-                elif undefined := _UNDEFINED.fullmatch(note):
+                if undefined := _UNDEFINED.fullmatch(note):
                     names = [
                         name for name in undefined[1].split(", ") if not metrics or name.split()[0] in metrics
                     ]
                     note = note.replace(undefined[1], ", ".join(names)) if names else ""
-                if note and (cut or " left out" in note):
+                if " left out" in note:
                     models.setdefault(note, []).append(short_name(spec))
     sentences = {_RANGE.sub("–", note): names for note, names in models.items()}
     return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in sentences.items()]
-
-
-def _cut_text(cut: int, texts: int, tokens: int, single: bool) -> str:
-    if single or texts == 1:
-        return f"the text was cut at {tokens} tokens" if cut == texts else ""
-    return f"{'all' if cut == texts else f'{cut} of'} {texts} texts were longer than {tokens} tokens and were cut"
 
 
 def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:
