@@ -586,7 +586,7 @@ WRONG = {
     "a truth for a name": (("render", "attention_heatmaps", "-p", "text_model", "false"), "-r text_model false"),
     "infinite tolerance": (("compare", "a.npz", "b.npz", "--tolerance", "inf"), "is not a finite number"),
     "a size that is none": (("explore", "--save", "a.html", "--max-size", "nan"), "is not a finite number"),
-    "claims on one input": (("claims", "-n", "1"), "n must be a whole number from 2 up, or 'all'"),
+    "claims on one input": (("claims", "-n", "1"), "n must be a whole number from 2 up, 'all', or none"),
     "claims on one text": (("claims", "-m", "bundled:prose-softmax", "--text", "A."), "give 2 or more"),
     "claims on texts and inputs": (("claims", "-i", "bundled:prose", "--text", "A."), "give one of the two"),
     "a share of a sweep": (
