@@ -235,6 +235,11 @@ def test_crossed_inputs_widen_welch_s_interval_by_what_they_add():
     assert crossed_interval(*[np.ones((3, 6))] * 2)[:4] == (0, 0, 0, 3)
 
 
+def test_crossed_tables_that_agree_have_an_interval_of_no_width_and_the_first_table_s_seeds():
+    found = crossed_interval(np.full((3, 5), 2.0), np.full((4, 5), 0.5))
+    assert found == (1.5, 1.5, 1.5, 3, math.inf)
+
+
 def test_crossed_intervals_cover_where_welch_s_over_seeds_alone_does_not():
     rng = np.random.default_rng(1)
     covered = {"crossed": 0, "welch": 0}

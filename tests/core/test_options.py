@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le
 from typing_extensions import TypedDict
@@ -210,3 +211,10 @@ def test_numbers_of_thousands_of_digits_are_no_numbers(asked):
 )
 def test_numbers_are_written_as_ranges(numbers, words):
     assert ranges(numbers) == words
+
+
+def test_numbers_are_whole_numbers_of_any_kind_in_order_and_once():
+    assert parse_numbers("layer", [2, np.int64(0), 2, -1], 4) == (0, 2, 3)
+    for wrong in ([True], [1.5], [1.0], ["1"]):
+        with pytest.raises(InputError, match="layers must be whole numbers"):
+            parse_numbers("layer", wrong, 4)

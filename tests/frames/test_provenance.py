@@ -1,5 +1,6 @@
 """Provenance: what is recorded, and that it comes back."""
 
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import nbclient
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from PIL import Image
 
 from workbench._version import __version__
 from workbench.core import paths
@@ -205,3 +207,20 @@ def test_a_provenance_that_says_anything_is_refused_with_the_place(tmp_path, cha
     path.write_text(json.dumps(built() | change))
     with pytest.raises(InputError, match=rf"does not hold \({place}"):
         provenance.read_provenance(path)
+
+
+def test_an_image_has_its_provenance_title_and_resolution_and_the_same_pixels():
+    image, plain = Image.new("RGB", (3, 2), (10, 200, 30)), io.BytesIO()
+    image.save(plain, "png")
+    with Image.open(io.BytesIO(provenance.embed(plain.getvalue(), "png", built(), dpi=254))) as found:
+        assert found.info["Title"] == "name"
+        assert found.info["Description"] == "a < b & 'c'"
+        assert json.loads(found.info[provenance.PNG_KEY])["name"] == "name"
+        assert found.info["dpi"] == pytest.approx((254, 254))
+        assert found.tobytes() == image.tobytes()
+
+
+def test_a_file_beside_the_package_is_local_and_one_inside_is_not():
+    assert provenance._is_local(str(Path(__file__)))
+    assert not provenance._is_local(str(Path(provenance.__file__)))
+    assert not provenance._is_local(pytest.__file__)
