@@ -297,13 +297,11 @@ def apply_theme(
         above = (fig.layout.margin.t or 0) * look.font / letters
         if letters != look.font:  # else it was composed for slides, with all its margins
             themed.layout.margin = {"t": max(above, themed.layout.template.layout.margin.t)}
-    if (
-        themed.layout.title.text
-    ):  # of a figure that is not ours; plotly centres it in the margin and cuts off the rest
+    if themed.layout.title.text:  # plotly centres it in the margin at the top, and cuts off the rest
         template = themed.layout.template.layout
         size = themed.layout.title.font.size or template.title.font.size
         room = 1.3 * size * line_count(themed.layout.title.text) + font
-        themed.layout.margin.t = max(themed.layout.margin.t or template.margin.t, room)
+        themed.update_layout(margin_t=max(themed.layout.margin["t"] or template.margin.t, room))
     letters = font / THEMES["paper"].font
     for trace in themed.select_traces(selector={"type": "scatter"}):
         if trace.line.dash in STROKES:
