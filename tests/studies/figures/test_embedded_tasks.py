@@ -122,10 +122,8 @@ def arena(data, mechanisms=14):
 
 def test_five_data_sets_of_fourteen_mechanisms_leave_a_caption_its_room_on_a_page():
     figure = embedded_scores_figure(arena([f"data-{number}" for number in range(5)]))
-    assert figure.layout.height / figure.layout.width < 1.2  # of a page of 7.2 by 10 inches, less the caption
+    assert figure.layout.height / figure.layout.width < 1.1  # of a page of 7.2 by 10 inches, less the caption
     assert len({axis.domain for axis in figure.select_xaxes()}) == 3
-    one = embedded_scores_figure(arena(["data-0"]))
-    assert one.layout.height > 0.5 * figure.layout.height  # rows are wider apart where there is room
 
 
 def test_what_an_ablation_of_one_seed_changes_stands_beside_the_range_of_the_others():

@@ -99,10 +99,7 @@ def embedded_scores_figure(
         "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
     )
     interval = Interval(columns=("value", "low", "high"), words=words_of_interval)
-    tall = (
-        len(titles) > 3 and table["variant"].nunique() > 10
-    )  # else it does not leave its caption room on a page
-    forest = forest.scale(row=1.9 if tall else 1.7, x_same=same or ())
+    forest = forest.scale(row=1.7, x_same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     return forest.figure(columns=min(len(titles), columns))
 
