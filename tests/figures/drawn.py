@@ -51,7 +51,8 @@ def key(fig):
     caption = [words for glyph, _, words in marks if not glyph.startswith("Grey (")]
     arrows = [name for trace, name in legend if trace.meta is None and "axis" in name]
     series = [name for trace, name in legend if trace.meta is None and "axis" not in name]
-    nulls = {f"null: {name}": f"null: {name} ({words})" for name, words in ends.items()}
+    heads = {name: name if name.startswith("null") else f"null: {name}" for name in ends}
+    nulls = {heads[name]: f"{heads[name]} ({words})" for name, words in ends.items()}
     named = [nulls.get(name, name) for trace, name in legend if trace.meta is not None]
     return [*series, *caption, *named, *arrows]
 
