@@ -125,3 +125,9 @@ def test_no_pair_of_tokens_is_ever_formed():
 def test_linformer_says_that_it_needs_the_number_of_tokens():
     with pytest.raises(InputError, match="Linformer needs num_tokens"):
         attention_module("linformer", 15, 3)
+
+
+def test_a_longer_sequence_than_the_module_was_built_for_is_refused_with_the_size_to_build():
+    module = attention_module("linformer", 6, 2, num_tokens=7)
+    with pytest.raises(InputError, match=r"built for at most num_tokens=7 .* build it with num_tokens=9"):
+        module(torch.randn(1, 9, 6))
