@@ -63,3 +63,8 @@ def test_a_change_has_one_line_of_the_changelog():
     assert len(entries) > 10
     continued = [line for line in versions if line.startswith((" ", "\t", "|", "*"))]
     assert not continued, f"a change has one line of CHANGELOG.md, and these go on: {continued[:3]}"
+
+
+def test_the_entry_of_the_first_version_has_at_most_sixty_lines():
+    entry = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## 0.1.0")[2].splitlines()
+    assert len(entry) <= 60

@@ -106,7 +106,7 @@ def test_all_panels_share_one_scale_from_zero():
     [
         ({"layers": [5]}, "no layer 5; there are 0-4"),
         ({"heads": [-4]}, "no head -4"),
-        ({"layers": []}, "at least one"),
+        ({"layers": []}, "layers is empty"),
         ({"input": 2}, "holds 2"),
         ({"query": 7}, "no token 7"),
         ({"image": np.zeros((4, 4, 4), np.uint8)}, "shape"),

@@ -118,7 +118,7 @@ def save_figure(
         MissingResource: `out` cannot be written.
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
-    font = font or os.environ.get(FONT) or None
+    font = (os.environ.get(FONT) or None) if font is None else font
     letters = os.environ.get(LETTERS) if letters is None else letters
     check_arguments(
         parameters=parameters,
