@@ -332,3 +332,25 @@ def test_gpt2_by_name_and_a_function_of_attention():
     with torch.no_grad(), intervene(model, {(1, 2): lambda attn: seen.append(attn) or attn}, site="attn"):
         logits(model, IDS)
     torch.testing.assert_close(seen[0], capture(model, IDS)[1].attn[:, 2])
+
+
+class Precise(nn.Module):
+    """A layer that attends in float32, also inside autocast."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.qkv, self.out = nn.Linear(12, 36), nn.Linear(12, 12)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            q, k, v = self.qkv(x.float()).reshape(len(x), -1, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
+            return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("site", ["attn", "v", "q"])
+def test_a_changed_operand_is_multiplied_in_its_own_type_inside_autocast(site):
+    model = Precise().eval()
+    plain = model(TOKENS)
+    with torch.autocast("cpu", torch.bfloat16), intervene(model, {(0, 1): lambda value: value}, site=site):
+        torch.testing.assert_close(model(TOKENS), plain, atol=1e-6, rtol=0)
