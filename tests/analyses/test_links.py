@@ -86,7 +86,10 @@ def test_tokens_that_are_not_one_are_refused():
     capture = made()
     with pytest.raises(InputError, match="'a' stands at 0, 4; give its number"):
         find_link(capture, "it", "a")
-    with pytest.raises(InputError, match="'cat' is no token of the input; the tokens are a b animal"):
+    with pytest.raises(
+        InputError,
+        match="'cat' is no token of the input; give a token's number or label; the tokens are a b animal",
+    ):
         find_link(capture, "cat", "it")
     with pytest.raises(InputError, match="token 7 is not there; tokens are 0 to 6"):
         find_link(capture, 7, 0)
@@ -96,6 +99,12 @@ def test_tokens_that_are_not_one_are_refused():
         layer.attn = None
     with pytest.raises(InputError, match="no attention between tokens"):
         find_link(capture, 5, 2)
+
+
+def test_a_key_that_the_mask_hides_from_every_head_is_refused():
+    with pytest.raises(InputError, match=r"no head can attend from 2 to 5: .* exchange query and key"):
+        find_link(made(causal=True), 2, 5, input=1)
+    assert len(find_link(made(causal=False), 2, 5, input=1)) == 2 * HEADS
 
 
 def test_on_a_bundled_model_its_previous_token_head_comes_first():

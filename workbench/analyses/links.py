@@ -58,7 +58,13 @@ def find_link(capture: Capture, query: int | str, key: int | str, *, input: int 
         raise InputError(
             "the capture holds no attention between tokens; capture it with sites=['attn'] among others"
         )
-    return pd.DataFrame(rows).sort_values("attention", ascending=False, kind="stable", ignore_index=True)
+    frame = pd.DataFrame(rows)
+    if not frame["attention"].any():
+        raise InputError(
+            f"no head can attend from {query!r} to {key!r}: the mask hides that key, as a causal model does with later "
+            "tokens; exchange query and key"
+        )
+    return frame.sort_values("attention", ascending=False, kind="stable", ignore_index=True)
 
 
 def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -> int:
@@ -71,7 +77,9 @@ def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -
     positions = [number for number, label in enumerate(labels) if label == str(token).strip()]
     if len(positions) != 1:
         reason = (
-            f"stands at {ranges(positions)}; give its number" if positions else "is no token of the input"
+            f"stands at {ranges(positions)}; give its number"
+            if positions
+            else "is no token of the input; give a token's number or label"
         )
         raise InputError(
             f"{token!r} {reason}; the tokens are {' '.join(labels[:40])}{' …' if len(labels) > 40 else ''}"

@@ -172,8 +172,11 @@ def test_a_saved_figure_warns_and_every_file_says_what_was_found(tmp_path):
         warnings.simplefilter("error")
         save_figure(lines(), "f", out=tmp_path, formats=["svg"])
         assert read_provenance(tmp_path / "f.svg")["figure"]["flaws"] == []
-        save_figure(lines(), "f", out=tmp_path, formats=["png"])
-    assert read_provenance(tmp_path / "f.json")["figure"]["flaws"] is None  # nothing was measured
+        save_figure(lines(), "f", out=tmp_path, formats=["html"])
+        assert read_provenance(tmp_path / "f.json")["figure"]["flaws"] is None  # nothing was printed
+    with pytest.warns(UserWarning, match=r"^f: 3 lines of text below 7 pt"):
+        save_figure(lines(xaxis_tickfont_size=8), "f", out=tmp_path, formats=["png"])
+    assert not (tmp_path / "f.svg").exists()
 
 
 def test_measures_are_read_from_behind_an_svg_and_taken_away():

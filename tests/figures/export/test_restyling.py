@@ -76,6 +76,13 @@ def test_letters_are_written_as_the_first_one(tmp_path, first, written):
     assert letters(joined) == written
 
 
+def test_letters_of_a_figure_without_any_are_a_warning_that_names_the_way(tmp_path):
+    with pytest.warns(
+        UserWarning, match=r"no panel letters; multipanel\(\[figure\], columns=1, letters='\(a\)'\)"
+    ):
+        save(curves(), tmp_path, letters="(a)")
+
+
 @pytest.mark.parametrize("first", ["ab", "<a>", 5, "((a))!"])
 def test_other_letters_are_refused(tmp_path, first):
     with pytest.raises(InputError, match=r"letters is .*'\(a\)'"):

@@ -14,6 +14,11 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.figures.theme import PANEL_LETTER, letter_after, readable
 
 
+def has_letters(fig: go.Figure) -> bool:
+    """Return whether the figure has panel letters."""
+    return any(note.name == PANEL_LETTER for note in fig.layout.annotations)
+
+
 def with_letters(fig: go.Figure, letters: str) -> go.Figure:
     """Return the figure with its panel letters written so: "(a)", "A", or "" for none."""
     layout = fig.to_plotly_json()["layout"]

@@ -24,7 +24,7 @@ from workbench.figures.export import chrome
 from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
 from workbench.figures.export.latex import latex_figure
 from workbench.figures.export.page import note_in_html, write_html
-from workbench.figures.export.restyling import with_colours, with_letters
+from workbench.figures.export.restyling import has_letters, with_colours, with_letters
 from workbench.figures.export.static import (
     PRINTING,
     STATIC,
@@ -119,6 +119,11 @@ def save_figure(
         ExportFault: Chrome made an image that is blank, of the wrong size, or without its fonts.
     """
     font = (os.environ.get(FONT) or None) if font is None else font
+    if letters and isinstance(fig, go.Figure) and not has_letters(fig):
+        warnings.warn(
+            f"{name}: the figure has no panel letters; multipanel([figure], columns=1, letters={letters!r}) adds one",
+            stacklevel=2,
+        )
     letters = os.environ.get(LETTERS) if letters is None else letters
     check_arguments(
         parameters=parameters,

@@ -72,7 +72,7 @@ class ExportJob:
 class ExportResult:
     """The outcome of one job: files written, the seconds they took, and a reason for each format that failed.
 
-    ``flaws`` are what the printed page shows to be wrong, a sentence each; None where no SVG was drawn to measure.
+    ``flaws`` are what the printed page shows to be wrong, a sentence each; None where nothing was printed.
     """
 
     stem: Path
@@ -253,25 +253,30 @@ def export_static(jobs: Iterable[ExportJob], browser: WarmChrome | None = None) 
 def _export(job: ExportJob, browser: WarmChrome) -> ExportResult:
     result = ExportResult(job.stem)
     formats = [format for format in job.formats if format in STATIC]
+    drawn = (
+        [*formats, "svg"] if formats and "svg" not in formats else formats
+    )  # an SVG is what can be measured
     started = time.perf_counter()
     try:
-        images = browser.images(job.figure, formats, job.width, job.height)
+        images = browser.images(job.figure, drawn, job.width, job.height)
     except ExportFault as fault:  # no answer at all
-        images = [fault] * len(formats)
+        images = [fault] * len(drawn)
     finished_images: dict[str, bytes] = {}
     page: Page | None = None
     fonts: list[str] = []
-    for format, content in zip(formats, images, strict=True):
+    for format, content in zip(drawn, images, strict=True):
         try:
             if isinstance(content, ExportFault):
                 raise content
             if format == "svg":
                 content, page = take_measures(content, job.width, job.height)
-            fonts += check_picture(content, format, job.width, job.height)
-            finished_images[format] = content
+            if format in formats:
+                fonts += check_picture(content, format, job.width, job.height)
+                finished_images[format] = content
         except ExportFault as fault:
-            result.failures[format] = str(fault)
-            _place(job, format).unlink(missing_ok=True)  # an older image would pass for this one
+            if format in formats:
+                result.failures[format] = str(fault)
+                _place(job, format).unlink(missing_ok=True)  # an older image would pass for this one
     odd = font_flaw(job.figure.get("layout", {}).get("font", {}).get("family") or FONTS, fonts)
     if page is not None or odd:
         result.flaws = [*(page_flaws(page) if page is not None else []), *([odd] if odd else [])]

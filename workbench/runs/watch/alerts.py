@@ -62,7 +62,7 @@ class Alert:
     value: float
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.condition} in {self.where} ({self.value:.3g})"
+        return f"{self.metric} {self.condition} in {self.where} ({self.value:.4g})"
 
 
 def conditions(alert: Mapping[str, str]) -> dict[str, Condition]:
