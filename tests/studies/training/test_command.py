@@ -53,7 +53,7 @@ def test_a_recipe_file_and_a_text_of_ones_own(run, tmp_path):
     [
         (("digits", "--attention", "rpc"), "rpc-sym"),
         (("digits", "--attention", "tssa", "-s", "lambd=3"), "convention=as_published"),
-        (("digits", "--layers", "0"), "name one as attention"),
+        (("digits", "--layers", "0"), "name a variant as attention"),
         (("digits", "--attention", "tssa", "--layers", "0;2"), "is neither a number nor a range"),
         (("digits", "--data", "here"), "has its own data"),
         (("images",), "needs data (--data): FOLDER with train/CLASS/IMAGE"),

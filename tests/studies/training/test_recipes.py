@@ -118,7 +118,7 @@ def test_with_attention_replaces_what_was_there():
         (("rpc-sim",), UnknownName, "did you mean 'rpc-sym'"),
         (("rpc-sym", None, {"lambdd": 3}), UnknownName, "did you mean 'lambd'"),
         (("rpc-sym", "0,4"), InputError, "there is no layer 4"),
-        (("softmax", "0"), InputError, "layers chooses where another attention"),
+        (("softmax", "0"), InputError, "layers chooses the layers whose attention"),
     ],
 )
 def test_attention_that_cannot_be(arguments, error, message):
