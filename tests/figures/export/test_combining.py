@@ -59,6 +59,8 @@ def test_it_has_the_numbers_captions_and_runs_of_all(tmp_path):
     places = [held["figure"]["caption"].index(part) for part in parts_of_caption]
     assert places[0] == 0
     assert places == sorted(places)
+    assert held["figure"]["caption"].count("Lines: mean over 3 inputs.") == 1  # which all three say
+    assert held["figure"]["caption"].endswith("Bands: 95 % CI over inputs.")
     assert held["figure"]["alt"] == "Alt of first. Alt of two. Alt of last."
     assert [model["spec"] for model in held["models"]] == ["bundled:first", "bundled:two", "bundled:last"]
     assert [record["sha256"] for record in held["records"]] == [sha256_file(path) for path in parts]

@@ -16,6 +16,7 @@ from workbench.figures.export.saving import FORMATS, save_figure
 from workbench.figures.export.static import load_figure
 from workbench.figures.multipanel import multipanel
 from workbench.figures.theme import PANEL_LETTER, THEMES, WIDTHS, width_of
+from workbench.figures.words import sentences
 from workbench.frames.provenance import READABLE, read_provenance
 
 _COLUMN, _FIGURE = "-column", ".figure.json"
@@ -77,7 +78,7 @@ def combine(
         multipanel(drawn, columns=columns, width=page),
         out.stem,
         data=data,
-        caption=" ".join(captions),
+        caption=_joined(captions),
         alt=" ".join(about["figure"]["alt"] for about in provenances),
         parameters={"figures": [_stem(path) for path in paths], "columns": columns},
         records=paths,
@@ -132,6 +133,13 @@ def _page(widths: Sequence[str | float]) -> str:
     """Return the width of a page of the figures' venue, or the usual one."""
     venues = {str(name).removesuffix(_COLUMN) for name in widths} & WIDTHS.keys() - {"column"}
     return venues.pop() if len(venues) == 1 else "page"
+
+
+def _joined(captions: Sequence[str]) -> str:
+    """Return the captions of all panels, with the sentences that all of them have once, at the end."""
+    parts = [sentences(caption) for caption in captions]
+    shared = [sentence for sentence in parts[0] if all(sentence in part for part in parts)]
+    return " ".join([*(sentence for part in parts for sentence in part if sentence not in shared), *shared])
 
 
 def _caption(caption: str, before: int, letters: int) -> str:
