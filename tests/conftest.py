@@ -29,7 +29,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # timm as the library has it, before a test's own `import timm` brings torch's compiler
-import workbench.core.light_timm  # noqa: E402, F401
+import workbench.core.light_timm  # noqa: E402, F401 (after the environment is clean; for what it does)
 
 TESTS = Path(__file__).parent
 TIERS = {

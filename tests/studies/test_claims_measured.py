@@ -154,7 +154,10 @@ def test_other_weights_and_other_claims_are_measured_and_other_words_are_not(no_
             measured_claims([CHEAP])
     with monkeypatch.context() as patch:  # dates decide families, and the record's Holm is of others
         each = [f"2026-12-{day % 28 + 1:02}" for day in range(500)]
-        dated = lambda paper: stated(paper).assign(stated=each[: len(stated(paper))])  # noqa: E731
+
+        def dated(paper):
+            return stated(paper).assign(stated=each[: len(stated(paper))])
+
         patch.setattr(claims_measured, "stated_claims", dated)
         with pytest.raises(Measured):
             measured_claims([CHEAP])

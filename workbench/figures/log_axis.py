@@ -70,11 +70,11 @@ def _colour(trace: Any, letter: str) -> str:
 def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]:
     """The band as it goes on below the axis, with an arrow where its lower edge alone does: else its line has one."""
     trace.y = np.where(values <= 0, low / 2, values)
-    above, beneath = np.split(values[: len(values) // 2 * 2] < low * (1 - _SLACK), 2)
-    if above.any() or not beneath.any():
+    above, under = np.split(values[: len(values) // 2 * 2] < low * (1 - _SLACK), 2)
+    if above.any() or not under.any():
         return [trace]
-    beneath[:-1] &= ~beneath[1:]  # the edge runs backwards: where it leaves
-    chosen = np.concatenate([above, beneath, np.zeros(len(values) % 2, dtype=bool)])
+    under[:-1] &= ~under[1:]  # the edge runs backwards: where it leaves
+    chosen = np.concatenate([above, under, np.zeros(len(values) % 2, dtype=bool)])
     grey = trace.fillcolor.startswith(NULL_BAND.rpartition(",")[0])
     solid = GREY if grey else _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
     plain = go.Scatter(trace).update(line={"color": solid})

@@ -133,12 +133,12 @@ def map_panel(
     label: str,
     title: str = "",
     side: str = "",
-    beneath: str = "",
+    under: str = "",
     shapes: Sequence[dict[str, Any]] = (),
 ) -> Panel:
     """A map with its title above and words at its left side and below; cells without a number are masked."""
     down, across = len(values), len(values[0])
-    x, y = Axis(beneath, -0.5, across - 0.5, bare=True), Axis(side, down - 0.5, -0.5, bare=True)
+    x, y = Axis(under, -0.5, across - 0.5, bare=True), Axis(side, down - 0.5, -0.5, bare=True)
     masked = np.isnan(np.asarray(values, dtype=float)).any()
     return Panel([cells(values, label)], x, y, title, shapes=[*shapes, *([masked_shape()] if masked else [])])
 
@@ -186,7 +186,7 @@ def compose_maps(
     theme, headings = theme_of(width), headings or {}
     font, page_width, lines = theme.font, theme.pixels(width), -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
-    gap, cell, beneath = 0.45 * font, page_width / fewest, False
+    gap, cell, under = 0.45 * font, page_width / fewest, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     image_gap = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
@@ -198,9 +198,9 @@ def compose_maps(
 
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
         tall = lines * cell * down / right + (lines - 1) * gap
-        under = tall - cell * down / right - 1.5 * font  # the length of a bar under the image
-        beneath = image is not None and lines > 2 and room_of(under) < 0.75 * cell + image_gap
-        bar = font if beneath else room_of(tall)
+        length_under = tall - cell * down / right - 1.5 * font  # the length of a bar under the image
+        under = image is not None and lines > 2 and room_of(length_under) < 0.75 * cell + image_gap
+        bar = font if under else room_of(tall)
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
         cell = min((page_width - spent) / (across + (image is not None)), page_width / fewest)
         if theme.fixed_height:
@@ -243,7 +243,7 @@ def compose_maps(
         top - high - 1.5 * font / fig.layout.height,
     )
     position = {"x": left + wide / 4, "y": (low + high) / 2, "len": high - low}
-    return add_scale(squared(fig), scale, font, position if beneath else None)
+    return add_scale(squared(fig), scale, font, position if under else None)
 
 
 def is_masked(panel: Panel) -> bool:
@@ -297,8 +297,8 @@ def over_bars(
     tall = font * (2.5 + 1.3 * max(line_count(title) if title else 0 for title in titles))
     fig = compose(panels, columns, width=width, below=tall, **more)
     axes = [*fig.select_xaxes()]
-    beneath = _beneath(panels[-1].x, page_width / columns, font) / fig.layout.height
-    bottom = min(axis.domain[0] for axis in fig.select_yaxes()) - beneath
+    under = _room_under(panels[-1].x, page_width / columns, font) / fig.layout.height
+    bottom = min(axis.domain[0] for axis in fig.select_yaxes()) - under
     for name, scale, columns_used, title in zip(names, scales, places, titles, strict=True):
         left, right = axes[min(columns_used)].domain[0], axes[max(columns_used)].domain[1]
         # a bar as long as a page says no more; one of several panels leaves its neighbour's numbers room
@@ -313,7 +313,7 @@ def over_bars(
     return fig
 
 
-def _beneath(x: Axis, wide: float, font: float) -> float:
+def _room_under(x: Axis, wide: float, font: float) -> float:
     """Pixels that the ticks, their labels and the title of a lowest axis take."""
     title = 1.46 * font * line_count(wrap(x.title, 0.8 * wide, font))
     return 0.0 if x.bare else 0.4 * font + widest(x.labels or x.names, font) + title

@@ -24,7 +24,7 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     """Eigenvalue against rank on log axes: a line for the first, the middle and the last layer, named at its end.
 
     One panel per model and checkpoint. A line is the median over inputs and heads, between its quartiles (see `Band`).
-    A frame without rows per input brings these itself. Beneath, where the frame holds them, how many eigenvalues
+    A frame without rows per input brings these itself. Below, where the frame holds them, how many eigenvalues
     hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs, and the null
     distribution where the frame has one.
 

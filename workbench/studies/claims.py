@@ -294,14 +294,14 @@ def count_verdicts(claims: pd.DataFrame) -> list[str]:
 
 
 def verdict_words(claims: pd.DataFrame) -> str:
-    """Return how many headline claims of a table hold, fail or are undecided, worded for a caption.
+    """Return how many primary claims of a table hold, fail or are undecided, worded for a caption.
 
     Each of several models counts; a verdict decided by random logits counts once.
     """
     rows = verdicts.counted(claims[claims["verdict"] != NOT_TESTED])
     again = rows.duplicated(["paper", "claim", "interpretation"]) & rows["over"].isin([*verdicts.OF_NO_MODEL])
     rows = rows[~again]
-    start = f"Of {len(rows)} headline claim{'s' if len(rows) != 1 else ''}"
+    start = f"Of {len(rows)} primary claim{'s' if len(rows) != 1 else ''}"
     if (models := rows["model"].nunique()) > 1:
         start += f" (claim and model) about {models} models"
     return f"{start}, {_listed(_numbered(rows))}"

@@ -182,7 +182,7 @@ def test_a_pilot_reads_no_test_set_and_ends_once_it_has_learned(tmp_path, monkey
 )
 def test_other_scores_have_a_trivial_predictor_and_an_interval(name, score, tmp_path, monkeypatch):
     if score == "normalised_return":
-        pytest.importorskip("gymnasium")
+        pytest.importorskip("gymnasium", reason="agents act in an extra package")
     monkeypatch.setitem(EMBEDDED, name, dataclasses.replace(EMBEDDED[name], train=20, test=2))
     monkeypatch.setattr(pilots, "EPISODES", 3)
     monkeypatch.setattr(pilots, "RESAMPLES", 200)

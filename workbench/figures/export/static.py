@@ -44,7 +44,7 @@ NO_NETWORK = (
 """Allow a drawn figure no address outside of it. An image in it may name any address."""
 EXACT = "text { text-rendering: geometricPrecision }"
 """Without it, hinted fonts round the width of letters to pixels, and words leave their room."""
-FRESH = 40  # images after which a tab loads its page anew: for every one it would take half of the time
+FRESH = 40  # images after which a tab loads its page again: for every one it would take half of the time
 
 
 def png_scale(width: int) -> int:
