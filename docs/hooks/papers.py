@@ -41,7 +41,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Put the paper's section of the page of coverage in the place of its mark."""
     if page.file.src_uri.startswith("papers/") and "<!-- coverage -->" in markdown:
         # links lead on from the folder of papers
-        rows = coverage(Path(page.file.src_uri).stem).replace("](papers/", "](")
+        rows = re.sub(r"\]\((?!https?:|papers/)", "](../", coverage(Path(page.file.src_uri).stem))
+        rows = rows.replace("](papers/", "](")
         markdown = markdown.replace("<!-- coverage -->", rows)
     return markdown
 
