@@ -414,3 +414,19 @@ def test_a_bundle_whose_layers_have_a_stream_that_it_lacks_is_refused(bundle):
     layers = [bundle.header.layers[0].model_copy(update={"keys": 2}), *bundle.header.layers[1:]]
     with pytest.raises(InputError, match=r"has stream 2 of .*, which has 0"):
         Bundle(bundle.header.model_copy(update={"layers": layers}), bundle.arrays)
+
+
+def test_spectra_of_many_heads_and_tokens_are_measured_on_request(monkeypatch):
+    """Unasked only where heads × tokens³ is small; an analysis that is asked for brings its own spectra."""
+    model = workbench.load("bundled:digits-vit")
+    digit = workbench.inputs("bundled:digits", model, n=1)
+    whole = make_bundle(model, digit, layers=[1], ablations=False)
+    monkeypatch.setattr(evidence, "MOST_WORK", 3 * 65**3 - 1)
+    plain = make_bundle(model, digit, layers=[1], ablations=False)
+    asked = make_bundle(model, digit, layers=[1], ablations=False, analyses=["gram-spectrum"])
+    assert [card.name for card in whole.header.spectra] == ["eigenvalue", "singular_value"]
+    assert plain.header.spectra == []
+    assert [card.name for card in asked.header.spectra] == ["eigenvalue"]
+    assert sum(".spectra." in name for name in asked.arrays) == 4
+    name = "inputs.0.layers.1.spectra.eigenvalue.value"  # its null draws other keys
+    np.testing.assert_allclose(asked.arrays[name], whole.arrays[name], rtol=1e-5)

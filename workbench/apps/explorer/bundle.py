@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,7 +53,7 @@ SHORT = {
     "pattern_diagonal": "itself",
 }
 """The scores that rank heads by pattern, and their names in the page."""
-SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
+SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out", "resid_post")
 _KEY = "workbench"
 _NUMBERS = (*NUMBERS, "z")
 _MOST = 2**20  # tokens, heads or pixels of a side that a header may speak of
@@ -237,22 +237,29 @@ class Bundle:
         return self.arrays[f"inputs.{input}.metrics.{name}.{number}"]
 
     def with_measured(self, analysis: str, frames: Sequence[pd.DataFrame]) -> Bundle:
-        """Return the bundle with an analysis' numbers of heads and layers; a frame for each input.
+        """Return the bundle with an analysis' numbers of heads and layers, and its spectra; a frame for each input.
 
-        Raises `InputError` where it says nothing of either.
+        Raises `InputError` where it says nothing of heads or layers.
         """
+        from workbench.apps.explorer import evidence
+
         measured = [[*series(analysis, frame)] for frame in frames]
         if not any(measured):
             raise InputError(f"{analysis} has no number of a head or a layer here")
         names = {card.name for card in (*self.header.metrics, *self.header.by_layer)}
         fresh = [[each for each in part if each.name not in names] for part in measured]
         cards, by_layer, arrays = _measured(fresh, self.header.layers)
+        ranked = [evidence.ranked(analysis, frame) for frame in frames]
+        spectra = [card for card in _spectrum_cards(ranked) if card not in self.header.spectra]
         header = self.header.model_copy(
             update={
                 "metrics": [*self.header.metrics, *cards],
                 "by_layer": [*self.header.by_layer, *by_layer],
+                "spectra": [*self.header.spectra, *spectra],
             }
         )
+        for index, of_input in enumerate(ranked):
+            arrays |= {f"inputs.{index}.{name}": array for name, array in _by_rank(of_input).items()}
         return Bundle(header, self.arrays | arrays)
 
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
@@ -511,14 +518,16 @@ def make_bundle(
         if continued is not None and continued.generated is not None:
             part.card = part.card.model_copy(update={"generated": continued.generated.steps})
         short = len(part.card.labels) <= evidence.MOST_TOKENS
+        decomposed = sum(card.heads for card in part.layers) * len(part.card.labels) ** 3
         with _one_thread() if short else nullcontext():
-            part.series += _through_depth(model, sample, layers, seed) if measured else []
+            part.series += _through_depth(model, sample, seen, layers, seed) if measured else []
             for name, options in ANALYSES.items() if measured else ():
                 frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
                 part.series += [] if frame is None else _plain(name, frame)
             report((index + 0.3) / len(ones))
             if measured and short:
-                part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
+                if decomposed <= evidence.MOST_WORK:
+                    part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
                 _belong(part, model, sample, layers)
         report((index + 0.6) / len(ones))
         _predict(part, model, sample, seen, ablations if measured else False)
@@ -558,21 +567,18 @@ def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
 
 
 def _through_depth(
-    model: LoadedModel, sample: Inputs, layers: Sequence[int] | None, seed: int
+    model: LoadedModel, sample: Inputs, seen: Capture, layers: Sequence[int] | None, seed: int
 ) -> list[Series]:
     """Measure the tokens layer by layer; return nothing for models with unknown blocks."""
     from workbench.runs.analyze import analyze
 
+    chosen = None if layers is None else list(layers)
     measured: list[Series] = []
     for analysis, metric in BY_LAYER.items():
         try:
-            frame = analyze(
-                analysis,
-                model=model,
-                inputs=sample,
-                seed=seed,
-                layers=None if layers is None else list(layers),
-            )
+            frame = _frame(analyze, analysis, qkv=seen, seed=seed)
+            if frame is None:  # the analysis reads the model's weights: another pass
+                frame = analyze(analysis, model=model, inputs=sample, seed=seed, layers=chosen)
         except InputError:
             continue
         after = frame["candidate"].isna() | (frame["candidate"] == "resid_post")
@@ -883,8 +889,6 @@ def _bins(count: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> Bundle:
     from workbench.apps.explorer.ablation import MODES
-    from workbench.apps.explorer.evidence import by_rank
-    from workbench.frames.metrics import METRICS
 
     layers = parts[0].layers
     for part in parts[1:]:
@@ -893,12 +897,8 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
                 f"the layers of {part.card.id} are not those of {parts[0].card.id} (other heads, or pooled where the "
                 "other is not); write a bundle for each"
             )
-    spectra = {name: rows for part in parts for name, rows in part.spectra.items()}
     for part in parts:
-        for name, ranked in part.spectra.items():
-            for layer, numbers in by_rank(ranked):
-                start = f"layers.{layer}.spectra.{name}"
-                part.arrays |= {f"{start}.{number}": values for number, values in numbers.items()}
+        part.arrays |= _by_rank(part.spectra)
     cards, by_layer, arrays = _measured([part.series for part in parts], layers)
     max_error = {}
     for index, part in enumerate(parts):
@@ -922,7 +922,7 @@ def _join(parts: list[_Input], model: LoadedModel, left_out: Sequence[int]) -> B
         inputs=[part.card for part in parts],
         metrics=cards,
         by_layer=by_layer,
-        spectra=[_metric_card(Series(name, METRICS[name], "", True, rows)) for name, rows in spectra.items()],
+        spectra=_spectrum_cards([part.spectra for part in parts]),
         ablations=MODES
         if any(name.startswith("ablations.") for part in parts for name in part.arrays)
         else {},
@@ -955,6 +955,26 @@ def _measured(
                 at = f"inputs.{index}.{'metrics' if heads else 'by_layer'}.{name}.{number}"
                 arrays[at] = grid if heads else grid[:, 0].copy()
     return of_heads, by_layer, arrays
+
+
+def _spectrum_cards(ranked: Sequence[Mapping[str, pd.DataFrame]]) -> list[MetricCard]:
+    """Return the cards of the metrics that have a number for every rank."""
+    from workbench.frames.metrics import METRICS
+
+    spectra = {name: rows for of_input in ranked for name, rows in of_input.items()}
+    return [_metric_card(Series(name, METRICS[name], "", True, rows)) for name, rows in spectra.items()]
+
+
+def _by_rank(ranked: Mapping[str, pd.DataFrame]) -> dict[str, np.ndarray]:
+    """Return the arrays of an input's spectra."""
+    from workbench.apps.explorer.evidence import by_rank
+
+    return {
+        f"layers.{layer}.spectra.{name}.{number}": values
+        for name, rows in ranked.items()
+        for layer, numbers in by_rank(rows)
+        for number, values in numbers.items()
+    }
 
 
 def _metric_card(measured: Series) -> MetricCard:

@@ -29,7 +29,9 @@ SPECTRA = {
 }
 """Metrics that have a number for every rank, each from an analysis with options."""
 MOST_TOKENS = 256
-"""Of longer inputs no spectra are taken: a decomposition costs N³, for every head and every null sample."""
+"""Of longer inputs no spectra and memberships are taken."""
+MOST_WORK = 2e8
+"""Heads × N³ up to which spectra are taken unasked: a decomposition costs N³, for every head and null sample."""
 
 LEAST_POINTS = 8
 """Of fewer queries and keys UMAP has no neighbourhoods to keep."""
@@ -130,12 +132,22 @@ def operands(record: LayerRecord, real: Bool[Tensor, " token"]) -> dict[str, np.
 
 def spectra(frame: Callable[..., pd.DataFrame | None]) -> dict[str, pd.DataFrame]:
     """Return the rows of every metric of `SPECTRA` of a model; ``frame(analysis, **options)`` runs an analysis."""
-    frames = {}
-    for metric, (analysis, options) in SPECTRA.items():
+    frames: dict[str, pd.DataFrame] = {}
+    for analysis, options in SPECTRA.values():
         rows = frame(analysis, **options)
-        if rows is not None and len(rows := rows[(rows["metric"] == metric) & rows["head"].notna()]):
-            frames[metric] = rows
+        frames |= {} if rows is None else ranked(analysis, rows)
     return frames
+
+
+def ranked(analysis: str, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of an analysis' metrics of `SPECTRA`."""
+    of_heads = frame[frame["head"].notna()]
+    rows = {
+        metric: of_heads[of_heads["metric"] == metric]
+        for metric, (name, _) in SPECTRA.items()
+        if name == analysis
+    }
+    return {metric: each for metric, each in rows.items() if len(each)}
 
 
 def by_rank(rows: pd.DataFrame) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
