@@ -23,6 +23,7 @@ from .models.loading import load as load
 from .models.loading import wrap as wrap
 from .papers.claims import claims as claims
 from .papers.published import published as published
+from .papers.tables import table as table
 from .runs.analyze import ANALYSES as ANALYSES
 from .runs.analyze import analyze as analyze
 from .runs.findings import findings as findings

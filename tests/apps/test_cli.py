@@ -80,7 +80,7 @@ SCHEME = {
     "--variant": (None, "NAME"), "--columns": (None, "NUMBER"), "--width": (None, "NAME"),
 }  # fmt: skip
 TABLES = {
-    "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "cache info", "sweep status",
+    "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "table", "cache info", "sweep status",
     "study claims", "study evaluate", "study efficiency", "render",
 }  # fmt: skip
 RESUMED = {
@@ -422,6 +422,18 @@ def test_claims_are_printed_and_written(run, tmp_path):
     assert NOT_DIAGNOSTIC in set(frame["verdict"])  # noise is unlike V̇ too
 
 
+def test_a_table_has_a_row_per_interpretation_and_a_column_per_null(run, tmp_path):
+    few = ("saritas2025", 1, "-m", "bundled:digits-vit", "-n", 2, "-s", "null_samples=2")
+    status, printed, err = run("table", *few, "-o", tmp_path / "table.csv")
+    assert status == 0, err
+    rows = pd.read_csv(tmp_path / "table.csv")
+    lines = [line for line in printed.splitlines() if line.startswith("│")]
+    assert sum("MOC" in line for line in lines) == 3
+    assert all(f"null: {null}" in printed for null in rows["null"].unique())
+    assert f"{rows['measured'].iloc[-1]:.3g}" in lines[-1]
+    assert "Table 1 does not list bundled:digits-vit" in err
+
+
 def test_claims_take_all_texts_of_a_command_line(run, tmp_path):
     frames = []
     for number, few in enumerate([(), ("-n", "all")]):
@@ -596,6 +608,7 @@ WRONG = {
     ),
     "no inputs": (("render", "gram_spectra", "--check", "-p", "n", "0"), "n of notebook gram_spectra is 0"),
     "no formats": (("render", "gram_spectra", "--formats", ""), "one or more of pdf, svg, png, html"),
+    "transcribed table": (("table", "wu2025", "2", "-m", "bundled:digits-tost"), "transcribed only"),
     "unknown paper": (("claims", "--paper", "teo2025"), "teo2024"),
     "comparison in another format": (("compare", "a.safetensors", "b.safetensors", "-o", "c.json"), ".csv"),
     "no checkpoint": (("study", "evaluate", "-m", "runs/x.safetensors"), "no checkpoint at runs/x.safetensors"),
@@ -640,6 +653,7 @@ TO_A_FILE = {
     "analyze": ("gram-spectrum", *BUNDLED, "-o", "x.csv"),
     "capture": (*BUNDLED, "-o", "x.safetensors"),
     "claims": ("-o", "x.csv"),
+    "table": ("saritas2025", 1, "-m", "bundled:digits-vit", "-o", "x.csv"),
     "compare": ("a.safetensors", "b.safetensors", "-o", "x.csv"),
     "study evaluate": ("-m", "bundled:digits-vit", "-o", "x.csv"),
 }
@@ -654,6 +668,7 @@ def test_a_place_that_takes_no_file_is_refused_before_the_work(run, tmp_path, mo
         "runs.analyze.analyze",
         "runs.analyze.capture_inputs",
         "claims",
+        "table",
         "captures.compare",
         "studies.evaluation.evaluate",
     ):

@@ -93,10 +93,10 @@ def test_a_published_value_is_that_of_the_model_at_hand(stated):
     assert runs == 0
     assert set(frame["verdict"]) == {verdicts.NOT_TESTED}
     assert frame["why"].tolist() == ["Table 4 does not list this model", "Table 3 does not list this model"]
-    assert papers_claims._published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
-    assert papers_claims._published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
-    with pytest.raises(papers_claims._NotTested, match="unreadable"):
-        papers_claims._published_value(rows[1], "vit_tiny_patch16_224")
+    assert papers_claims.published_value(rows[0], "all-MiniLM-L6-v2") == 0.13
+    assert papers_claims.published_value(rows[1], "vit_large_patch16_224") == pytest.approx(7e-6)
+    with pytest.raises(papers_claims.NotTested, match="unreadable"):
+        papers_claims.published_value(rows[1], "vit_tiny_patch16_224")
 
 
 def test_a_statement_about_other_models_is_measured_and_not_judged(stated):

@@ -40,7 +40,8 @@ WRONG = {
     "site": TEXT, "tokens": [True, 5, "x", [0.5]], "normalise": FLAG, "kv": FLAG,
     "capture": [5, "x", None], "query": [True, 1.5, [], None], "key": [True, 1.5, [], None],
     "input": [True, 1.5, "x", None],
-    "start": [5, True], "paper": TEXT, "runs": [5, True], "grid": [5, "x", []], "checkpoints": [5, True],
+    "start": [5, True], "paper": TEXT, "table": [True, 1.5, None, []], "runs": [5, True],
+    "grid": [5, "x", []], "checkpoints": [5, True],
 }  # fmt: skip
 """By name of an argument, values that no function takes for it."""
 FREE = {"model", "inputs", "batch", "run", "changes"}
@@ -60,6 +61,7 @@ DOORS = {
     workbench.watch: (torch.nn.Linear(2, 2), torch.ones(2, 2)),
     workbench.read_watch: ("OUT",),
     workbench.claims: (),
+    workbench.table: ("saritas2025", 1, "bundled:digits-vit"),
     workbench.compare: (CAPTURE, CAPTURE),
     workbench.intervene: (torch.nn.Linear(2, 2), {(0, 0): "zero"}),
     workbench.find_link: (CAPTURE, 0, 1),

@@ -456,6 +456,8 @@ BUNDLED: dict[str, Callable[[], Pool]] = {
     "photos": _photos,
     "prose": _prose,
 }
+DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose", "image-text": "bundled:photos"}
+"""Default inputs by modality; a model of photographs gets photographs."""
 
 
 def uploads_folder() -> Path:

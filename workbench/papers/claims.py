@@ -146,23 +146,19 @@ def claims(
     expected = [_number(claim["published"]) for claim in claims]
     for number, claim in enumerate(claims):
         try:
-            expected[number] = _published_value(claim, model)
+            expected[number] = published_value(claim, model)
             if claim["over"] == "nothing":
                 rows.append(_of_mathematics(claim))
                 continue
             if _follows_training(claim) and not _checkpoints(model):
-                raise _NotTested("it is about training, and this model has no checkpoints of its training")
+                raise NotTested("it is about training, and this model has no checkpoints of its training")
             if checkpoint is not None and _of_several_weights(claim):
-                raise _NotTested(f"it is about several weights, and {model}@{checkpoint} names one")
+                raise NotTested(f"it is about several weights, and {model}@{checkpoint} names one")
             if claim["needs"].startswith("inputs ") and inputs not in claim["needs"].split():
-                raise _NotTested(f"it is about {claim['needs']}")
+                raise NotTested(f"it is about {claim['needs']}")
             runs = _runs_of(claim, model, null_samples, followed)
-            paper_preprocessing = claim["paper"] in PREPROCESSING and resolve(model)[0] not in (
-                "bundled",
-                "file",
-            )
-            if paper_preprocessing and _of_images(inputs):  # of texts it would be the same run again
-                runs = [run._replace(preprocessing=claim["paper"]) for run in runs]
+            if prepared := papers_preprocessing(claim["paper"], model, inputs):
+                runs = [run._replace(preprocessing=prepared) for run in runs]
             measured = _measured(runs, frames, model, inputs, settings)
             measured, scaled = _at_equal_tokens(claim, measured, tokens)
             if claim["over"] in _OF_UNTRAINED:
@@ -177,7 +173,7 @@ def claims(
             elif claim["over"] in _CONTROLLED and claim["kind"] not in ("identity", "count"):
                 controls.ask(number, claim, runs)
             rows.append(row)
-        except (_NotTested, _PremiseNotMet) as reason:
+        except (NotTested, _PremiseNotMet) as reason:
             rows.append(_unjudged(reason))
             expected[number] = _number(claim["published"])
     controls.measure()
@@ -246,12 +242,20 @@ def _with_checkpoint(model: str, settings: Mapping[str, Any]) -> tuple[str, dict
     return model if checkpoint is None else f"{model}@{checkpoint}", others
 
 
+def papers_preprocessing(paper: str, model: str, inputs: str) -> setting.Preprocessing | None:
+    """Return the paper's own preprocessing of images, if it has one and the model was not trained here."""
+    trained_here = resolve(model)[0] in ("bundled", "file")
+    if paper not in PREPROCESSING or trained_here or not _of_images(inputs):
+        return None  # of texts it would be the same run again
+    return paper
+
+
 @functools.cache
 def _of_images(spec: str) -> bool:
     return open_pool(spec).modality == "image"
 
 
-class _NotTested(Exception):
+class NotTested(Exception):
     """A claim that this model cannot test; the message is the reason."""
 
 
@@ -287,7 +291,7 @@ def _runs_of(claim: Mapping[str, str], model: str, null_samples: int, followed: 
         pair = [chosen.pop(key) for key in ("model", "baseline") if key in chosen]
         entry = catalog.find(model)
         if pair and (entry is None or entry.alias != pair[0]):
-            raise _NotTested(f"it is about {' versus '.join(pair)}")
+            raise NotTested(f"it is about {' versus '.join(pair)}")
         layers = chosen.pop("layers", None)
         if "null_samples" in options_of_analysis:
             chosen["null_samples"] = (
@@ -307,13 +311,13 @@ def _measured(
     inputs: str,
     settings: Mapping[str, Any],
 ) -> list[pd.DataFrame]:
-    """Measure each run once, and return the results. Raises `_NotTested` where the inputs are no images."""
+    """Measure each run once, and return the results. Raises `NotTested` where the inputs are no images."""
     for run in runs:
         if run not in frames:
             try:
                 frames[run] = _measure(run, model, inputs, settings)
             except NoImages as reason:
-                raise _NotTested(f"it is about images ({reason})") from None
+                raise NotTested(f"it is about images ({reason})") from None
     return [frames[run] for run in runs]
 
 
@@ -334,7 +338,7 @@ def _measure(run: _Run, model: str, inputs: str, settings: Mapping[str, Any]) ->
         try:
             return analyze(run.analysis, model=spec, inputs=inputs, **arguments)
         except NoAdditivePositions as reason:
-            raise _NotTested(str(reason)) from None
+            raise NotTested(str(reason)) from None
     every = _checkpoints(model)
     chosen = every if run.checkpoints == "all" else [every[0], every[-1]]
     pairs = [(model, _TRAINING_INPUTS.get(inputs, inputs))]
@@ -390,7 +394,7 @@ def _estimate(claim: Mapping[str, str], frames: list[pd.DataFrame]) -> _Estimate
         if claim["over"].startswith("last - ") and METRICS[terms[0].metric].log:
             how, values = verdicts.MEDIAN, verdicts.training_changes(frame, terms, claim["over"], epochs)
     if not findings[0].n:
-        raise _NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
+        raise NotTested(f"{claim['analysis']} puts out no {claim['measure']} for this model")
     of_nulls = comparison.endswith("null") or claim["over"] in _OF_ONE_MODEL
     nulls = verdicts.nulls_of(frame, terms, claim["over"]) if of_nulls else []
     return _Estimate(findings, how, values if how == verdicts.MEDIAN else None, nulls)
@@ -462,7 +466,7 @@ class _Untrained:
                     self.estimates[number].append(_estimate(claim, measured))
                 except _PremiseNotMet:
                     self.unmet.add(number)
-                except (_NotTested, WorkbenchError) as reason:
+                except (NotTested, WorkbenchError) as reason:
                     self.reasons[number] = str(reason).splitlines()[0]
             sources = [source for part in frames.values() for source in provenance_of(part)]
             self.provenance += [
@@ -537,7 +541,7 @@ def _against_untrained(
     estimate = controls.pooled(number) if number in controls.requests else None
     if estimate is None:
         reason = controls.reasons.get(number, "none were asked for (untrained=0)")
-        return _unjudged(_NotTested(f"it is about training, and there are no untrained weights: {reason}"))
+        return _unjudged(NotTested(f"it is about training, and there are no untrained weights: {reason}"))
     ratio = claim["over"] == "trained / untrained"
     (final,), (initial,) = trained.findings, estimate.findings
     finding = newcombe_interval(final, initial, ratio=ratio)
@@ -654,23 +658,23 @@ def _number(text: str) -> float:
     return float(text) if text and not text.startswith("table ") else math.nan
 
 
-def _published_value(claim: Mapping[str, str], model: str) -> float:
+def published_value(claim: Mapping[str, str], model: str) -> float:
     """Return the number a paper gives for a claim; "table N" refers to that table's number for this model."""
     if not claim["published"].startswith("table "):
         return _number(claim["published"])
     table = claim["published"].removeprefix("table ")
     (term,) = verdicts.parse_measure(claim["measure"])
     if catalog.find(model) is None:
-        raise _NotTested(f"Table {table} does not list this model")
+        raise NotTested(f"Table {table} does not list this model")
     listed = published(claim["paper"], table, term.metric, model)
     for column in ("statistic", "standardize"):
         if listed[column].notna().any():  # Tables 1 and 4 do not say which statistic they hold
             listed = listed[listed[column] == term.where[column]]
     if listed.empty:
-        raise _NotTested(f"Table {table} does not list this model")
+        raise NotTested(f"Table {table} does not list this model")
     value = float(listed["value"].iloc[0])
     if math.isnan(value):
-        raise _NotTested(f"the cell of Table {table} is {listed['note'].iloc[0]}")
+        raise NotTested(f"the cell of Table {table} is {listed['note'].iloc[0]}")
     return value
 
 

@@ -349,6 +349,83 @@ def claims(
     print_claims(measured, f"Claims on {model} with {inputs}", primary, why, out, as_json)
 
 
+@click.command()
+@click.argument("paper", type=PAPER)
+@click.argument("table")
+@model_option("The model to measure on.", required=True)
+@inputs_option("The inputs to measure on. [default: bundled ones]")
+@text_option
+@count_option
+@seed_option
+@batch_size_option
+@device_option
+@dtype_option
+@trust_option
+@set_option(_null_options, "How many samples the null distribution has, as null_samples=20.")
+@out_file("Also write the rows: .csv.")
+@json_option
+def table(
+    paper: str,
+    table: str,
+    model: str,
+    inputs: str | None,
+    texts: Sequence[str],
+    typed: Settings,
+    trust: bool,
+    out: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Measure TABLE of PAPER on a model: published, each interpretation, nulls.
+
+    \b
+    workbench table saritas2025 1 -m bundled:digits-vit -n 4
+    workbench table saritas2025 4 -m all-MiniLM-L6-v2 -n 2 -s null_samples=2
+    """
+    import workbench
+
+    check_out(out, "tables are")
+    if trust:
+        trust_models(model)
+    settings |= read_settings("table", typed, _null_options({})) | {"progress": sys.stderr.isatty()}
+    frame = workbench.table(paper, table, model, inputs_or_texts(inputs, texts), **settings)
+    write_csv(frame, out)
+    rows = records_of(frame)
+    title = f"Table {table} of {paper}, on {model} with {frame['inputs'].iloc[0]}"
+    print_table(rows if as_json else _table_cells(rows), title, as_json)
+    print_notes(frame.attrs["notes"])
+
+
+def _table_cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of a measured table: a row for each interpretation, a column for each null."""
+    nulls = dict.fromkeys(row["null"] for row in rows if row["null"])
+    cells: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        first = {
+            "measure": row["measure"].replace("[", " ").replace(",", ", ").rstrip("]"),
+            "interpretation": row["interpretation"],
+            "published": row["published"],
+            "measured [95 %]": _interval(row, "measured", "low", "high"),
+            "within 10 %": row["within_margin"],
+        }
+        interpretation = cells.setdefault(
+            row["measure"], first | dict.fromkeys(map("null: {}".format, nulls))
+        )
+        if row["null"]:
+            within = " (within)" if row["within_null"] else ""
+            band = _interval(row, "null_mean", "null_low", "null_high")
+            interpretation[f"null: {row['null']}"] = band + within
+    return list(cells.values())
+
+
+def _interval(row: dict[str, Any], middle: str, low: str, high: str) -> str:
+    """Return the cell of a number with its range; empty for none."""
+    if row[middle] is None or row[middle] != row[middle]:
+        return ""
+    band = "" if row[low] is None or row[low] != row[low] else f" [{row[low]:.3g}, {row[high]:.3g}]"
+    return f"{row[middle]:.3g}{band}"
+
+
 def print_claims(
     frame: pd.DataFrame, title: str, primary: bool, why: bool, out: str | None, as_json: bool
 ) -> None:
@@ -368,13 +445,6 @@ def print_claims(
 
 def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
     """Return the cells of a claim in the printed table; an interval is one cell."""
-
-    def interval(middle: str, low: str, high: str) -> str:
-        if claim[middle] != claim[middle] or claim[middle] is None:
-            return ""
-        band = "" if claim[low] != claim[low] else f" [{claim[low]:.3g}, {claim[high]:.3g}]"
-        return f"{claim[middle]:.3g}{band}"
-
     published = claim["published"]
     interpretation = f" ({claim['interpretation']})" if claim["interpretation"] else ""
     return {
@@ -382,9 +452,9 @@ def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
         "place": claim["place"],
         "claim": claim["claim"] + interpretation,
         "published": None if published != published else published,
-        "measured [95 %]": interval("measured", "low", "high"),
-        "null distribution [range]": interval("null_mean", "null_low", "null_high"),
-        "untrained [95 %]": interval("untrained", "untrained_low", "untrained_high"),
+        "measured [95 %]": _interval(claim, "measured", "low", "high"),
+        "null distribution [range]": _interval(claim, "null_mean", "null_low", "null_high"),
+        "untrained [95 %]": _interval(claim, "untrained", "untrained_low", "untrained_high"),
         "verdict": claim["verdict"],
     } | ({"why": claim["why"]} if why else {})
 

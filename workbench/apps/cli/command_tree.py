@@ -47,7 +47,7 @@ GROUPS = {
         figure_commands.cite,
     ),
     "Scale": (sweep_commands.sweep, analysis_commands.cache),
-    "Papers": (analysis_commands.claims,),
+    "Papers": (analysis_commands.claims, analysis_commands.table),
     "Names": (
         analysis_commands.models,
         analysis_commands.analyses,

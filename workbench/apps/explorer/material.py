@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.jobs import Report
 from workbench.core.errors import InputError
+from workbench.data.pools import DEFAULT_INPUTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 LIMIT = 512 * 2**20  # bytes of captures and frames
 MODELS = 3
-DEFAULT_INPUTS = {"image": "bundled:digits", "text": "bundled:prose", "image-text": "bundled:photos"}
-"""Default inputs by modality; a model of photographs gets photographs."""
 SITES = ("q", "k", "v", "attn", "head_out")
 
 
