@@ -26,7 +26,7 @@ from workbench.attention.scaled import exact_scaling, scaled_attention
 from workbench.attention.softmax import softmax_attention
 from workbench.attention.tssa import token_statistics_attention
 from workbench.attention.xca import cross_covariance_attention
-from workbench.studies.training.measuring import Allocations, free_memory, in_turns
+from workbench.studies.training.cost_measures import Allocations, free_memory, in_turns
 
 HEAD_DIM = 64
 # Batch and heads by number of tokens; fewer where a token × token matrix grows large.

@@ -54,7 +54,7 @@ def _ratios(
     import torch
 
     from workbench.captures import capture, intervene
-    from workbench.studies.training.measuring import in_turns
+    from workbench.studies.training.cost_measures import in_turns
 
     def bare() -> None:
         with torch.no_grad():

@@ -16,7 +16,7 @@ from workbench.analyses.linalg import column_prices
 from workbench.analyses.null_values import NULLS
 from workbench.analyses.value_similarity import value_similarity
 from workbench.core.operands import map_tokens
-from workbench.studies.training.measuring import in_turns
+from workbench.studies.training.cost_measures import in_turns
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels
 NULL_SAMPLES = 20

@@ -81,7 +81,7 @@ def measure(way: str, depth: int = 0) -> tuple[float, float]:
     import torch
 
     from workbench.captures import capture
-    from workbench.studies.training.measuring import memory_growth, peak_memory
+    from workbench.studies.training.cost_measures import memory_growth, peak_memory
 
     model = llama(depth)
     sites = WAYS[way]

@@ -22,7 +22,7 @@ from workbench.captures import TokenInfo
 from workbench.core.children import python
 from workbench.data.batches import Inputs
 from workbench.models.architectures.vit import build_vit
-from workbench.studies.training.measuring import memory_growth
+from workbench.studies.training.cost_measures import memory_growth
 
 TOKENS, SIDE = 32_768, 181
 HEADS, KV_HEADS, HEAD_DIM = 2, 1, 64

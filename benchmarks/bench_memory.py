@@ -55,7 +55,7 @@ def measure(way: str, depth: int) -> float:
     import transformers
 
     from workbench.runs.analyze import analyze
-    from workbench.studies.training.measuring import memory_growth
+    from workbench.studies.training.cost_measures import memory_growth
 
     side = round((TOKENS - 1) ** 0.5)
     config = transformers.ViTConfig(

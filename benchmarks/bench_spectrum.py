@@ -11,7 +11,7 @@ import torch
 from workbench.analyses.gram_spectrum import centred_gram, gram_spectrum
 from workbench.analyses.linalg import iterates, leading_eigenpairs
 from workbench.analyses.token_similarity import token_cosine_similarity
-from workbench.studies.training.measuring import in_turns
+from workbench.studies.training.cost_measures import in_turns
 
 TOKENS, HEAD_DIM, HEADS = 197, 64, 24  # two layers of a ViT-Base at 224 pixels
 LONG = ((1024, 32, 5), (1024, 64, 1), (2048, 64, 1), (4096, 64, 0))  # tokens, axes, rounds after the first

@@ -20,7 +20,7 @@ from workbench.analyses.reductions import OnPatterns, RowDistance, TopKeys
 from workbench.analyses.tiled_spectra import GramTiles
 from workbench.analyses.tiles import Mask, Reduction, reduce_tiles
 from workbench.core.children import python
-from workbench.studies.training.measuring import in_turns, memory_growth
+from workbench.studies.training.cost_measures import in_turns, memory_growth
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128  # a layer of a language model of eight billion weights
 TOKENS, ROUNDS, GROWTH_ROUNDS = 8192, 1, 2

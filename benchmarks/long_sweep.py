@@ -134,7 +134,7 @@ def _keep(path: Path, starts: list[dict[str, Any]]) -> None:
 
 
 def _run_rows(n: int, starts: list[dict[str, Any]], out: Path) -> list[tuple[str, str, str]]:
-    from workbench.runs.sweep.folder import SweepFolder
+    from workbench.runs.sweep.sweep_folder import SweepFolder
 
     plan, saved = SweepFolder(out).plan()
     seconds = sum(start["seconds"] for start in starts)
@@ -172,8 +172,8 @@ def _folder_rows(out: Path) -> list[tuple[str, str, str]]:
     """What it takes to plan, to look, to read and to resume, in this process."""
     from workbench.runs.settings import RunSettings
     from workbench.runs.sweep import read_sweep, sweep, sweep_status
-    from workbench.runs.sweep.folder import SweepFolder
     from workbench.runs.sweep.plan import make_plan
+    from workbench.runs.sweep.sweep_folder import SweepFolder
 
     plan, _ = SweepFolder(out).plan()
     specs, inputs = [model.spec for model in plan.models], plan.models[0].inputs

@@ -21,7 +21,7 @@ from conformance.below import Weights, watched_below
 from conformance.exceptions import DENSE, ELSEWHERE
 from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
 from workbench import captures
-from workbench.captures.records import LayerRecord
+from workbench.captures.layer_records import LayerRecord
 from workbench.core.errors import WorkbenchError
 
 TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ from workbench.papers.published import PAPERS
 PACKAGE = Path(workbench.__file__).parent
 OWN = {  # tools of our own: they have shapes and a meaning, and no paper
     "analyses/attention_matrix", "analyses/layer", "analyses/linalg", "analyses/links", "analyses/null_values",
-    "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/segmentation", "analyses/tiles",
+    "analyses/pairs", "analyses/reductions", "analyses/registry", "analyses/patch_segments", "analyses/tiles",
     "attention/__init__", "attention/base", "attention/position_embeddings", "attention/recognition",
     "attention/replacing", "core/operands",
 }  # fmt: skip

@@ -26,11 +26,11 @@ from .papers.published import published as published
 from .papers.tables import table as table
 from .runs.analyze import ANALYSES as ANALYSES
 from .runs.analyze import analyze as analyze
-from .runs.findings import findings as findings
 from .runs.many import analyze_grid as analyze_grid
 from .runs.many import analyze_many as analyze_many
+from .runs.result_findings import findings as findings
 from .runs.steps import analyze_steps as analyze_steps
 from .runs.sweep.reading import read_sweep as read_sweep
 from .runs.sweep.running import sweep as sweep
 from .runs.watch.core import watch as watch
-from .runs.watch.folder import read_watch as read_watch
+from .runs.watch.watch_folder import read_watch as read_watch

@@ -24,8 +24,8 @@ import pandas as pd
 
 from workbench.papers import verdicts as rules
 from workbench.papers.published import RECORDED, published, stated_claims
-from workbench.studies.claims import claims_from_records, count_verdicts
 from workbench.studies.over_seeds import answering
+from workbench.studies.record_claims import claims_from_records, count_verdicts
 from workbench.studies.records import claims_record, embedded_record, recorded, theorems_record
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from workbench.analyses.class_attention import (
     query_attention,
 )
 from workbench.analyses.layer import grid_positions
+from workbench.analyses.patch_segments import patch_foreground
 from workbench.analyses.reductions import Diversity
-from workbench.analyses.segmentation import patch_foreground
 from workbench.analyses.tiles import Maps
 from workbench.captures.token_labels import special_kinds
 from workbench.core.errors import InputError

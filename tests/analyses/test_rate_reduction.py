@@ -17,7 +17,7 @@ from workbench.analyses.coding_rate import (
 from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases
 from workbench.analyses.membership import memberships
-from workbench.analyses.segmentation import patch_segments
+from workbench.analyses.patch_segments import patch_segments
 from workbench.analyses.subspaces import mean_coherence, subspace_angles
 from workbench.attention import replace_attention
 from workbench.attention.tssa import token_membership

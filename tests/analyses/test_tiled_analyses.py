@@ -24,11 +24,11 @@ from workbench.analyses import (
 )
 from workbench.analyses.reductions import ChosenColumns, ChosenRows
 from workbench.analyses.tiled_spectra import GramTiles
-from workbench.captures import Capture, LayerRecord, attention_weights, capture, records
+from workbench.captures import Capture, LayerRecord, attention_weights, capture, layer_records
 from workbench.captures.implicit_masks import causal_mask
 from workbench.core import memory
 from workbench.core.errors import InputError
-from workbench.studies.training.measuring import Allocations
+from workbench.studies.training.cost_measures import Allocations
 
 NUMBERS = ["value", "null_mean", "null_low", "null_high", "z"]
 
@@ -595,7 +595,9 @@ def test_a_causal_mask_of_long_texts_is_not_written_out(name, lengths, monkeypat
     more = {"null_samples": 0} | ({} if name == "softmax-sensitivity" else {"method": "dense"})
     dense = workbench.analyze(name, model=model, inputs=inputs, **more)
     written = []
-    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
+    monkeypatch.setattr(
+        layer_records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes)
+    )
     monkeypatch.setattr(registry, "MAP_ENTRIES", 9)
     tiled = workbench.analyze(name, model=model, inputs=inputs, **more | {"method": "auto"})
     np.testing.assert_allclose(tiled["value"], dense["value"], rtol=1e-6, atol=1e-12)
@@ -605,7 +607,9 @@ def test_a_causal_mask_of_long_texts_is_not_written_out(name, lengths, monkeypat
 @pytest.mark.parametrize("name", ["gram-spectrum", "token-similarity", "coding-rate"])
 def test_a_causal_mask_is_not_written_out_for_who_reads_none(name, monkeypatch):
     written = []
-    monkeypatch.setattr(records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes))
+    monkeypatch.setattr(
+        layer_records, "causal_mask", lambda *sizes: written.append(sizes) or causal_mask(*sizes)
+    )
     assert len(workbench.analyze(name, model=grouped_llama(), inputs=padded_texts((9,))))
     assert not written
 

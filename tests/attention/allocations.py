@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from workbench.studies.training.measuring import Allocations
+from workbench.studies.training.cost_measures import Allocations
 
 
 def largest_tensor(compute: Callable[[], Tensor]) -> int:

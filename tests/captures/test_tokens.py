@@ -11,7 +11,7 @@ from torch import nn
 import workbench
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, fit_tokens, patch_grid, token_info
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 from workbench.captures.token_labels import readable_token, source_of
 
 

@@ -23,9 +23,9 @@ from workbench.captures import (
 )
 from workbench.captures.family import Block as BlockReading
 from workbench.captures.family import Family, Visit, class_path, register_family
+from workbench.captures.layer_records import Call
 from workbench.captures.layout import looks_like_attention
 from workbench.captures.recomputation import check_call
-from workbench.captures.records import Call
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.options import parse_numbers
 

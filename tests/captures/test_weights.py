@@ -8,8 +8,9 @@ import torch
 import transformers
 
 from workbench.captures import capture
-from workbench.captures.comparison import _relative_difference
+from workbench.captures.capture_differences import _relative_difference
 from workbench.captures.families.swin import Windows
+from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import (
     NonFiniteValues,
     attention_output,
@@ -19,7 +20,6 @@ from workbench.captures.recomputation import (
     scores_of,
     softmax_of,
 )
-from workbench.captures.records import Call
 from workbench.captures.routes import _combined_mask
 from workbench.core.errors import IncompleteCapture
 

@@ -17,7 +17,7 @@ from workbench.figures import Band, Dots, Interval, Line, Maps, Null, Plot, Publ
 from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
-from workbench.figures.measuring import legend_row
+from workbench.figures.text_widths import legend_row
 from workbench.figures.theme import GREY, NULL_BAND, NULL_EDGE, PUBLISHED, WIDTHS, apply_theme, translucent
 from workbench.figures.variants import LOOKS
 from workbench.frames.results import conform

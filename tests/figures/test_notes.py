@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.figures import absent_notes, plot, with_absent
-from workbench.figures.measuring import text_width
 from workbench.figures.notes import left_out_notes
+from workbench.figures.text_widths import text_width
 from workbench.frames.results import make_frame
 
 

@@ -11,7 +11,7 @@ from plotly.colors import hex_to_rgb
 from tests.figures.test_theme import DEFICIENT, _seen
 from workbench.core.errors import UnknownName
 from workbench.figures.variants import LOOKS, in_order, look_of
-from workbench.studies.training.bundle import MODELS
+from workbench.studies.training.bundled_models import MODELS
 from workbench.studies.training.recipes import load_recipe
 
 ATTENTIONS = {

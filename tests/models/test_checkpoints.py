@@ -311,7 +311,7 @@ def test_a_run_does_not_go_on_from_the_weights_of_another_variant(tmp_path):
 
     for name in ("rpc-sym", "tssa"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("workbench.studies.training.loop.Trainer.train_epoch", stop)
+            patch.setattr("workbench.studies.training.trainer.Trainer.train_epoch", stop)
             with pytest.raises(Stopped):
                 train("digits", tmp_path / name, attention=name, epochs=1, limit=10, progress=False)
     shutil.copy(tmp_path / "tssa" / "resume.pt", tmp_path / "rpc-sym" / "resume.pt")

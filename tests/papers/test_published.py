@@ -22,7 +22,7 @@ from workbench.papers.published import (
     stated_claims,
 )
 from workbench.studies.evaluation.protocols import PROTOCOLS
-from workbench.studies.training.bundle import MODELS
+from workbench.studies.training.bundled_models import MODELS
 
 SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
 

@@ -7,7 +7,7 @@ from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, mean_interval
 from workbench.papers.verdicts import HOLDS, UNDECIDED
 from workbench.studies import evaluation, findings
-from workbench.studies.claims import count_verdicts
+from workbench.studies.record_claims import count_verdicts
 from workbench.studies.records import recorded
 from workbench.studies.scaling import scaling_findings
 

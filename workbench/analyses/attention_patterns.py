@@ -26,9 +26,9 @@ from workbench.analyses.layer import (
     need_token_attention,
     patch_places,
 )
+from workbench.analyses.patch_segments import Masks, patch_segments
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, PatternSums, RowSquares
 from workbench.analyses.registry import Analysis, OfInputs, RowNull, null_kinds
-from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.analyses.tiles import Attention, Operands, Reduced, count_tiled, layer_attention, report_broken
 from workbench.core.null_distributions import ROUNDING, Null
 from workbench.frames.estimate import over_inputs, unit_of

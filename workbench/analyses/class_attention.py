@@ -28,9 +28,9 @@ from workbench.analyses.layer import (
     token_attention,
 )
 from workbench.analyses.membership import placed_share
+from workbench.analyses.patch_segments import Masks, patch_foreground
 from workbench.analyses.reductions import Received
 from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, RowNull, Single, null_kinds
-from workbench.analyses.segmentation import Masks, patch_foreground
 from workbench.analyses.tiles import Attention, Maps, Operands, count_tiled, layer_attention, report_broken
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError

@@ -26,8 +26,8 @@ from workbench.captures import (
     head_projection,
     output_projection,
 )
+from workbench.captures.layer_records import SITES
 from workbench.captures.recomputation import check_room_for_maps
-from workbench.captures.records import SITES
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from workbench.analyses.layer import Layer, NotApplicable, patch_places, rows_of_tokens
 from workbench.analyses.linalg import head_bases
+from workbench.analyses.patch_segments import Masks, patch_segments
 from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, Single
-from workbench.analyses.segmentation import Masks, patch_segments
 from workbench.attention.base import CONVENTIONS
 from workbench.attention.tssa import TokenStatisticsAttention, token_membership
 from workbench.core import operands

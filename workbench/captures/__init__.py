@@ -18,8 +18,8 @@ a file of q, k, v. One call of attention passes these files:
 
 import workbench.captures.families  # noqa: F401  (registers them)
 from workbench.attention.base import merge_heads, split_heads
+from workbench.captures.capture_differences import compare
 from workbench.captures.capturing import Capture, capture, read_qkv
-from workbench.captures.comparison import compare
 from workbench.captures.family import (
     Adapter,
     Block,
@@ -32,6 +32,15 @@ from workbench.captures.family import (
 from workbench.captures.generation import capture_generation
 from workbench.captures.interventions import INTERVENTION_SITES, intervene
 from workbench.captures.labelled_tokens import TokenInfo, image_tokens
+from workbench.captures.layer_records import (
+    DEFAULT_SITES,
+    SITES,
+    STREAM,
+    Call,
+    Generated,
+    LayerRecord,
+    WindowOrigin,
+)
 from workbench.captures.layout import (
     attention_geometry,
     attention_modules,
@@ -50,15 +59,6 @@ from workbench.captures.projections import (
 )
 from workbench.captures.readout import Readout, find_readout
 from workbench.captures.recomputation import attention_output, attention_weights
-from workbench.captures.records import (
-    DEFAULT_SITES,
-    SITES,
-    STREAM,
-    Call,
-    Generated,
-    LayerRecord,
-    WindowOrigin,
-)
 from workbench.captures.token_labels import fit_tokens, patch_grid, special_kinds, token_info
 
 __all__ = [

@@ -27,8 +27,8 @@ from workbench.captures.implicit_masks import (
     linear_bias,
     modified_scores,
 )
+from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import additive, scores_of, softmax_of
-from workbench.captures.records import Call
 from workbench.captures.thread_guard import in_this_thread
 from workbench.core.errors import IncompleteCapture
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from workbench.captures.labelled_tokens import TokenInfo
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 from workbench.core.errors import InputError
 from workbench.core.plugins import OURS, Plugin, load_plugins
 

@@ -35,11 +35,11 @@ from workbench.captures.capturing import (
 )
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
+from workbench.captures.layer_records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
 from workbench.captures.layout import is_library_model, module_of
 from workbench.captures.position_path import POSITION
 from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Recorder
-from workbench.captures.records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
 from workbench.captures.token_labels import readable_token, token_info
 from workbench.core.arguments import checked
 from workbench.core.errors import IncompleteCapture, InputError

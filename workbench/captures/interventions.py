@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from workbench.captures.capturing import Capture, visible_modules, watching
 from workbench.captures.family import Visit, adapter_of
 from workbench.captures.keeper import Keeper
+from workbench.captures.layer_records import Call, LayerRecord
 from workbench.captures.layout import (
     attention_modules,
     before_attention,
@@ -23,7 +24,6 @@ from workbench.captures.layout import (
 )
 from workbench.captures.recomputation import TOLERANCE, attention_weights
 from workbench.captures.recorder import Recorder
-from workbench.captures.records import Call, LayerRecord
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 

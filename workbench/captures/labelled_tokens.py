@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from workbench.captures.records import LayerRecord
+from workbench.captures.layer_records import LayerRecord
 
 _SHORT = {"class": "[CLS]", "distillation": "[DIST]", "register": "[REG]"}
 

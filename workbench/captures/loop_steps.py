@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from workbench.captures.capturing import Capture, Placed, capture, check_sites
-from workbench.captures.records import DEFAULT_SITES
+from workbench.captures.layer_records import DEFAULT_SITES
 from workbench.captures.thread_guard import CAPTURING, in_this_thread
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError

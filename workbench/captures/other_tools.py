@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
+from workbench.captures.layer_records import SITE_AXES, STREAM, LayerRecord
 from workbench.captures.qkv import check_values, unread_note
-from workbench.captures.records import SITE_AXES, STREAM, LayerRecord
 from workbench.core.errors import InputError
 
 _LENS = re.compile(r"blocks\.(\d+)\.(?:attn\.)?hook_(\w+)")

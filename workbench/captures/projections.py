@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads
 from workbench.captures.family import Rows, class_path, declared
+from workbench.captures.layer_records import LayerRecord
 from workbench.captures.layout import block_path, heads_of, module_of
-from workbench.captures.records import LayerRecord
 from workbench.core.errors import InputError, UnknownName
 
 PROJECTIONS = ("v", "q", "k")

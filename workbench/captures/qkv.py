@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
-from workbench.captures.records import SITE_AXES, LayerRecord
+from workbench.captures.layer_records import SITE_AXES, LayerRecord
 from workbench.captures.token_labels import fit_tokens
 from workbench.core.errors import InputError
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 from workbench.core import memory
 from workbench.core.errors import IncompleteCapture, InputError
 

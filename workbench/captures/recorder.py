@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from workbench.captures.family import Visit, adapter_of, merged
 from workbench.captures.keeper import Keeper, address, first_tensor, tensors_in
 from workbench.captures.labelled_tokens import attended_keys
+from workbench.captures.layer_records import Call, CausalRecord, LayerRecord
 from workbench.captures.position_path import POSITION, Positions
 from workbench.captures.recomputation import NonFiniteValues, call_weights, check_call
-from workbench.captures.records import Call, CausalRecord, LayerRecord
 from workbench.captures.stream import Stream
 from workbench.captures.token_labels import source_of
 from workbench.captures.visits import Completeness, Frame, Visits

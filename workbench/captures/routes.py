@@ -39,6 +39,7 @@ from workbench.captures.implicit_masks import (
     in_padded_rows,
     starts_of,
 )
+from workbench.captures.layer_records import Call, CausalCall
 from workbench.captures.layout import declared_heads, is_attention
 from workbench.captures.recomputation import (
     additive,
@@ -47,7 +48,6 @@ from workbench.captures.recomputation import (
     softmax_of,
     weights_and_output,
 )
-from workbench.captures.records import Call, CausalCall
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.written_out import Follower, WrittenOut, heads_in_batch, refuse_vmap
 from workbench.core.errors import IncompleteCapture

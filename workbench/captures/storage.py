@@ -25,9 +25,9 @@ from typing_extensions import TypedDict
 
 from workbench._version import __version__
 from workbench.captures.labelled_tokens import TokenInfo
+from workbench.captures.layer_records import DEFAULT_SITES, SITES, Generated, LayerRecord, WindowOrigin
 from workbench.captures.other_tools import other_tools_layers
 from workbench.captures.qkv import check_values, layers_of
-from workbench.captures.records import DEFAULT_SITES, SITES, Generated, LayerRecord, WindowOrigin
 from workbench.core.errors import InputError
 from workbench.core.files import atomic_write, check_format
 from workbench.core.options import conforming, parsed

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from workbench.attention.base import merge_heads
 from workbench.captures.family import Reading, Visit, class_path, merged
 from workbench.captures.keeper import Keeper, first_tensor
+from workbench.captures.layer_records import STREAM, LayerRecord
 from workbench.captures.layout import (
     after_attention,
     attn_out_reading,
@@ -21,7 +22,6 @@ from workbench.captures.layout import (
 )
 from workbench.captures.projections import PROJ_OUT, linear_weight, projecting_module
 from workbench.captures.recomputation import TOLERANCE
-from workbench.captures.records import STREAM, LayerRecord
 from workbench.captures.thread_guard import in_this_thread
 from workbench.captures.visits import Frame, Visits
 from workbench.core.errors import IncompleteCapture, InputError

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workbench.captures.family import Visit, declared, merged
 from workbench.captures.labelled_tokens import TokenInfo, coarser_grid, image_tokens, numbered, tokens_by_id
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 
 _EMBEDS = ("proj", "projection", "patch_embedding")  # what a module of patch embeddings projects them by
 _VISION = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder")

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from workbench.captures.family import Reading, Visit, adapter_of, mixer_of
+from workbench.captures.layer_records import LayerRecord
 from workbench.captures.layout import (
     is_attention,
     is_library_model,
@@ -18,7 +19,6 @@ from workbench.captures.layout import (
     must_attend,
     token_mixers,
 )
-from workbench.captures.records import LayerRecord
 from workbench.core.errors import IncompleteCapture
 
 

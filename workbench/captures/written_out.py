@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from workbench.captures.keeper import address
+from workbench.captures.layer_records import Call
 from workbench.captures.layout import declared_heads
 from workbench.captures.recomputation import additive, attention_weights, dense, four_axes
-from workbench.captures.records import Call
 from workbench.core.errors import IncompleteCapture, InputError
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm", "addmm", "linalg_matmul"}

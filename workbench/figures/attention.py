@@ -14,13 +14,13 @@ import plotly.graph_objects as go
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers, parse_numbers, ranges
-from workbench.figures.arguments import check_arguments
-from workbench.figures.attention_matrix import asked_and_seen, compose_matrices, matrix_panel
 from workbench.figures.composition import in_the_middle
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import compose_maps, map_panel
 from workbench.figures.marks import Band, Dots, Line, Null
+from workbench.figures.matrix_panels import asked_and_seen, compose_matrices, matrix_panel
 from workbench.figures.scales import Scale
 from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice

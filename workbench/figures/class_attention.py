@@ -12,13 +12,13 @@ import plotly.graph_objects as go
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
-from workbench.figures.attention_matrix import SMALL
 from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.estimates import null_of_means
 from workbench.figures.frames import model_label, rows_of
 from workbench.figures.grammar import Plot
 from workbench.figures.maps import Maps, add_scale
 from workbench.figures.marks import Band, Line, Null, Rule, key_entry
+from workbench.figures.matrix_panels import SMALL
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale, bar_room
 from workbench.figures.specification import SERIES

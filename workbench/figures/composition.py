@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.log_axis import BELOW, arrow_entry, on_log_axis, shape_on_log_axis, within_ends
 from workbench.figures.marks import in_legend
-from workbench.figures.measuring import (
+from workbench.figures.text_widths import (
     in_rows,
     legend_entry,
     legend_row,

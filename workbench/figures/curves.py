@@ -18,8 +18,8 @@ from workbench.figures.drawing import Drawing, dashed, entries, metric_axis, uni
 from workbench.figures.estimates import quantity
 from workbench.figures.frames import series_labels, without_provenance
 from workbench.figures.marks import NEUTRAL_STYLE, Band, Line, Series, coloured, key_entry
-from workbench.figures.measuring import cut, widest
 from workbench.figures.specification import SERIES, Specification
+from workbench.figures.text_widths import cut, widest
 from workbench.figures.theme import WIDTHS, depth_scale, theme_of
 from workbench.figures.words import COLUMNS
 from workbench.frames.metrics import METRICS, Metric

@@ -11,10 +11,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.arguments import check_arguments
 from workbench.figures.composition import Axis, Panel, compose, with_room
 from workbench.figures.drawing import Drawing, entries, metric_axis
 from workbench.figures.estimates import quantity
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import without_provenance
 from workbench.figures.marks import (
     NEUTRAL_STYLE,
@@ -28,8 +28,8 @@ from workbench.figures.marks import (
     key_entry,
     lying,
 )
-from workbench.figures.measuring import widest
 from workbench.figures.specification import Specification
+from workbench.figures.text_widths import widest
 from workbench.figures.theme import SIZE, WIDTH, theme_of
 from workbench.frames.metrics import METRICS, Metric
 

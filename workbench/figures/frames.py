@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.arguments import check_arguments, check_frame, check_numbers
+from workbench.figures.figure_arguments import check_arguments, check_frame, check_numbers
 from workbench.figures.words import embedded_model
 from workbench.frames.results import is_random, name_of_model, random_seed
 

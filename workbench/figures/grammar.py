@@ -19,8 +19,8 @@ from typing import Any, Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.arguments import check_arguments, check_frame
 from workbench.figures.curves import Curves
+from workbench.figures.figure_arguments import check_arguments, check_frame
 from workbench.figures.forest import Forest
 from workbench.figures.marks import Band, Dots, Line, Null
 from workbench.figures.specification import Specification

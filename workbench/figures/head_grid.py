@@ -12,15 +12,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.options import ranges
-from workbench.figures.arguments import check_arguments
 from workbench.figures.composition import Axis, Panel, compose, tick_values
 from workbench.figures.estimates import Sample, null_kinds, quantity
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import rows_of, without_provenance
 from workbench.figures.maps import add_scale
 from workbench.figures.marks import key_entry, null_name
-from workbench.figures.measuring import line_count, widest, wrap
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
+from workbench.figures.text_widths import line_count, widest, wrap
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 

@@ -17,9 +17,9 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, beside_panels, compose
 from workbench.figures.frames import short_name, without_provenance
-from workbench.figures.measuring import line_count, widest, wrap, wrap_evenly
 from workbench.figures.overlays import cells, data_uri, need_columns, under_cells
 from workbench.figures.scales import MASKED, Scale, bar_room, masked_key, masked_shape, set_scale
+from workbench.figures.text_widths import line_count, widest, wrap, wrap_evenly
 from workbench.figures.theme import theme_of
 
 _NEEDS = ("row", "column", "value")

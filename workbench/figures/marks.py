@@ -19,7 +19,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.estimates import Sample, null_kinds, within_bounds
 from workbench.figures.frames import band, short_name
-from workbench.figures.measuring import in_rows, legend_entry
+from workbench.figures.text_widths import in_rows, legend_entry
 from workbench.figures.theme import (
     GREY,
     NULL_BAND,

@@ -12,8 +12,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.arguments import check_arguments
-from workbench.figures.measuring import in_rows, legend_row
+from workbench.figures.figure_arguments import check_arguments
+from workbench.figures.text_widths import in_rows, legend_row
 from workbench.figures.theme import PANEL_LETTER, apply_theme, letter_after, panel_letter, theme_of
 
 _NUMBERED = re.compile(r"(x|y|coloraxis|legend)(?:axis)?(\d*)")

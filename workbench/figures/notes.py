@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.arguments import check_arguments
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import short_name
-from workbench.figures.measuring import line_count, wrap
+from workbench.figures.text_widths import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
 from workbench.frames.results import name_of_model, provenance_of
 

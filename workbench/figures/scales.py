@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
 
 from workbench.figures.marks import coloured, key_entry
-from workbench.figures.measuring import widest
+from workbench.figures.text_widths import widest
 from workbench.figures.theme import DIVERGING, GREY, SIZE, marker_of
 
 Course = Literal["linear", "root", "log"]

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pandas as pd
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures.arguments import SCALES, check_arguments, check_frame, check_numbers
+from workbench.figures.figure_arguments import SCALES, check_arguments, check_frame, check_numbers
 from workbench.figures.marks import Mark, Rule
 from workbench.figures.words import UNITS
 

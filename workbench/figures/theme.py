@@ -21,8 +21,8 @@ import plotly.io as pio
 from plotly.colors import hex_to_rgb, sample_colorscale, unlabel_rgb
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.figures.arguments import check_arguments
-from workbench.figures.measuring import line_count
+from workbench.figures.figure_arguments import check_arguments
+from workbench.figures.text_widths import line_count
 
 PIXELS_PER_INCH = 96
 COLUMN = 312  # 3.25 in

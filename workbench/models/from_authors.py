@@ -21,7 +21,7 @@ _GPT2, _GPT2_TOKENS = "openai-community/gpt2", 50257
 
 def check(kind: str, size: str, checkpoint: str | None) -> None:
     """Raise for a size that is not published, and for a file that is not there."""
-    from workbench.models.architectures.published import PUBLISHED
+    from workbench.models.architectures.published_models import PUBLISHED
 
     if size not in PUBLISHED[kind]:
         raise UnknownName(f"size of {kind}", size, PUBLISHED[kind])
@@ -35,7 +35,7 @@ def load(kind: str, size: str, checkpoint: str | None, pretrained: bool) -> Sour
     Without a file the weights are random, as the checkpoint's name shows: none can be fetched.
     """
     from workbench.models.architectures import build
-    from workbench.models.architectures.published import PUBLISHED
+    from workbench.models.architectures.published_models import PUBLISHED
 
     check(kind, size, checkpoint)
     if checkpoint is None or not pretrained:
@@ -57,7 +57,7 @@ def load(kind: str, size: str, checkpoint: str | None, pretrained: bool) -> Sour
 
 def _with_file(kind: str, size: str, path: Path) -> nn.Module:
     from workbench.models.architectures import attention_of, build
-    from workbench.models.architectures.published import PUBLISHED, fitting, take
+    from workbench.models.architectures.published_models import PUBLISHED, fitting, take
 
     state = read_state(path, wrappings=("model", "state_dict"))  # not the averages beside them
     architecture = fitting(kind, size, state, str(path))

@@ -31,9 +31,9 @@ from workbench.captures import (
     read_qkv,
     token_mixers,
 )
-from workbench.captures.batches import cut_layer, inputs_in, join_captures
 from workbench.captures.capturing import batch_on_device, call_model, is_plain
 from workbench.captures.generation import capture_generation, steps_of
+from workbench.captures.joining import cut_layer, inputs_in, join_captures
 from workbench.captures.layout import module_of
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError

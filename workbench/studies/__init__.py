@@ -10,9 +10,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "baselines": ["versus_baseline"],
-        "claims": ["claims_from_records", "recorded_claims"],
         "claims_measured": ["measured_claims"],
         "evaluation": ["evaluate"],
+        "record_claims": ["claims_from_records", "recorded_claims"],
         "records": ["claims_record", "evaluation_record", "scaling_record", "training_record"],
         "scaling": ["scaling_study"],
         "training": ["train"],

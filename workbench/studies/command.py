@@ -383,7 +383,7 @@ def training(
     \b
     workbench study records training -m bundled:digits-vit -j 2
     """
-    from workbench.studies.training.bundle import make_training_records
+    from workbench.studies.training.bundled_models import make_training_records
 
     data = _data(out)
     if confirm:

@@ -25,9 +25,9 @@ from workbench.apps.explorer.bundle import (
 from workbench.apps.explorer.evidence import SPECTRA, joint_plane
 from workbench.apps.explorer.measures import NUMBERS
 from workbench.captures import TokenInfo, capture, recorder
-from workbench.captures.records import LayerRecord
+from workbench.captures.layer_records import LayerRecord
 from workbench.core.errors import InputError
-from workbench.studies.training.measuring import Allocations
+from workbench.studies.training.cost_measures import Allocations
 
 
 @pytest.fixture(scope="module")

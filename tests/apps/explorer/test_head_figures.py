@@ -17,8 +17,8 @@ from workbench.apps.explorer.head_figures import (
 )
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError
-from workbench.figures.measuring import text_width
 from workbench.figures.scales import MASKED
+from workbench.figures.text_widths import text_width
 
 IMAGE = np.zeros((4, 6, 3), np.uint8)
 

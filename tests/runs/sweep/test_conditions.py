@@ -17,7 +17,7 @@ from PIL import Image
 from tests.runs.sweep.conftest import MODEL, read, same_numbers
 from workbench.apps import cli
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
-from workbench.runs.sweep import parse_duration, pools, running, tasks
+from workbench.runs.sweep import parse_duration, running, tasks, workers
 
 
 def exit_status(*words):
@@ -273,7 +273,7 @@ def test_a_sweep_that_is_killed_or_interrupted_goes_on_where_it_was(run, tmp_pat
     shutil.rmtree(out)
 
 
-class Losing(pools.Pool):
+class Losing(workers.Pool):
     """A pool that loses a worker whenever it is at a certain shard."""
 
     def __init__(self, shard, times):
@@ -313,6 +313,6 @@ def test_workers_that_end_before_they_begin_anything_are_no_endless_loop(run, mo
         raise ConnectionResetError("no worker comes up")
         yield
 
-    monkeypatch.setattr(pools.Pool, "run", run_nothing)
+    monkeypatch.setattr(workers.Pool, "run", run_nothing)
     with pytest.raises(WorkbenchError, match=r"ended 6 times before they began anything .no worker comes up"):
         run()

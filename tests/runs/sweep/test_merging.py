@@ -6,7 +6,7 @@ import pytest
 from tests.runs.sweep.conftest import partly, read, same_numbers
 from workbench.core.errors import MissingResource
 from workbench.runs.sweep import reading
-from workbench.runs.sweep.folder import SweepFolder
+from workbench.runs.sweep.sweep_folder import SweepFolder
 
 ANALYSES = [("gram-spectrum", {"null_samples": 0, "max_rank": 3}), ("value-similarity", {"null_samples": 2})]
 

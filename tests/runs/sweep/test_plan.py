@@ -10,8 +10,8 @@ from workbench.data.pools import Unreadable
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import plan as plan_module
 from workbench.runs.sweep import sweep_status
-from workbench.runs.sweep.folder import SweepFolder
 from workbench.runs.sweep.plan import Plan, Task, make_plan
+from workbench.runs.sweep.sweep_folder import SweepFolder
 
 PAIR = [("bundled:digits-vit", "bundled:digits")]
 

@@ -18,7 +18,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.runs.analyze import analyze
 from workbench.runs.many import analyze_many
 from workbench.runs.sweep import read_sweep
-from workbench.runs.sweep.folder import SweepFolder
+from workbench.runs.sweep.sweep_folder import SweepFolder
 
 OPTIONS = {
     "gram-spectrum": {"max_rank": 3},

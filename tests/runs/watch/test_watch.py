@@ -12,7 +12,7 @@ from tests.runs.watch.loops import gpt2, images, own_model, padded_texts, sequen
 from tests.together import run_together
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.watch import ANALYSES_WATCHED, core
-from workbench.runs.watch.folder import SUPERSEDED
+from workbench.runs.watch.watch_folder import SUPERSEDED
 
 SIMILARITY = {"token-similarity": {}}
 

@@ -12,7 +12,7 @@ from workbench.core.errors import InputError
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import evaluate
-from workbench.studies.evaluation.images import open_images
+from workbench.studies.evaluation.pixel_models import open_images
 
 SIZE, PLACES = 8, [3, 41, 500, 998]
 

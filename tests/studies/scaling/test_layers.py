@@ -8,7 +8,7 @@ import torch
 from workbench.papers.operators import BOTH, CONDITIONS, FORWARD, OPERATORS, SWEEPS, Point
 from workbench.studies.records import scaling_record
 from workbench.studies.scaling.layers import attention_layers, forecast, one_pass
-from workbench.studies.training.measuring import Allocations
+from workbench.studies.training.cost_measures import Allocations
 
 N, D, HEADS, LAYERS = 21, 12, 3, 5
 

@@ -11,9 +11,9 @@ import torch
 import workbench
 from workbench.core.errors import InputError, MissingResource
 from workbench.studies.training import train
-from workbench.studies.training.control import ENVIRONMENTS, Simulator, episode, returns_of
 from workbench.studies.training.objectives import ACTIONS
 from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.simulators import ENVIRONMENTS, Simulator, episode, returns_of
 from workbench.studies.training.tasks import load_task, offline
 from workbench.studies.training.tasks.embedded import EMBEDDED, control
 from workbench.studies.training.tasks.offline import Histories, read_episodes

@@ -11,7 +11,7 @@ from workbench.attention.softmax import SymmetricAttention
 from workbench.attention.tssa import TokenStatisticsAttention
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
-from workbench.models.architectures.published import PUBLISHED
+from workbench.models.architectures.published_models import PUBLISHED
 from workbench.papers.published import stated_claims
 from workbench.studies.training import load_recipe, recipe_names
 from workbench.studies.training.recipes import ATTENTION_KEYS, Recipe, parse_recipe

@@ -14,7 +14,7 @@ from workbench.core.errors import InputError
 from workbench.models.architectures import build
 from workbench.studies.evaluation import evaluate
 from workbench.studies.evaluation.embedded import undergone
-from workbench.studies.evaluation.images import SceneModel
+from workbench.studies.evaluation.pixel_models import SceneModel
 from workbench.studies.evaluation.scenes import climb
 from workbench.studies.training import train
 from workbench.studies.training.objectives import SEGMENTATION, UNLABELLED, with_mean_iou

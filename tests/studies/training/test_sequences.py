@@ -20,11 +20,11 @@ from workbench.models.tokenizer import SPECIAL
 from workbench.studies.training import load_recipe, train
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.feeding import pad_together
-from workbench.studies.training.loop import Trainer
 from workbench.studies.training.monitoring import monitor
 from workbench.studies.training.recipes import Augmentation, Recipe
 from workbench.studies.training.tasks import load_task
 from workbench.studies.training.tasks.sequences import channel_statistics, standardised
+from workbench.studies.training.trainer import Trainer
 
 FITTING = [name for name, variant in VARIANTS.items() if variant.causality != "always"]
 TINY = {"name": "sequence", "embed_dim": 12, "depth": 2, "num_heads": 3}

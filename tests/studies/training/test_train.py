@@ -13,10 +13,10 @@ from workbench.data.pools import digits_split
 from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.training import train
-from workbench.studies.training.folder import METRIC_COLUMNS
-from workbench.studies.training.loop import Trainer, TrainingDiverged, first_non_finite
 from workbench.studies.training.monitoring import monitor
+from workbench.studies.training.run_folder import METRIC_COLUMNS
 from workbench.studies.training.tasks import load_task
+from workbench.studies.training.trainer import Trainer, TrainingDiverged, first_non_finite
 
 LIMIT = 480
 
@@ -154,7 +154,7 @@ def test_a_run_that_was_killed_ends_with_the_same_numbers(epoch, trained, small,
 
 
 def test_a_run_killed_between_its_files_ends_with_the_same_numbers(trained, small, tmp_path, monkeypatch):
-    from workbench.studies.training import folder
+    from workbench.studies.training import run_folder
 
     with monkeypatch.context() as patched:
         written = []
@@ -167,7 +167,7 @@ def test_a_run_killed_between_its_files_ends_with_the_same_numbers(trained, smal
                 raise RuntimeError("killed")
             torch.serialization.save(*arguments)
 
-        patched.setattr(folder.torch, "save", save)
+        patched.setattr(run_folder.torch, "save", save)
         with pytest.raises(RuntimeError, match="killed"):
             run(tmp_path, small)
     resumed = run(tmp_path, small)

@@ -14,11 +14,11 @@ from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.training import load_recipe, train
 from workbench.studies.training.costs import model_costs
-from workbench.studies.training.folder import command_line
-from workbench.studies.training.loop import Trainer
 from workbench.studies.training.monitoring import attends_to_tokens, monitor
 from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.run_folder import command_line
 from workbench.studies.training.tasks import load_task
+from workbench.studies.training.trainer import Trainer
 
 VIT = {"name": "vit", "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 3}
 LM = {"name": "lm", "context": 11, "embed_dim": 12, "depth": 2, "num_heads": 3}

@@ -486,11 +486,11 @@ def make_bundle(
     head in turn (None: where that is a matter of seconds); ``with_operands`` keeps q and k of every token, too.
     ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` gets the share
     that is done, and may end the work by raising. ``steps`` are those of inputs that the model has continued, as
-    `workbench.apps.explorer.generation.continued` gives both. Without ``measured`` only attention, q and k and
+    `workbench.apps.explorer.continuation.continued` gives both. Without ``measured`` only attention, q and k and
     the prediction are kept, which a person sees first.
     """
     from workbench.apps.explorer import evidence
-    from workbench.apps.explorer.generation import put_steps
+    from workbench.apps.explorer.continuation import put_steps
     from workbench.captures import capture
     from workbench.data.batches import Inputs
     from workbench.runs.analyze import analyze

@@ -20,18 +20,18 @@ from workbench.apps.explorer.token_panels import (
     word_panels,
 )
 from workbench.core.errors import InputError
-from workbench.figures.attention_matrix import (
-    MOST_LABELS,
-    asked_and_seen,
-    compose_matrices,
-    matrix_panel,
-)
 from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.frames import model_label, rows_of, short_name
 from workbench.figures.grammar import Plot
 from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.maps import is_masked, over_bars, squared
 from workbench.figures.marks import At, Band, Line, Mark, Null, Rule, Series, key_entry
+from workbench.figures.matrix_panels import (
+    MOST_LABELS,
+    asked_and_seen,
+    compose_matrices,
+    matrix_panel,
+)
 from workbench.figures.membership import membership_scale
 from workbench.figures.overlays import CHOSEN
 from workbench.figures.scales import Scale, causal, masked_key

@@ -251,7 +251,7 @@ class Material:
 
         Where the text fills what the model reads, its first tokens alone are continued.
         """
-        from workbench.apps.explorer.generation import continued
+        from workbench.apps.explorer.continuation import continued
         from workbench.data.batches import inputs
 
         sample = self.one(address)

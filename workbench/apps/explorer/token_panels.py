@@ -13,9 +13,9 @@ import plotly.graph_objects as go
 from workbench.figures.composition import Axis, Panel
 from workbench.figures.maps import image_panel, over_bars, squared
 from workbench.figures.marks import key_entry
-from workbench.figures.measuring import cut, text_width, widest
 from workbench.figures.overlays import CHOSEN, cells, frame_shape, outline
 from workbench.figures.scales import Scale
+from workbench.figures.text_widths import cut, text_width, widest
 from workbench.figures.theme import COLOURS, GREY, luminance, theme_of
 from workbench.figures.tokens import TokenView
 

@@ -29,9 +29,8 @@ from workbench.core.extras import require
 from workbench.core.files import atomic_write, jsonable, sha256_file
 from workbench.core.leftovers import sweep_leftovers
 from workbench.core.store import locked, set_aside
-from workbench.figures.arguments import check_arguments
 from workbench.figures.export import chrome
-from workbench.figures.export.page import write_html
+from workbench.figures.export.figure_page import write_html
 from workbench.figures.export.saving import (
     ALLOWED,
     DEFER,
@@ -44,6 +43,7 @@ from workbench.figures.export.saving import (
     keep_flaws,
 )
 from workbench.figures.export.static import STATIC, WarmChrome, export_static, load_figure
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.theme import find_theme
 from workbench.frames.provenance import PARAMETERS, dump
 from workbench.models.loading import DEVICE, find_device

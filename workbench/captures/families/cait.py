@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.family import Adapter, Block, Family, Visit
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 
 
 class TalkingHeads(Adapter):

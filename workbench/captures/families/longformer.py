@@ -10,8 +10,8 @@ from torch import Tensor
 
 from workbench.attention.base import split_heads
 from workbench.captures.family import Adapter, Block, Family, Visit
+from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import attention_weights
-from workbench.captures.records import Call
 
 
 class SlidingWindow(Adapter):

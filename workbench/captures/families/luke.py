@@ -12,7 +12,7 @@ from torch import Tensor
 from workbench.attention.base import split_heads
 from workbench.captures.family import Adapter, Block, Family, Reading, Visit
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 
 _MODELING = "transformers.models.luke.modeling_luke"
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from workbench.captures.family import Adapter, Family, Visit
 from workbench.captures.labelled_tokens import TokenInfo
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 
 
 class PackedImages(Adapter):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from workbench.attention.base import merge_heads, split_heads
 from workbench.captures.family import Adapter, Family, Visit
+from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import attention_output, attention_weights
-from workbench.captures.records import Call
 
 
 class BlocksAndGlobalTokens(Adapter):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from workbench.captures.family import Adapter, Block, Family, Reading, Visit, flat_tokens
-from workbench.captures.records import Call, WindowOrigin
+from workbench.captures.layer_records import Call, WindowOrigin
 
 
 class Windows(Adapter):

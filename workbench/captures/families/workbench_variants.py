@@ -11,7 +11,7 @@ from torch import Tensor
 from workbench.attention.base import AttentionModule
 from workbench.captures.family import Adapter, Block, Family, Reading, Rows, Visit
 from workbench.captures.labelled_tokens import TokenInfo, image_tokens
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 from workbench.captures.token_labels import special_kinds
 from workbench.core.errors import IncompleteCapture, InputError
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from workbench.captures.family import Adapter, Block, Family, Reading, Visit
-from workbench.captures.records import Call
+from workbench.captures.layer_records import Call
 
 
 class CrossCovariance(Adapter):

@@ -19,11 +19,10 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.extras import missing
 from workbench.core.files import atomic_write, sha256_bytes
-from workbench.figures.arguments import check_arguments
 from workbench.figures.export import chrome
 from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
+from workbench.figures.export.figure_page import note_in_html, write_html
 from workbench.figures.export.latex import latex_figure
-from workbench.figures.export.page import note_in_html, write_html
 from workbench.figures.export.restyling import has_letters, with_colours, with_letters
 from workbench.figures.export.static import (
     PRINTING,
@@ -34,6 +33,7 @@ from workbench.figures.export.static import (
     load_figure,
     shared_chrome,
 )
+from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.notes import left_out_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words, with_definitions, with_marks, without_nulls

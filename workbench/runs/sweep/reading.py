@@ -25,8 +25,8 @@ from workbench.runs.analyze import result_frame
 from workbench.runs.cache import content_sha256, find_frame, keep_frame, source_sha256
 from workbench.runs.loop import Source
 from workbench.runs.settings import RunSettings
-from workbench.runs.sweep.folder import DamagedPart, PartialResult, SweepFolder
 from workbench.runs.sweep.plan import Plan
+from workbench.runs.sweep.sweep_folder import DamagedPart, PartialResult, SweepFolder
 
 SWEEP = "sweep:"
 """Prefix of inputs that are read from a sweep."""

@@ -20,11 +20,11 @@ from workbench.core.progress import progress_bars
 from workbench.models.loading import LoadedModel
 from workbench.runs import settings as setting
 from workbench.runs.settings import RunSettings, model_pairs
-from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import HELD, Plan, Task, make_plan, named_models
-from workbench.runs.sweep.pools import Pool, open_pool
 from workbench.runs.sweep.status import SweepStatus, sweep_status
+from workbench.runs.sweep.sweep_folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.tasks import Outcome, run_task
+from workbench.runs.sweep.workers import Pool, open_pool
 
 RETRIES = 2
 IDLE_LOSSES = 5

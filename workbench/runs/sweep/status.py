@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.arguments import checked
-from workbench.runs.sweep.folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.plan import Plan, Task
+from workbench.runs.sweep.sweep_folder import DamagedPart, SweepFolder
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from workbench.data.batches import ListedInputs
 from workbench.frames.measurement import Accumulator
 from workbench.models.loading import LoadedModel, load
 from workbench.runs.loop import accumulate, analysis_source
-from workbench.runs.sweep.folder import PartialResult, SweepFolder
 from workbench.runs.sweep.plan import HELD, Plan, Task
+from workbench.runs.sweep.sweep_folder import PartialResult, SweepFolder
 
 # Threads of one worker (Dask may start several) share its model, which capture hooks into: one task at a time.
 _ONE_AT_A_TIME = threading.Lock()

@@ -8,8 +8,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "alerts": ["Alert", "scalars"],
         "core": ["watch", "Watch", "ANALYSES_WATCHED"],
-        "folder": ["read_watch"],
-        "hugging_face": ["HuggingFaceCallback"],
         "lightning": ["LightningCallback"],
+        "trainer_callback": ["HuggingFaceCallback"],
+        "watch_folder": ["read_watch"],
     },
 )

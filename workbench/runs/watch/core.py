@@ -26,8 +26,8 @@ from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
 from workbench.runs.watch.alerts import Alert, Condition, alerts_of, analyses_with, conditions
-from workbench.runs.watch.folder import WatchFolder, checkpoint_name
 from workbench.runs.watch.undisturbed import undisturbed
+from workbench.runs.watch.watch_folder import WatchFolder, checkpoint_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from workbench.frames.results import join_frames, provenance_of
 from workbench.models.architectures import attention_of
 from workbench.models.loading import LoadedModel
 from workbench.runs.analyze import analyze
-from workbench.runs.findings import findings
+from workbench.runs.result_findings import findings
 
 Run = tuple[str, LoadedModel, Any]
 """A condition's label, a model, and its inputs under this condition, as `analyze` takes them."""

@@ -30,7 +30,7 @@ from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.papers.verdicts import decide
 from workbench.studies.evaluation.attacks import fgsm
-from workbench.studies.evaluation.images import Images, PixelModel, open_images
+from workbench.studies.evaluation.pixel_models import Images, PixelModel, open_images
 from workbench.studies.evaluation.scores import hits
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import torch
 
 from workbench.models.checkpoints import restore
 from workbench.studies.evaluation.embedded_passages import passages_of, swapped_passages
-from workbench.studies.evaluation.images import BATCH, PHOTO_CUTS
-from workbench.studies.evaluation.running import evaluate
+from workbench.studies.evaluation.evaluating import evaluate
+from workbench.studies.evaluation.pixel_models import BATCH, PHOTO_CUTS
 from workbench.studies.training.feeding import pad_together
 
 PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}

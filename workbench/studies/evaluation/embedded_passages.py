@@ -19,11 +19,11 @@ from workbench.core.null_distributions import derived_seed
 from workbench.frames.estimate import with_means
 from workbench.models.loading import LoadedModel
 from workbench.studies.evaluation.conditions import by_attention
-from workbench.studies.evaluation.texts import swap_words
+from workbench.studies.evaluation.perplexity import swap_words
 from workbench.studies.training.feeding import pad_together
 from workbench.studies.training.tasks import Task, load_task
-from workbench.studies.training.tasks.base import spread
 from workbench.studies.training.tasks.passages import decoded, encoded
+from workbench.studies.training.tasks.task import spread
 
 
 def passages_of(about: Mapping[str, Any]) -> Task:

@@ -26,7 +26,7 @@ from workbench.core.extras import require
 from workbench.data.pools import photo_files, read_image
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
-from workbench.studies.evaluation.images import PixelModel
+from workbench.studies.evaluation.pixel_models import PixelModel
 
 if TYPE_CHECKING:
     from workbench.core.options import Numbers

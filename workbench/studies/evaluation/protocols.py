@@ -18,15 +18,15 @@ from workbench.core.null_distributions import derived_seed
 from workbench.core.options import Option
 from workbench.data.corruptions import SEVERITIES, corrupt, corruptions_of
 from workbench.data.pools import photo_files, read_image
-from workbench.studies.evaluation import attacks, scores, texts
-from workbench.studies.evaluation.images import other_images
+from workbench.studies.evaluation import attacks, perplexity, scores
+from workbench.studies.evaluation.pixel_models import other_images
 from workbench.studies.evaluation.scenes import climb, mean_over_corruptions, scene_scores
 from workbench.studies.evaluation.sparse import sparse_l1_descent
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
-    from workbench.studies.evaluation.images import Images, PixelModel
-    from workbench.studies.evaluation.texts import Texts
+    from workbench.studies.evaluation.perplexity import Texts
+    from workbench.studies.evaluation.pixel_models import Images, PixelModel
 
 Row = dict[str, Any]
 
@@ -133,7 +133,7 @@ def _attacked(
 def _transferred(model: PixelModel, images: Images, request: Request) -> Iterator[Row]:
     """Yield accuracies on PGD images of another model, without this model's gradient."""
     from workbench.models.loading import load
-    from workbench.studies.evaluation.images import open_images
+    from workbench.studies.evaluation.pixel_models import open_images
 
     settings = dict(request.settings)
     source = load(settings.pop("source"), device=next(model.parameters()).device.type)
@@ -274,7 +274,7 @@ def photograph_cuts(n: int, channels: int, size: tuple[int, int], seed: int) -> 
 
 def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterator[Row]:
     """Yield the sliding-window perplexity by share of words swapped, of all tokens and of those kept."""
-    window = int(request.settings["window"]) or model.max_length or texts.DEFAULT_WINDOW
+    window = int(request.settings["window"]) or model.max_length or perplexity.DEFAULT_WINDOW
     if model.max_length is not None and window > model.max_length:
         raise InputError(f"{model.spec} takes {model.max_length} tokens; a window of {window} is too long")
     stride = int(request.settings["stride"])
@@ -282,9 +282,9 @@ def _perplexities(model: LoadedModel, chosen: Texts, request: Request) -> Iterat
         all_tokens, kept = [], []
         for text, label in zip(chosen.texts, chosen.ids, strict=True):
             rng = np.random.default_rng(derived_seed(request.seed, label))
-            swapped = texts.swap_words(text, share, rng)
-            ids, is_kept = texts.encode(model, swapped.text, swapped.kept)
-            nll = texts.sliding_nll(model.module, ids, window, stride)
+            swapped = perplexity.swap_words(text, share, rng)
+            ids, is_kept = perplexity.encode(model, swapped.text, swapped.kept)
+            nll = perplexity.sliding_nll(model.module, ids, window, stride)
             all_tokens.append((float(nll.sum()), len(nll)))
             kept.append((float(nll[is_kept[1:]].sum()), int(is_kept[1:].sum())))
         named = {"epsilon": share, "kind": "words"} if request.budgets else {}
@@ -451,7 +451,7 @@ _TABLE = (
     ),
     Protocol(
         "word-swap",
-        f"Words replaced by {texts.SWAPPED}",
+        f"Words replaced by {perplexity.SWAPPED}",
         "share of words replaced",
         (0.0, 0.025, 0.05, 0.1, 0.2),
         "share not stated (teo2024 App. A.4)",

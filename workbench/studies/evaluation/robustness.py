@@ -22,8 +22,8 @@ from workbench.core.files import atomic_write, sha256_file, write_json
 from workbench.frames.provenance import versions
 from workbench.papers.published import claim_options, stated_claims
 from workbench.papers.verdicts import parse_measure
+from workbench.studies.evaluation.evaluating import evaluate
 from workbench.studies.evaluation.protocols import PROTOCOLS
-from workbench.studies.evaluation.running import evaluate
 from workbench.studies.records import (
     CONFIRMED_COLUMNS,
     EVALUATION_COLUMNS,

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.studies.evaluation.images import BATCH
+from workbench.studies.evaluation.pixel_models import BATCH
 from workbench.studies.training.objectives import SEGMENTATION
 
 if TYPE_CHECKING:
-    from workbench.studies.evaluation.images import PixelModel
+    from workbench.studies.evaluation.pixel_models import PixelModel
 
 Pixels = Float[Tensor, "n channel height width"]
 Labels = Int[Tensor, "n height width"]

@@ -18,7 +18,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
 from workbench.figures.composition import Axis, tick_values, with_room
 from workbench.figures.frames import short_name
-from workbench.figures.measuring import in_rows, line_count, text_width, widest, wrap
+from workbench.figures.text_widths import in_rows, line_count, text_width, widest, wrap
 from workbench.figures.theme import ALLOWED, COLOURS, GREY, PAGE, PUBLISHED, RED, SIZE, WIDTH, marker_of
 from workbench.figures.words import DATA, NULLS, PAPERS, variant_words
 from workbench.frames.estimate import null_range

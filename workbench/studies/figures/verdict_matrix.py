@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.frames import short_name
-from workbench.figures.measuring import cut, line_count, text_width, wrap
+from workbench.figures.text_widths import cut, line_count, text_width, wrap
 from workbench.figures.theme import PAGE
 from workbench.figures.words import PAPERS
 from workbench.papers.verdicts import (

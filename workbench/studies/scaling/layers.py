@@ -13,7 +13,7 @@ from workbench.attention import attention_module
 from workbench.attention.base import AttentionModule, attention_mask, masked_softmax
 from workbench.attention.softmax import SoftmaxAttention
 from workbench.papers.operators import BOTH, OPERATORS, Point
-from workbench.studies.training.measuring import Allocations, operation_counter
+from workbench.studies.training.cost_measures import Allocations, operation_counter
 
 
 class EagerSoftmaxAttention(SoftmaxAttention):

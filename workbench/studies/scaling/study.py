@@ -24,8 +24,8 @@ from workbench.papers.operators import CONDITIONS, LAYERS, OPERATORS, SWEEPS, Po
 from workbench.studies.records import OPERATORS as RECORD
 from workbench.studies.records import POINTS_FILE, SCALING_COLUMNS, conform_scaling, write_record
 from workbench.studies.scaling.layers import Forecast, forecast
-from workbench.studies.scaling.measuring import ENOUGH, ROUNDS, THREADS, measured
-from workbench.studies.training.measuring import device_name, free_memory, memory_measure
+from workbench.studies.scaling.timed_points import ENOUGH, ROUNDS, THREADS, measured
+from workbench.studies.training.cost_measures import device_name, free_memory, memory_measure
 
 SECONDS_A_PASS = 30.0
 """A pass expected to take longer is skipped, and ends its curve."""
@@ -235,7 +235,7 @@ def _expected(curve: _Curve, condition: str, foreseen: Mapping[str, Forecast]) -
 
 
 def _several(seconds: float) -> float:
-    """Return the seconds of all passes of a point: see `workbench.studies.scaling.measuring`."""
+    """Return the seconds of all passes of a point: see `workbench.studies.scaling.timed_points`."""
     return max(seconds, min((ROUNDS + 1) * seconds, ENOUGH + seconds))
 
 

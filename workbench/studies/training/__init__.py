@@ -6,10 +6,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "runs": ["train"],
-        "folder": ["TrainResult"],
         "efficiency": ["cost_findings", "papers_counts", "published_costs", "variant_costs"],
-        "task_efficiency": ["published_task_costs", "task_cost_findings", "task_costs"],
         "recipes": ["Recipe", "load_recipe", "recipe_names"],
+        "run_folder": ["TrainResult"],
+        "runs": ["train"],
+        "task_efficiency": ["published_task_costs", "task_cost_findings", "task_costs"],
     },
 )

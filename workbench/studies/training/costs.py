@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from workbench.attention.bilateral import BilateralAttention
+from workbench.studies.training.cost_measures import operation_counter
 from workbench.studies.training.feeding import feed
-from workbench.studies.training.measuring import operation_counter
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,8 +21,8 @@ from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.models.architectures import ATTENTION_KEYS, build
 from workbench.papers.published import published
+from workbench.studies.training.cost_measures import Allocations, in_turns
 from workbench.studies.training.costs import model_costs
-from workbench.studies.training.measuring import Allocations, in_turns
 from workbench.studies.training.objectives import classification_scores
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.runs import recipe_for

@@ -32,8 +32,8 @@ from workbench.studies.records import (
     read_metrics,
     write_record,
 )
-from workbench.studies.training.folder import MODEL_FILE, copy_model
 from workbench.studies.training.recipes import Recipe
+from workbench.studies.training.run_folder import MODEL_FILE, copy_model
 from workbench.studies.training.runs import recipe_for, train
 from workbench.studies.training.tasks import load_task, usual_recipe
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX

@@ -38,12 +38,12 @@ from workbench.studies.records import (
 from workbench.studies.seeds import PILOT
 from workbench.studies.training.embedded_runs import PLAN, PRETRAINED, Planned, pretrain
 from workbench.studies.training.feeding import feed
-from workbench.studies.training.loop import Trainer, reproducible
 from workbench.studies.training.starting import read_start
 from workbench.studies.training.tasks import load_task
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, written
 from workbench.studies.training.tasks.embedded.validation import SHARE, validation_split
 from workbench.studies.training.tasks.offline import ConstantAction, episode_returns
+from workbench.studies.training.trainer import Trainer, reproducible
 
 if TYPE_CHECKING:
     from workbench.studies.training.tasks import Task

@@ -16,17 +16,17 @@ from workbench.core.errors import InputError
 from workbench.core.extras import require
 from workbench.core.options import Numbers
 from workbench.runs.settings import Seed
+from workbench.studies.training.cost_measures import peak_memory
 from workbench.studies.training.costs import model_costs
+from workbench.studies.training.epoch_report import Report
 from workbench.studies.training.feeding import placed
-from workbench.studies.training.folder import RunFolder, TrainResult, command_line
-from workbench.studies.training.loop import Trainer, TrainingDiverged, reproducible
-from workbench.studies.training.measuring import peak_memory
 from workbench.studies.training.monitoring import monitor
-from workbench.studies.training.progress import Report
 from workbench.studies.training.recipes import Recipe, load_recipe
+from workbench.studies.training.run_folder import RunFolder, TrainResult, command_line
 from workbench.studies.training.starting import read_start
 from workbench.studies.training.tasks import Task, check_data, find_task, load_task, usual_recipe
 from workbench.studies.training.tasks.embedded import embedded_name
+from workbench.studies.training.trainer import Trainer, TrainingDiverged, reproducible
 
 
 @checked

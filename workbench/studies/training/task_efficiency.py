@@ -26,10 +26,10 @@ from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.models.architectures import build
 from workbench.papers.published import published
+from workbench.studies.training.cost_measures import Allocations, in_turns, seconds_of
 from workbench.studies.training.costs import model_costs
 from workbench.studies.training.efficiency import COLUMNS, SOFTMAX, frame_of_costs, rows_of_costs
 from workbench.studies.training.feeding import Batch, feed
-from workbench.studies.training.measuring import Allocations, in_turns, seconds_of
 from workbench.studies.training.objectives import ACTIONS, CLASSIFICATION
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.runs import recipe_for

@@ -11,8 +11,8 @@ from typing import Any
 from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.recipes import Images, load_recipe, recipe_names
 from workbench.studies.training.tasks import images, offline, passages, segmentation, sequences, texts
-from workbench.studies.training.tasks.base import DataRequest, Task
 from workbench.studies.training.tasks.embedded import EMBEDDED, PREFIX, SEED, embedded_name, written
+from workbench.studies.training.tasks.task import DataRequest, Task
 
 __all__ = ["TASKS", "Task", "TaskEntry", "check_data", "find_task", "load_task", "usual_recipe"]
 

@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from workbench.core.errors import InputError, MissingResource
 from workbench.data.pools import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split, photo_files, read_image
-from workbench.studies.training.tasks.base import DataRequest, Task, spread, watched_of
+from workbench.studies.training.tasks.task import DataRequest, Task, spread, watched_of
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as everywhere
 TILES = 4

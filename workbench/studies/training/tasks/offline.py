@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from workbench.core.errors import InputError
-from workbench.studies.training.control import ENVIRONMENTS, Act, Environment, acting, returns_of
 from workbench.studies.training.objectives import ACTIONS
-from workbench.studies.training.tasks.base import WATCHED, DataRequest, Task, spread
+from workbench.studies.training.simulators import ENVIRONMENTS, Act, Environment, acting, returns_of
 from workbench.studies.training.tasks.embedded.control import split_name
+from workbench.studies.training.tasks.task import WATCHED, DataRequest, Task, spread
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 HELD_OUT = 10

@@ -10,9 +10,9 @@ import numpy as np
 
 from workbench.core.errors import InputError
 from workbench.models.tokenizer import SPECIAL, UNKNOWN, characters_of
-from workbench.studies.training.tasks.base import DataRequest, Task, spread
-from workbench.studies.training.tasks.reading import check_classes, numbered_lines
 from workbench.studies.training.tasks.sequences import Sequences, content_of, sequence_task, text_files
+from workbench.studies.training.tasks.task import DataRequest, Task, spread
+from workbench.studies.training.tasks.user_files import check_classes, numbered_lines
 
 TABLES = {"train": "train.tsv", "test": "dev.tsv"}
 """File names as in GLUE's SST-2, whose published test set has no labels: columns sentence and label."""

@@ -16,9 +16,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from workbench.core.errors import InputError
 from workbench.studies.training.objectives import SEGMENTATION, UNLABELLED
-from workbench.studies.training.tasks.base import DataRequest, Task, spread, watched_of
 from workbench.studies.training.tasks.images import normalised, open_image, preprocessing_of
-from workbench.studies.training.tasks.reading import numbered_lines
+from workbench.studies.training.tasks.task import DataRequest, Task, spread, watched_of
+from workbench.studies.training.tasks.user_files import numbered_lines
 
 SPLITS = {"train": "training", "test": "validation"}
 _LAYOUT = (

@@ -23,10 +23,10 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 from workbench.core.errors import InputError
 from workbench.models.tokenizer import BYTES, SPECIAL, UNKNOWN
 from workbench.studies.training.feeding import pad_pairs, pad_together
-from workbench.studies.training.tasks.base import WATCHED, DataRequest, Task, spread
 from workbench.studies.training.tasks.images import folder_identity, open_splits
-from workbench.studies.training.tasks.reading import check_classes, file_pair, numbered_lines
+from workbench.studies.training.tasks.task import WATCHED, DataRequest, Task, spread
 from workbench.studies.training.tasks.ts_files import SeriesFile, read_ts
+from workbench.studies.training.tasks.user_files import check_classes, file_pair, numbered_lines
 
 BRACKETS = "()"
 """Words of ListOps that are dropped: [MAX and ] suffice. The Long Range Arena's reader drops ] as well."""

@@ -17,7 +17,7 @@ from workbench.data.pools import WIKITEXT, WIKITEXT_REVISION
 from workbench.models import hub
 from workbench.models.tokenizer import SPECIAL, UNKNOWN, characters_of
 from workbench.studies.training.objectives import LANGUAGE
-from workbench.studies.training.tasks.base import WATCHED, DataRequest, Task, spread
+from workbench.studies.training.tasks.task import WATCHED, DataRequest, Task, spread
 
 HELD_OUT = ("05-letters", "11-expeditions-and-towns", "17-cities-bridges-markets-night")
 """Files of the bundled prose in its test set: every sixth, from the fifth."""

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from workbench.core.errors import InputError
-from workbench.studies.training.tasks.reading import numbered_lines
+from workbench.studies.training.tasks.user_files import numbered_lines
 
 MISSING = "?"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from workbench.core.errors import InputError, UnknownName
 from workbench.studies.training.tasks.embedded import (
     control,
-    images,
     listops,
     mosaics,
     pathfinder,
+    pixels,
     prose,
     series,
 )
@@ -61,15 +61,15 @@ EMBEDDED: dict[str, Embedded] = {
         3000, 1000, "retrieval-embedded", f"{_ARENA} Retrieval",
     ),
     "digits": Embedded(
-        "pixels", "scikit-learn's digits, 16×16 grey pixels in a row", images.write_digits, 1352, 445,
+        "pixels", "scikit-learn's digits, 16×16 grey pixels in a row", pixels.write_digits, 1352, 445,
         "pixels-embedded", f"{_ARENA} Image",
     ),
     "photos": Embedded(
-        "pixels", "cuts of the bundled photographs, 16×16 grey pixels in a row", images.write_photos, 1944, 648,
+        "pixels", "cuts of the bundled photographs, 16×16 grey pixels in a row", pixels.write_photos, 1944, 648,
         "pixels-embedded", f"{_ARENA} Image",
     ),
     "cuts": Embedded(
-        "images", "cuts of the bundled photographs in colour, 32×32: which photograph", images.write_cuts, 1944, 648,
+        "images", "cuts of the bundled photographs in colour, 32×32: which photograph", pixels.write_cuts, 1944, 648,
         "fan-embedded", "ImageNet-1K (FAN)", usual=False,
     ),
     "genres": Embedded(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.studies.training.control import ENVIRONMENTS, episode
+from workbench.studies.training.simulators import ENVIRONMENTS, episode
 
 MEDIUM = 0.6
 """Share of random actions of the medium policy, whose returns are about half the expert's."""

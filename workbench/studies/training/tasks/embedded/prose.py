@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.core import paths
 from workbench.core.errors import MissingResource
-from workbench.studies.training.tasks.base import spread
+from workbench.studies.training.tasks.task import spread
 
 GENRES = {
     "essay": ("01", "03", "07", "09", "12", "13", "17"),

@@ -16,10 +16,10 @@ from workbench.frames.metrics import METRICS
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate
-from workbench.studies.evaluation.images import PixelModel, open_images
+from workbench.studies.evaluation.perplexity import PROSE, open_texts
+from workbench.studies.evaluation.pixel_models import PixelModel, open_images
 from workbench.studies.evaluation.protocols import Request, corrupted, photograph_cuts
 from workbench.studies.evaluation.robustness import DEAR, RUNS, _jobs, make_robustness_record
-from workbench.studies.evaluation.texts import PROSE, open_texts
 from workbench.studies.records import EVALUATION_COLUMNS, EVALUATIONS_FILE, RECORD_FILE, read_evaluation
 
 MODEL, SYMMETRIC = "bundled:digits-vit", "bundled:digits-softmax-sym"
@@ -429,8 +429,10 @@ def test_an_image_falls_once_the_nearest_misclassified_one_is_within_the_budget(
 def test_perplexity_of_what_was_kept_is_that_of_its_own_tokens(monkeypatch):
     """The first token is predicted from nothing: the n-th likelihood is that of the token after it."""
     nll, kept = torch.tensor([0.1, 0.2, 0.4, 0.8]), torch.tensor([True, False, True, False, True])
-    monkeypatch.setattr("workbench.studies.evaluation.texts.encode", lambda *given: (torch.arange(5), kept))
-    monkeypatch.setattr("workbench.studies.evaluation.texts.sliding_nll", lambda *given: nll)
+    monkeypatch.setattr(
+        "workbench.studies.evaluation.perplexity.encode", lambda *given: (torch.arange(5), kept)
+    )
+    monkeypatch.setattr("workbench.studies.evaluation.perplexity.sliding_nll", lambda *given: nll)
     model = SimpleNamespace(max_length=9, module=None, spec="m")
     request = Request((0.5,), 0, {"window": 0, "stride": 1})
     texts = SimpleNamespace(texts=["one two"], ids=["t"])

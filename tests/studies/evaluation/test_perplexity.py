@@ -9,7 +9,7 @@ import torch
 
 from workbench.core.errors import InputError
 from workbench.models.architectures import build_lm
-from workbench.studies.evaluation.texts import encode, sliding_nll, swap_words
+from workbench.studies.evaluation.perplexity import encode, sliding_nll, swap_words
 
 TEXT = "Tea, said the harbour-master, is not a drink: it's 4 o'clock."
 

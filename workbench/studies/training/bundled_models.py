@@ -24,8 +24,8 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.threads import one_thread
 from workbench.studies.records import METRICS_FILE, RECORD_FILE, read_metrics, write_record
 from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS
-from workbench.studies.training.folder import MODEL_FILE, TrainResult, copy_model
-from workbench.studies.training.progress import in_words
+from workbench.studies.training.epoch_report import in_words
+from workbench.studies.training.run_folder import MODEL_FILE, TrainResult, copy_model
 from workbench.studies.training.runs import train
 
 

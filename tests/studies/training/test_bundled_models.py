@@ -27,8 +27,8 @@ from workbench.studies.records import (
 )
 from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS, WITHOUT_POSITIONS
 from workbench.studies.training import load_recipe
-from workbench.studies.training.bundle import CONFIRMED_ONLY, MODELS, bundle, make_training_records
-from workbench.studies.training.folder import METRIC_COLUMNS
+from workbench.studies.training.bundled_models import CONFIRMED_ONLY, MODELS, bundle, make_training_records
+from workbench.studies.training.run_folder import METRIC_COLUMNS
 from workbench.studies.training.runs import recipe_for
 from workbench.studies.training.tasks import load_task
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.frames.tables import summary_table
-from workbench.studies import tables  # noqa: F401 (its layouts)
+from workbench.studies import study_tables  # noqa: F401 (its layouts)
 
 
 def test_costs_are_a_row_per_variant_in_multiples_of_the_baseline():

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workbench.studies.training import measuring
-from workbench.studies.training.measuring import (
+from workbench.studies.training import cost_measures
+from workbench.studies.training.cost_measures import (
     Allocations,
     free_memory,
     in_turns,
@@ -121,7 +121,7 @@ def test_a_round_that_was_run_already_is_the_first():
 
 def test_every_function_gets_the_time_that_passes_while_it_runs(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(measuring.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(cost_measures.time, "process_time", lambda: now[0])
 
     def work(seconds):
         now[0] += seconds
@@ -134,7 +134,7 @@ def test_every_function_gets_the_time_that_passes_while_it_runs(monkeypatch):
 # pages back meanwhile.
 _GROWTH = """
 import torch
-from workbench.studies.training.measuring import memory_growth
+from workbench.studies.training.cost_measures import memory_growth
 
 def twice_in_a_row():
     for _ in range(2):

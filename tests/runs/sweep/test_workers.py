@@ -49,7 +49,7 @@ def test_two_workers_give_the_numbers_of_one_and_outlive_a_worker(run, tmp_path)
 
 AT_WORK = """
 import os, pathlib, sys, time
-from workbench.runs.sweep.pools import open_pool
+from workbench.runs.sweep.workers import open_pool
 
 def work(folder):
     pathlib.Path(folder, str(os.getpid())).touch()
@@ -95,7 +95,7 @@ def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run)
 
 
 def test_a_scheduler_that_is_not_there_and_a_backend_that_is_not_installed_are_reported(run, monkeypatch):
-    monkeypatch.setattr("workbench.runs.sweep.pools.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("workbench.runs.sweep.workers.CONNECT_SECONDS", 1)
     with pytest.raises(MissingResource, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"):
         run("nobody", backend="dask", scheduler="tcp://127.0.0.1:9")
     with pytest.raises(InputError, match="needs backend='dask' or 'ray'"):

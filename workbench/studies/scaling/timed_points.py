@@ -15,7 +15,7 @@ from workbench.core.children import safe_path
 from workbench.core.errors import InputError
 from workbench.papers.operators import Point
 from workbench.studies.scaling.layers import attention_layers, one_pass
-from workbench.studies.training.measuring import memory_growth, seconds_of
+from workbench.studies.training.cost_measures import memory_growth, seconds_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

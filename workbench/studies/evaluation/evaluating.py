@@ -138,8 +138,8 @@ def _evaluate_model(
     outcomes: bool,
 ) -> pd.DataFrame:
     """Return the evaluation of one model, in the columns of this module."""
-    from workbench.studies.evaluation.images import open_images
-    from workbench.studies.evaluation.texts import open_texts
+    from workbench.studies.evaluation.perplexity import open_texts
+    from workbench.studies.evaluation.pixel_models import open_images
 
     takes = [name for name, measure in (("image", protocol.images), ("text", protocol.texts)) if measure]
     if model.modality not in takes:
@@ -194,7 +194,7 @@ def _test_set(model: LoadedModel) -> str:
     """Return a model's default test set: that of its task, or prose for any language model."""
     from workbench.models.checkpoints import read_checkpoint
     from workbench.models.loading import bundled_checkpoint, resolve
-    from workbench.studies.evaluation.images import SCENES
+    from workbench.studies.evaluation.pixel_models import SCENES
     from workbench.studies.training.tasks.embedded import PREFIX
 
     if model.modality == "text":

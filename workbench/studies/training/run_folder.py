@@ -29,11 +29,11 @@ from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import FORMAT, check_description, load_weights, write_checkpoint
 from workbench.models.source import read_torch_file
 from workbench.studies.records import METRICS_FILE, read_metrics
-from workbench.studies.training.loop import Trainer
-from workbench.studies.training.measuring import device_name
-from workbench.studies.training.progress import in_words
+from workbench.studies.training.cost_measures import device_name
+from workbench.studies.training.epoch_report import in_words
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.tasks import Task
+from workbench.studies.training.trainer import Trainer
 
 MODEL_FILE = "model.json"
 RESUME_FILE = "resume.pt"

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from workbench.captures.capturing import Capture
-from workbench.captures.records import SITE_AXES, SITES, LayerRecord
+from workbench.captures.layer_records import SITE_AXES, SITES, LayerRecord
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 

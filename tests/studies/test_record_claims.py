@@ -20,8 +20,8 @@ from workbench.core.intervals import (
 )
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, claim_options, published, stated_claims
-from workbench.studies import claims as from_records
 from workbench.studies import claims_from_records
+from workbench.studies import record_claims as from_records
 from workbench.studies.records import (
     CONFIRMED_COLUMNS,
     EVALUATIONS_FILE,

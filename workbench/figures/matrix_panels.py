@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import add_scale, is_masked, squared
-from workbench.figures.measuring import text_width, widest
 from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
+from workbench.figures.text_widths import text_width, widest
 from workbench.figures.theme import WIDTH, theme_of
 from workbench.figures.tokens import SPECIAL, TokenView, distinct
 

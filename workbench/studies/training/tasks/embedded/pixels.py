@@ -13,8 +13,8 @@ from PIL import Image
 
 from workbench.core.errors import MissingResource
 from workbench.data.pools import digits_split, photo_files, read_image
-from workbench.studies.training.tasks.base import spread
 from workbench.studies.training.tasks.images import cuts_of
+from workbench.studies.training.tasks.task import spread
 
 SIDE = 16
 """Pixels along the side of a cut."""

@@ -21,7 +21,7 @@ from tests.models.architectures.authors import (
 from tests.models.architectures.variants import count
 from workbench.core.errors import InputError, UnknownName
 from workbench.models.architectures import build
-from workbench.models.architectures.published import PUBLISHED, by_layer, take
+from workbench.models.architectures.published_models import PUBLISHED, by_layer, take
 
 # width 24, depth 2, 3 heads of 8, 7 classes, an image of 3×3 patches: every size another
 WIDTH, DEPTH, HEADS, CLASSES, SIDE = 24, 2, 3, 7, 48

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workbench.captures.capturing import Capture
 from workbench.captures.labelled_tokens import stack_tokens
-from workbench.captures.records import SITES, STREAM, LayerRecord
+from workbench.captures.layer_records import SITES, STREAM, LayerRecord
 
 
 def inputs_in(record: LayerRecord) -> int:
