@@ -20,7 +20,7 @@ OWN = {  # tools of our own: they have shapes and a meaning, and no paper
 }  # fmt: skip
 OWN_FUNCTIONS = {
     "attention_map": {
-        "asking_queries", "attention_report", "head_output_norm", "permuted_heads", "rows_of_maps",
+        "attention_report", "head_output_norm", "permuted_heads", "rows_of_maps",
     },
     "class_attention": {
         "class_queries", "class_rows", "concentration", "is_causal", "mask_share", "query_attention",

@@ -84,7 +84,7 @@ FACTS = {
     "docs/sweep": _sweeps,
     "docs/watching": _watches,
 }
-ADDED = ("key-norms", "tempered")
+ADDED = ("key-share", "tempered")
 """An analysis and an attention variant that a page adds before its commands run."""
 COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from workbench import analyze
-from workbench.analyses.layer import Layer
+from workbench.analyses.layer import Layer, NotApplicable
 from workbench.captures import Capture, LayerRecord, TokenInfo
 
 
@@ -48,3 +48,28 @@ def test_cross_attention_is_read_over_its_real_keys_from_the_first():
     assert frame.loc["attention_sink", "value"] == pytest.approx(0.6)
     assert frame.loc["attention_sink", "null_mean"] == pytest.approx(1 / 3)
     assert frame.loc["attention_entropy", "null_mean"] == pytest.approx(math.log(3))
+
+
+def test_rows_leave_padding_out_as_query_and_as_key():
+    """Two texts of five tokens, the first with two of padding, under a causal mask, with the second of three heads."""
+    tokens = TokenInfo(
+        [[*"abcde"]] * 2,
+        [["word"] * 3 + ["padding"] * 2, ["word"] * 5],
+        None,
+        torch.tensor([[1, 1, 1, 0, 0], [1] * 5]).bool(),
+    )
+    attn = torch.rand(2, 3, 5, 5, generator=torch.manual_seed(0))
+    causal = torch.ones(5, 5).tril().bool()
+    record = LayerRecord(0, "", attn=attn, mask=causal)
+    rows = Layer(record, ["one", "two"], tokens, 0, chosen_heads=[1]).rows()
+    assert torch.equal(rows.weights, attn[:, 1:2])
+    for text, length in enumerate((3, 5)):
+        for query in range(5):
+            assert rows.queries[text, query] == (query < length)
+            seen = [key <= query and key < length for key in range(5)]
+            assert rows.visible[text, 0, query].tolist() == seen
+    plain = Layer(LayerRecord(0, "", attn=attn), ["one", "two"], None, 0).rows()
+    assert plain.visible.all()
+    assert plain.queries.all()
+    with pytest.raises(NotApplicable, match="channel"):
+        Layer(LayerRecord(0, "", kind="channel", attn=attn), ["one", "two"], None, 0).rows()

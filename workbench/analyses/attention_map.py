@@ -38,7 +38,6 @@ from workbench.analyses.reductions import (
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, RowNull, null_kinds
 from workbench.analyses.tiles import (
     MAPS_AT_ONCE,
-    Attention,
     Maps,
     Operands,
     Reduced,
@@ -315,7 +314,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = layer_attention(layer, options.method)
     count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
     _, heads, *size = attention.shape
-    asking = asking_queries(layer, attention)
+    asking = layer.real_queries(attention[0], size[1])
     here, positions = _positions(layer, size)
     sums = _map_sums(asking, here, positions)
     sums += [Diversity()] if heads > 1 else []
@@ -378,16 +377,6 @@ def _positions(layer: Layer, size: Sequence[int]) -> tuple[Tensor | None, Tensor
     stepwise = layer.step is not None and layer.record.source == "self"  # its query is the last token
     positions = layer.positions(size[1]) if square or stepwise else None
     return (positions if positions is None or square else positions[-1:]), positions
-
-
-def asking_queries(layer: Layer, attention: Attention) -> Bool[Tensor, "batch query"] | None:
-    """Return the mask of the queries that are real tokens; None for a single query.
-
-    They are those of the keys, but in cross attention.
-    """
-    if layer.record.source == "cross":
-        return layer.real_on(attention[0], 2)
-    return attention.keys if attention.shape[2] == attention.shape[3] else None
 
 
 def _diversity(

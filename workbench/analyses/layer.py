@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -65,6 +65,17 @@ class Passes:
     def readout(self) -> Readout:
         """The last norm and the linear layer that make the logits; see `workbench.captures.find_readout`."""
         return find_readout(self.module, lambda: self.run({}))
+
+
+class Rows(NamedTuple):
+    """Attention rows of a layer's chosen heads, with what of them is no padding.
+
+    ``visible`` is true at the keys that a query may attend to and that are real tokens, ``queries`` at real tokens.
+    """
+
+    weights: Float[Tensor, "batch head query key"]
+    visible: Bool[Tensor, "batch head query key"]
+    queries: Bool[Tensor, "batch query"]
 
 
 @dataclass
@@ -259,6 +270,31 @@ class Layer:
         """
         real = self.real_tokens(tensor.shape[axis], keys)
         return None if real is None else real.to(tensor.device)
+
+    def real_queries(self, like: Tensor, keys: int) -> Tensor | None:
+        """Mask (batch, query) of the queries that are real tokens, on the device of ``like`` (batch, head, query, …).
+
+        None where all are, and for the one query of a generated token.
+        """
+        if self.record.source == "cross":
+            return self.real_on(like, 2)
+        return self.real_on(like, 2, keys=True) if like.shape[2] == keys else None
+
+    def rows(self) -> Rows:
+        """Return the attention of the chosen heads, with its visible keys and real queries.
+
+        Raises `NotApplicable` for a layer without attention between tokens.
+        """
+        need_token_attention(self)
+        weights = self.choose_heads(token_attention(self.record))
+        seen, real = visible_of(self, weights), self.real_on(weights, 3, keys=True)
+        visible = torch.ones_like(weights, dtype=torch.bool) if seen is None else seen.to(weights.device)
+        queries = self.real_queries(weights, weights.shape[3])
+        return Rows(
+            weights,
+            visible if real is None else visible & real[:, None, None],
+            torch.ones_like(weights[:, 0, :, 0], dtype=torch.bool) if queries is None else queries,
+        )
 
     def head_mask(self, tensor: Tensor, padding: str = "mask") -> Tensor | None:
         """Mask of the real tokens of a tensor (batch, head, token, …) as (batch, 1, token); None for all."""

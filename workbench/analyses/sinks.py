@@ -18,7 +18,6 @@ from annotated_types import Gt, Lt
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_map import asking_queries
 from workbench.analyses.layer import Layer, need_token_attention
 from workbench.analyses.reductions import Received
 from workbench.analyses.registry import Analysis, OfInputs
@@ -99,7 +98,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     attention = layer_attention(layer, options.method)
     count_tiled(layer, isinstance(attention, Operands))
-    asking = asking_queries(layer, attention)
+    asking = layer.real_queries(attention[0], attention.shape[3])
     reduced = attention.reduced(Received(asking))
     report_broken(layer, reduced)
     real = (

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_map import asking_queries, permuted_heads, rows_of_maps
+from workbench.analyses.attention_map import permuted_heads, rows_of_maps
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -131,7 +131,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     attention = layer_attention(layer, options.method)
     weight, v = _head_weight(layer, all_out), _values(layer)
     count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
-    asking = asking_queries(layer, attention)
+    asking = layer.real_queries(attention[0], attention.shape[3])
     reduced = attention.reduced(Received(asking), HeadOutput(v), UniformOutput(v))
     report_broken(layer, reduced)
     _need_product(layer.choose_heads(all_out), reduced["output"])

@@ -18,7 +18,7 @@ from workbench.core.errors import InputError
 from workbench.core.files import atomic_write
 from workbench.core.paths import examples_dir
 
-EXAMPLES = {"analysis": "key_norms", "notebook": "row_entropy"}
+EXAMPLES = {"analysis": "key_share", "notebook": "row_entropy"}
 """Kinds of contribution, each with the name that its worked example has on the page of that name."""
 _BLOCK = re.compile(r'^```python title="(?P<title>[^"]+)"\n(?P<code>.*?)^```$', re.DOTALL | re.MULTILINE)
 _CELL = re.compile(r"^# %%(?P<header>.*)\n", re.MULTILINE)

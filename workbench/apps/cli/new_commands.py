@@ -40,7 +40,7 @@ def analysis(name: str, out: str) -> None:
     """Write NAME.py, with options, a metric and a measurement, and a test of it.
 
     \b
-    workbench new analysis key-norms
+    workbench new analysis key-share
     """
     from workbench.apps.contributions import write_files
 
