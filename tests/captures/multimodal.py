@@ -137,3 +137,54 @@ MODELS = [
     Model("qwen2-vl", qwen("Qwen2VL"), qwen_batch, ("attentions",)),
     Model("qwen2.5-vl", qwen("Qwen2_5_VL"), qwen_batch, ("attentions",)),
 ]  # fmt: skip
+
+
+GEMMA = TEXT | {"num_key_value_heads": 1, "head_dim": 8}
+SIGLIP = VISION | {"model_type": "siglip_vision_model"}
+QWEN_3 = {
+    "vision_config": QWEN_VISION | {
+        "intermediate_size": 34, "out_hidden_size": 24, "deepstack_visual_indexes": [0], "num_position_embeddings": 64,
+    },
+    "text_config": QWEN_TEXT | {"head_dim": 8},
+    "video_token_id": 51, "vision_start_token_id": 52, "vision_end_token_id": 53,
+}  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "Idefics3": {"vision_config": VISION, "text_config": LLAMA, "scale_factor": 2, "pad_token_id": 1},
+    "Gemma3": {"vision_config": VISION, "text_config": GEMMA, "mm_tokens_per_image": 4},
+    "PaliGemma": {
+        "vision_config": SIGLIP | {"projection_dim": 24, "num_image_tokens": 16},
+        "text_config": GEMMA | {"model_type": "gemma"}, "projection_dim": 24, "hidden_size": 24,
+    },
+    "InternVL": {
+        "vision_config": VISION | {"image_size": [32, 32], "patch_size": [8, 8]}, "text_config": LLAMA,
+        "image_seq_length": 4, "downsample_ratio": 0.5,
+    },
+    "AyaVision": {
+        "vision_config": SIGLIP, "text_config": LLAMA | {"model_type": "cohere2", "head_dim": 8},
+        "downsample_factor": 2,
+    },
+    "Qwen3VL": QWEN_3,
+}  # fmt: skip
+"""Further models with an image among words, by the name of their classes."""
+
+
+def _other(name: str) -> Callable[[], nn.Module]:
+    mark = "image_token_index" if name in ("PaliGemma", "AyaVision") else "image_token_id"
+    return hf_model(f"{name}ForConditionalGeneration", f"{name}Config", **OTHERS[name], **{mark: IMAGE})
+
+
+def _gemma_batch() -> dict[str, Tensor]:
+    batch = among_words(4, {"pixel_values": images()})
+    return batch | {"token_type_ids": (batch["input_ids"] == IMAGE).long()}
+
+
+LOOKING = [
+    *(model for model in MODELS if model.name in ("llava", "smolvlm", "qwen2-vl", "qwen2.5-vl")),
+    Model("idefics3", _other("Idefics3"), lambda: among_words(4, {"pixel_values": images()[:, None]}), ()),
+    Model("gemma3", _other("Gemma3"), _gemma_batch, ()),
+    Model("paligemma", _other("PaliGemma"), lambda: among_words(16, {"pixel_values": images()}), ()),
+    Model("internvl", _other("InternVL"), lambda: among_words(4, {"pixel_values": images()}), ()),
+    Model("aya", _other("AyaVision"), lambda: among_words(4, {"pixel_values": images()}), ()),
+    Model("qwen3-vl", _other("Qwen3VL"), qwen_batch, ()),
+]
+"""Models whose words look at an image: as its patches are, merged, pooled, shuffled into channels, and packed."""

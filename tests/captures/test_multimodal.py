@@ -12,6 +12,7 @@ from tests.captures.families import hf_model, images, words
 from tests.captures.multimodal import (
     IMAGE,
     LLAMA,
+    LOOKING,
     MODELS,
     TEXT,
     VISION,
@@ -23,6 +24,7 @@ from tests.captures.multimodal import (
 )  # fmt: skip
 from workbench import analyze, capture
 from workbench.captures import SITES, Capture, token_info
+from workbench.captures.token_labels import vision_model
 from workbench.core.errors import InputError
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -143,6 +145,43 @@ def test_images_among_words_are_labelled_patch_by_patch(name: str, grid: tuple[i
         for label, kind, number in zip(tokens.labels[row], tokens.kinds[row], ids, strict=True):
             assert (kind == "patch") == (number == IMAGE)
             assert label == (next(spots) if number == IMAGE else str(number))
+
+
+def with_changed_cell(batch: dict[str, torch.Tensor], row: int, column: int, grid: tuple[int, int]):
+    """The batch with other pixels in one cell of the first input's image; packed by the processor of Qwen's models."""
+    pixels = batch["pixel_values"].clone()
+    if pixels.ndim > 2:
+        tall, wide = (size // count for size, count in zip(pixels.shape[-2:], grid, strict=True))
+        pixels[0, ..., row * tall : (row + 1) * tall, column * wide : (column + 1) * wide] += 3
+        return batch | {"pixel_values": pixels}
+    from transformers import Qwen2VLImageProcessor
+
+    sizes = {"shortest_edge": 64, "longest_edge": 900}
+    packer = Qwen2VLImageProcessor(patch_size=4, merge_size=2, temporal_patch_size=2, size=sizes)
+    image = torch.zeros(3, 8 * grid[0], 8 * grid[1], dtype=torch.uint8)
+    image[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 255
+    mark = torch.as_tensor(packer(image.permute(1, 2, 0).numpy(), return_tensors="pt")["pixel_values"])
+    pixels[: len(mark)] += 3 * (mark > 0)
+    return batch | {"pixel_values": pixels}
+
+
+@pytest.mark.parametrize("model", LOOKING, ids=lambda model: model.name)
+def test_another_patch_changes_the_token_that_bears_its_place(model: Model):
+    """Each cell of the image in turn, in a tower whose patches ignore each other: the token labelled with it moves."""
+    module, batch = model.build(), model.batch()
+    with torch.no_grad():
+        for name, parameter in vision_model(module).named_parameters():
+            if "attn" in name or "attention" in name:
+                parameter.zero_()
+    tokens = token_info(module, batch)
+    ((rows, columns),) = tokens.image_grids[0]
+    seen = capture(module, batch, sites=("k",))
+    first = next(record.index for record in seen if seen.tokens_of(record.index).labels == tokens.labels)
+    for row in range(rows):
+        for column in range(columns):
+            changed = with_changed_cell(batch, row, column, (rows, columns))
+            moved = (capture(module, changed, sites=("k",))[first].k - seen[first].k)[0].norm(dim=-1).sum(0)
+            assert tokens.labels[0][int(moved.argmax())] == f"{row},{column}"
 
 
 def test_several_images_of_one_input_are_numbered():

@@ -553,7 +553,7 @@ def _seen(
     pixels: Tensor, pictures: list[Image.Image], processor: Any
 ) -> list[UInt8[np.ndarray, "height width 3"]]:
     """Return each image as the model sees it; the image itself if it is cut into parts or packed."""
-    if pixels.ndim != 4 or pixels.shape[1] != 3:
+    if pixels.ndim != 4 or pixels.shape[1] != 3 or len(pixels) != len(pictures):
         return [np.asarray(picture) for picture in pictures]
     mean, std = (
         getattr(processor, name, None) or plain

@@ -15,10 +15,13 @@ from tests.apps.explorer.browser import HOST, chromium, traits
 from tests.apps.explorer.pooled import many_heads
 from tests.apps.explorer.test_page import COLOURS, DRAWN, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
+from tests.captures.multimodal import LOOKING
 from tests.folders import several_kinds_folder
-from workbench.apps.explorer import Explorer
+from workbench.apps.explorer import Explorer, make_bundle
 from workbench.apps.explorer.page import page_html
 from workbench.apps.explorer.widget import PageWidget
+from workbench.captures import token_info
+from workbench.data.batches import Inputs
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
 
@@ -295,3 +298,79 @@ def test_exported_pictures_have_the_pixels_of_the_page(page, digits, tmp_path, d
     opaque = drawn[..., 3] == 255
     assert opaque.mean() > 0.3
     assert (grid[opaque] == drawn[..., :3][opaque]).all()
+
+
+def grey_image_with_words(model):
+    """A model with words and a grey image as an input; the first of its batch."""
+    module, batch = model.build(), model.batch()
+    packed = batch["pixel_values"].ndim == 2
+    one = {
+        name: value[: len(value) // 2] if packed and name == "pixel_values" else value[:1]
+        for name, value in batch.items()
+    }
+    tokens = token_info(module, one)
+    ((rows, columns),) = tokens.image_grids[0]
+    image = np.full((16 * rows, 16 * columns, 3), 128, np.uint8)
+    packs = {"pixel_values": [len(one["pixel_values"])]} if packed else {}
+    inputs = Inputs(
+        "grey", 1, 0, "model", ["grey"], one, tokens, [image], ["words"], digests=[b"grey"], rows=packs
+    )
+    return workbench.wrap(module, name=model.name), inputs
+
+
+@pytest.fixture(scope="module")
+def looking(browser):
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("model", LOOKING, ids=lambda model: model.name)
+def test_attention_of_a_word_lies_over_the_image(looking, tmp_path, model):
+    """Hovered, each word of the prompt colours most the cell whose label its attention goes to most."""
+    page = looking
+    bundle = make_bundle(*grey_image_with_words(model), ablations=False, measured=False)
+    card, layer = bundle.header.inputs[0], bundle.header.layers[-1]
+    rows, columns = card.grid
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, model.name))
+    page.goto(f"{path.as_uri()}#layer={layer.index}&head=1&scale=linear")
+    page.wait_for_selector(".aw-prompt .aw-token")
+    attention = bundle.attention(layer.index)[1].astype(float)
+    patches = [token for token, kind in enumerate(card.kinds) if kind == "patch"]
+    words = page.locator(".aw-prompt .aw-token")
+    asked = [int(token) for token in words.evaluate_all("all => all.map(one => one.dataset.token)")]
+    assert asked == [token for token in range(len(card.labels)) if card.real[token] and token not in patches]
+    for place, token in enumerate(asked):
+        if not attention[token, patches].any():  # a word before the image
+            continue
+        words.nth(place).hover()
+        page.wait_for_function(
+            "token => document.querySelector(`[data-token='${token}']`).matches('.aw-asked')", arg=token
+        )
+        drawn = np.array(page.evaluate(DRAWN, [rows, columns])).astype(float)
+        row, column = divmod(int((drawn[:, 2] - drawn[:, 0]).argmax()), columns)
+        assert card.labels[patches[int(attention[token, patches].argmax())]] == f"{row},{column}"
+
+
+def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):
+    """A key with more than 0.3 of a head's attention has no colour, and the next one has full colour."""
+    bundle = many_heads(1, 2, 7, 0)
+    attn = bundle.arrays["inputs.0.layers.0.attn"].astype(float)
+    attn[1, :, 2] = 1.5
+    attn[1] /= attn[1].sum(-1, keepdims=True)
+    bundle.arrays["inputs.0.layers.0.attn"] = attn.astype(np.float16)
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, "sinks"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{path.as_uri()}#layer=0&head=1&token=4&scale=linear")
+    page.wait_for_function(SAYS, arg="most attention goes to “w2”")
+    page.get_by_role("button", name="Sinks", exact=True).click()
+    following = int(np.argsort(attn[1, 4])[-2])
+    page.wait_for_function(SAYS, arg=f"most attention goes to “w{following}”")
+    assert "Taken out: “w2”." in page.text_content(".aw-follows")
+    colour = "token => document.querySelector(`[data-token='${token}']`).style.backgroundColor"
+    assert page.evaluate(colour, 2) == ""
+    assert page.evaluate(colour, following).endswith("0.9)")
+    assert "sinks=off" in page.evaluate("() => location.hash")
+    page.close()

@@ -119,6 +119,7 @@ class InputCard(_Part):
     kinds: list[str]
     real: list[bool]
     grid: tuple[_Side, _Side] | None
+    """(rows, columns) of the patches of its image, also where that stands among words."""
     image: tuple[_Side, _Side] | None
     """(height, width) of the image."""
     prediction: PredictionCard | None = None
@@ -574,12 +575,15 @@ def _through_depth(
 
     chosen = None if layers is None else list(layers)
     measured: list[Series] = []
+    runs: list[dict[str, Any]] = [{"qkv": seen}, {"model": model, "inputs": sample, "layers": chosen}]
     for analysis, metric in BY_LAYER.items():
-        try:
-            frame = _frame(analyze, analysis, qkv=seen, seed=seed)
-            if frame is None:  # the analysis reads the model's weights: another pass
-                frame = analyze(analysis, model=model, inputs=sample, seed=seed, layers=chosen)
-        except InputError:
+        for run in runs:  # the capture does, or the analysis reads weights and other sites: another pass
+            try:
+                frame = analyze(analysis, seed=seed, **run)
+                break
+            except InputError:
+                continue
+        else:
             continue
         after = frame["candidate"].isna() | (frame["candidate"] == "resid_post")
         rows = frame[(frame["metric"] == metric) & after & frame["standardize"].isna() & frame["axis"].isna()]
@@ -620,7 +624,7 @@ class _Input:
             labels=tokens.labels[0],
             kinds=tokens.kinds[0],
             real=tokens.mask[0].tolist(),
-            grid=tokens.grid if self.card.image else None,
+            grid=_patch_grid(tokens) if self.card.image else None,
         )
         if card not in self.card.streams:
             self.card.streams.append(card)
@@ -634,6 +638,14 @@ class _Input:
         self.max_error[name] = float(np.nanmax(error, initial=0.0))
 
 
+def _patch_grid(tokens: TokenInfo) -> tuple[int, int] | None:
+    """Return (rows, columns) of the patches of an image, or of the only image among words."""
+    grids = tokens.image_grids[0] if tokens.image_grids else []
+    only = grids[0] if len(grids) == 1 else None
+    fits = only is not None and only[0] * only[1] == tokens.kinds[0].count("patch")
+    return only if tokens.grid is None and fits else tokens.grid
+
+
 def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
@@ -643,7 +655,7 @@ def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
         labels=tokens.labels[0],
         kinds=tokens.kinds[0],
         real=tokens.mask[0].tolist(),
-        grid=tokens.grid if image is not None else None,
+        grid=_patch_grid(tokens) if image is not None else None,
         image=None if image is None else (int(image.shape[0]), int(image.shape[1])),
     )
     part = _Input(card, [], {}, {}, set(), list(seen.notes))

@@ -1,6 +1,7 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
 const SCHEMA = 5;
+const SINK = 0.3; // as `workbench.analyze("sinks")` has it
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */
@@ -127,6 +128,12 @@ export class Maps {
     for (let key = 0; key < this.tokens; key++) found[key] = sums[this.columnOf(key)] / count;
     this.means.set(head, found);
     return found;
+  }
+
+  /** Keys with more than `SINK` of a head's attention, mean over the real queries. */
+  sinks(head, real) {
+    const mean = this.mean(head, real);
+    return [...mean.keys()].filter((key) => mean[key] > SINK);
   }
 
   /** Whether no query attends to a later key, in any head: it may then see the keys up to itself alone. */

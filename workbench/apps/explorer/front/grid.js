@@ -1,6 +1,7 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
 import { HEADS, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
+import { patchesOf } from "./image.js";
 import { asked, ranked } from "./links.js";
 import { make, placeOn, readable, refill } from "./state.js";
 
@@ -421,10 +422,11 @@ function kept(state) {
 export function arranged(values, one) {
   const onGrid = one.grid && values.length === one.count;
   const known = new Float32Array(values.length);
+  const patches = onGrid ? patchesOf(one) : null;
   let [count, most] = [0, -Infinity];
-  for (let i = 0; i < values.length; i++) { // loops, for this is asked of every head while the pointer moves
-    if (onGrid ? one.kinds[i] !== "patch" : !one.real[i] && values.length > 1) continue;
-    known[count] = values[i];
+  for (let i = 0; i < (patches ?? values).length; i++) { // loops, for this is asked of every head while the pointer moves
+    if (!patches && !one.real[i] && values.length > 1) continue;
+    known[count] = values[patches ? patches[i] : i];
     if (known[count] > most) most = known[count];
     count += 1;
   }

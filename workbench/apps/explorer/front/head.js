@@ -3,7 +3,7 @@
 import { HEADS, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
-import { drawChips, drawPatches, inputImage, patchAt, patchesOf } from "./image.js";
+import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
 import { asked, linkOf, patternsAbove, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
 import { button, choice, coarse, largest, make, readable, viewKey } from "./state.js";
@@ -36,11 +36,12 @@ export class HeadView {
     this.legend = make("div", "aw-legend", null, this.bar);
     this.special = make("div", "aw-special");
     this.stage = make("div", "aw-stage");
-    this.hint = make("p", "aw-note", coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
+    this.hint = make("p", "aw-note");
     this.pin = button("Pin", "Pin this view, to set it beside another; again to unpin it (M)", () => state.pin());
+    this.sinks = button("Sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.pin, this.more, this.legend);
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.more, this.legend);
     this.steps = new Steps(state);
     this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
@@ -73,6 +74,10 @@ export class HeadView {
     this.special.replaceChildren();
     this.stage.replaceChildren();
     this.opacity.hidden = !one.grid;
+    const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ` : "";
+    this.hint.textContent = looks + (coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
+    this.sinks.hidden = !one.kinds.includes("word");
+    this.special.classList.toggle("aw-prompt", pictured(one));
     this.stage.classList.toggle("aw-words", !one.grid);
     const chip = (token) => {
       const found = make("button", `aw-token aw-${one.kinds[token] === "word" ? "word" : "other"}`, readable(one.labels[token]));
@@ -193,6 +198,7 @@ export class HeadView {
     this.direction.show(state.direction);
     this.scale.show(state.scale);
     this.opacity.value = state.opacity;
+    this.sinks.setAttribute("aria-pressed", String(state.sinks === "on"));
     const values = state.shown();
     this.values = values;
     this.top = null;
@@ -205,8 +211,9 @@ export class HeadView {
     }
     this.suggest();
     this.limit = 1e-9;
+    const over = pictured(state.one); // words beyond the largest patch have full colour
     for (let i = 0; values && i < values.length; i++) {
-      if (values[i] > this.limit && (values.length === 1 || state.one.real[i])) this.limit = values[i];
+      if (values[i] > this.limit && (values.length === 1 || state.one.real[i]) && (!over || state.one.kinds[i] === "patch")) this.limit = values[i];
     }
     this.legend.hidden = !values;
     this.scaleBar();
@@ -265,6 +272,7 @@ export class HeadView {
     const link = pair && linkOf(one, state.card, state.head, pair.query, pair.key);
     if (link) words = this.linkWords(pair, link);
     this.headline.textContent = `${heads}: ${words}${bin && ` (means of ${bin} × ${bin} tokens)`}.`;
+    const taken = state.sinks === "off" ? state.sinksOf(state.layer, state.head) : [];
     const scores = patternsAbove(state.bundle, one, state.card, state.head).slice(0, 3);
     this.follows.replaceChildren();
     if (state.more.length) this.follows.append("Attention is the mean over the heads outlined in the grid; lines have their colours.");
@@ -276,6 +284,7 @@ export class HeadView {
         this.follows.append(i ? ", " : "", make("b", "", metric.short), ` ${score.toFixed(2)} (null ${level.toFixed(2)})`);
       });
     }
+    if (state.sinks === "off" && !state.more.length) this.follows.append(taken.length ? ` Taken out: ${taken.map((key) => this.name(key)).join(", ")}.` : " No sink in this head.");
   }
 
   linkWords({ query, key }, { attention, ratio, p }) {

@@ -35,9 +35,24 @@ export function drawChips(pen, chips, ink) {
 
 const RIM = [["#ffffff", 4], ["#111418", 2]]; // dark on light: seen on any colour
 
-/** The tokens that are patches, row by row. */
-export function patchesOf({ kinds }) {
-  return [...kinds.keys()].filter((token) => kinds[token] === "patch");
+const inOrder = new WeakMap();
+
+/** The tokens that are patches, row by row as their labels ("row,column") place them: some models have them in squares. */
+export function patchesOf(one) {
+  if (!inOrder.has(one)) {
+    const { kinds, labels, grid } = one;
+    const places = new Map([...kinds.keys()].filter((token) => kinds[token] === "patch").map((token, i) => {
+      const [row, column] = labels[token].split(",").map(Number);
+      return [token, Number.isInteger(row) && Number.isInteger(column) && grid ? row * grid[1] + column : i];
+    }));
+    inOrder.set(one, [...places.keys()].sort((a, b) => places.get(a) - places.get(b)));
+  }
+  return inOrder.get(one);
+}
+
+/** Whether an image stands among words, which look at its patches. */
+export function pictured({ grid, kinds }) {
+  return Boolean(grid) && kinds.includes("word");
 }
 
 /** The patch that a pointer is on, or null. */

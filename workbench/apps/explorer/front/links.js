@@ -1,6 +1,7 @@
 // Questions: which heads link two tokens, and which head is the most striking.
 
 import { quantile } from "./colour.js";
+import { pictured } from "./image.js";
 
 const CLEAR = 0.05; // a pattern's score above its null level, at least
 
@@ -63,24 +64,27 @@ export function patternsAbove({ metrics }, one, layer, head) {
 
 /** The heads whose patterns are the largest multiples of their null level: the first of each pattern, then the others. */
 export function striking(bundle, one) {
-  const found = bundle.layers.flatMap((layer) => (layer.without ? [] : Array.from({ length: layer.heads }, (_, head) => patternsAbove(bundle, one, layer, head)).flat()));
+  const drawn = bundle.layers.filter((layer) => !layer.without);
+  const looking = drawn.filter((layer) => pictured(one.at(layer))); // words that look at an image come before its own tower
+  const found = (looking.length ? looking : drawn).flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => patternsAbove(bundle, one, layer, head)).flat());
   found.sort((a, b) => b.ratio - a.ratio);
   const firsts = found.filter(({ metric }, place) => found.findIndex((other) => other.metric === metric) === place);
   return [...new Set([...firsts, ...found])];
 }
 
-/** The query and key of a head with the largest multiple of uniform attention. */
+/** The query and key of a head with the largest multiple of uniform attention; of an image among words, a word and a patch. */
 export function strongest(input, layer, head) {
   const one = input.at(layer);
   if (one.asks) return null;
   const maps = one.maps(layer);
+  const looks = pictured(one);
   let best = null;
   for (let row = 0; row < maps.rows && maps.rows > 1 && !maps.pooled; row++) {
-    if (!one.real[row]) continue;
+    if (!one.real[row] || (looks && one.kinds[row] === "patch")) continue;
     const uniform = maps.even([row], one.real);
     for (let key = 0; key < maps.columns; key++) {
       const ratio = maps.at(head, row, key) / uniform;
-      if (key !== row && !(best?.ratio >= ratio)) best = { query: row, key, ratio };
+      if (key !== row && !(looks && one.kinds[key] !== "patch") && !(best?.ratio >= ratio)) best = { query: row, key, ratio };
     }
   }
   return best;

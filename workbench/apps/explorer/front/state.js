@@ -1,5 +1,6 @@
 // The state of the page: one object, changed in one place, kept in the fragment of the page's address.
 
+import { pictured } from "./image.js";
 import { striking, strongest } from "./links.js";
 
 const MOST_PINS = 12;
@@ -15,7 +16,7 @@ export class State {
     const drawn = bundle.layers.filter((layer) => !layer.without);
     const first = drawn.filter((layer) => layer.queries === layer.keys).at(-1) ?? drawn.at(-1) ?? bundle.layers[0];
     Object.assign(this, {
-      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt",
+      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt", sinks: "on",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
       tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null,
     });
@@ -75,8 +76,9 @@ export class State {
   opening() {
     const { kinds, real } = this.one;
     const token = kinds.indexOf("class");
+    const words = [...kinds.keys()].filter((i) => real[i] && !["class", "special", "padding", "patch"].includes(kinds[i]));
+    if (pictured(this.one)) return [words.at(-1)];
     if (this.one.grid) return token >= 0 ? [token] : [];
-    const words = [...kinds.keys()].filter((i) => real[i] && !["class", "special", "padding"].includes(kinds[i]));
     return words.length ? [words[Math.floor(words.length / 3)]] : [];
   }
 
@@ -95,6 +97,7 @@ export class State {
     if (this.against && !this.viewOf(this.against)) this.against = "";
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
+    if (this.sinks !== "off") this.sinks = "on";
     const modes = outings(this.bundle);
     const later = this.bundle.unmeasured; // measurements that can still be requested
     if (!modes.includes(this.ablation) && !later) this.ablation = modes[0] ?? "";
@@ -150,8 +153,23 @@ export class State {
     this.set({ opacity, theme, plane, embedding, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
   }
 
-  /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them. */
+  /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them; to sinks 0 where they are taken out. */
   values(layer, head, tokens = this.asked, one = this.one) {
+    const values = this.attention(layer, head, tokens, one);
+    if (this.sinks === "on" || !values || (this.direction === "to" && tokens.length)) return values;
+    const kept = values.slice();
+    for (const key of this.sinksOf(layer, head, one)) kept[key] = 0;
+    return kept;
+  }
+
+  /** The keys of a head that most of its attention goes to, from whatever query. */
+  sinksOf(layer, head, one = this.one) {
+    const card = one.layerAt(layer);
+    const seen = one.at(card);
+    return one.maps(card)?.sinks(head, (seen.asks ?? seen).real) ?? [];
+  }
+
+  attention(layer, head, tokens, one) {
     const card = one.layerAt(layer);
     const maps = one.maps(card);
     if (!maps || head >= maps.heads) return null;
@@ -183,7 +201,7 @@ export class State {
   /** What an address leaves out. */
   get usual() {
     const ablation = outings(this.bundle)[0] ?? "";
-    return Object.entries({ against: "", direction: "from", scale: "sqrt", tab: "matrix", sort: "", depth: "head", ablation });
+    return Object.entries({ against: "", direction: "from", scale: "sqrt", sinks: "on", tab: "matrix", sort: "", depth: "head", ablation });
   }
 
   toFragment() {
