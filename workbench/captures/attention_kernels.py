@@ -137,13 +137,18 @@ def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return the paths of modules that are compiled, or whose code calls a compiled function that is no kernel."""
     if "torch._dynamo" not in sys.modules:
         return []
-    return [path or "the model" for path, module in modules.items() if _is_compiled(module)]
+    calling = {cls for cls in {type(module) for module in modules.values()} if _calls_compiled(cls)}
+    return [
+        path or "the model"
+        for path, module in modules.items()
+        if type(module) in calling or _is_compiled(module)
+    ]
 
 
 def _is_compiled(module: nn.Module) -> bool:
     if "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None:
         return True
-    return any(map(_is_compiled_function, vars(module).values())) or _calls_compiled(type(module))
+    return any(map(_is_compiled_function, vars(module).values()))
 
 
 def _is_compiled_function(value: Any) -> bool:

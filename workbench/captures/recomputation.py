@@ -160,6 +160,8 @@ def _softmax_scores(
         scores.add_(mask.to(q.dtype))
     attn = torch.softmax(scores, dim=-1, out=out)
     empty = allowed.any(dim=-1, keepdim=True).logical_not()
+    if out is not None and not empty.any():  # asking is cheaper than another pass over the map
+        return attn
     return attn.masked_fill(empty, 0.0) if attn.requires_grad else attn.masked_fill_(empty, 0.0)
 
 

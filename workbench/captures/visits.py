@@ -151,7 +151,7 @@ class Completeness:
         return [
             path
             for path, child in self.modules.items()
-            if path in self.worked and path and not self.is_seen(path) and looks_like_attention(child)
+            if path in self.worked and path and looks_like_attention(child) and not self.is_seen(path)
         ]
 
     def suspects_hint(self) -> str:
