@@ -27,6 +27,7 @@ OWN_FUNCTIONS = {
     },
     "filter_kernels": {"squared_distances"},
     "gram_spectrum": {"check_psd_eigenvalues"},
+    "head_effect": {"need_next_tokens", "random_directions", "real_outputs"},
     "membership": {"own_convention"},
     "position_logits": {"shuffled_orders", "terms_of_layer", "within_rows"},
     "primal": {"primal_layers"},

@@ -19,17 +19,20 @@ FINER = [
     ("membership", "token"),
     ("position-logits", "pair"),
     ("subspaces", "pair"),
+    ("patching", "token"),
     ("value-output", "token"),
     ("value-output", "pair"),
 ]
+OTHER_INPUTS = ("subspaces", "patching")
+"""Of weights, and of pairs of inputs to a model that predicts."""
 
 
-def test_six_analyses_have_rows_of_tokens_or_pairs():
+def test_seven_analyses_have_rows_of_tokens_or_pairs():
     entries = [(entry.name, finer.per) for entry in ANALYSES.values() for finer in entry.finer]
     assert sorted(entries) == sorted(FINER)
 
 
-@pytest.mark.parametrize(("name", "per"), [entry for entry in FINER if entry[0] != "subspaces"])
+@pytest.mark.parametrize(("name", "per"), [entry for entry in FINER if entry[0] not in OTHER_INPUTS])
 def test_rows_do_not_depend_on_the_batches(name, per):
     given = {"model": bert(), "inputs": texts((9, 4, 7)), "per": per}
     given |= {"query": "first"} if name == "class-attention" else {}
@@ -42,7 +45,7 @@ def test_rows_do_not_depend_on_the_batches(name, per):
     assert {"input", "value"} <= set(whole)
 
 
-@pytest.mark.parametrize(("name", "per"), FINER[:5])
+@pytest.mark.parametrize(("name", "per"), FINER[:6])
 def test_other_rows_and_options_are_refused_with_those_that_there_are(name, per):
     wrong = {"token": "pair", "pair": "token"}[per]
     with pytest.raises(InputError, match=f"{name} has no rows per '{wrong}'; per must be '{per}', or none"):

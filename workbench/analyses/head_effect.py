@@ -47,6 +47,7 @@ class Options(OfInputs):
     ] = 2
 
 
+_PREDICTS_NOTHING = "is of a model that predicts neither classes nor the next of its tokens"
 _NULL = "null: a random direction of the same norm in the outputs of all heads of the layer"
 HEAD_EFFECT_LOSS = Metric(
     "head_effect_loss",
@@ -164,11 +165,27 @@ def _predictions(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]
         known = targets is not None and targets.ndim == 1
         target = targets[:, None] if known else torch.full((batch, 1), -1)
         return _Predictions(target, torch.ones(batch, 1, dtype=torch.bool), False)
+    need_next_tokens(layer, passes, real)
+    if targets is None or targets.ndim != 2:
+        raise NotApplicable(_PREDICTS_NOTHING)
+    return _Predictions(targets[:, 1:], real[:, 1:] & real[:, :-1], True)
+
+
+def need_next_tokens(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]) -> None:
+    """Raise `NotApplicable` where logits (batch, token, vocabulary) are not those of the next token."""
     attn = layer.record.attn
     causal = layer.record.causal if attn is None else is_causal(attn, real)
-    if not causal or passes.logits.shape[1] != real.shape[1] or targets is None or targets.ndim != 2:
-        raise NotApplicable("is of a model that predicts neither classes nor the next of its tokens")
-    return _Predictions(targets[:, 1:], real[:, 1:] & real[:, :-1], True)
+    if not causal or passes.logits.shape[1] != real.shape[1]:
+        raise NotApplicable(_PREDICTS_NOTHING)
+
+
+def real_outputs(
+    layer: Layer, head_out: Float[Tensor, "batch head token head_dim"]
+) -> Bool[Tensor, "batch token"]:
+    """Return which tokens of the outputs of heads are real, on the CPU."""
+    batch, _, tokens, _ = head_out.shape
+    real = layer.real_tokens(tokens)
+    return torch.ones(batch, tokens, dtype=torch.bool) if real is None else real.cpu()
 
 
 def _off(layer: Layer, options: Options, real: Bool[Tensor, "batch token"]) -> Tensor:
@@ -188,8 +205,14 @@ def _off(layer: Layer, options: Options, real: Bool[Tensor, "batch token"]) -> T
     return switched_off(head_out, options.mode, real.to(head_out.device), orders)
 
 
-def _noise(layer: Layer, like: Tensor, real: Tensor, head: int, sample: int) -> Tensor:
-    """Return random directions in the outputs of all heads, of length 1 at every token."""
+def random_directions(
+    layer: Layer,
+    like: Float[Tensor, "batch head token head_dim"],
+    real: Bool[Tensor, "batch token"],
+    head: int,
+    sample: int,
+) -> Float[Tensor, "batch head token head_dim"]:
+    """Return random directions in outputs of heads, of length 1 over all of them at every real token."""
     noise = torch.zeros(like.shape)
     _, heads, _, size = like.shape
     for row, name, mask in zip(noise, layer.ids, real, strict=True):
@@ -205,9 +228,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     passes = layer.need_passes()
     head_out = layer.site("head_out")
     layer.choose_heads(head_out)
-    batch, heads, tokens, _ = head_out.shape
-    real = layer.real_tokens(tokens)
-    real = torch.ones(batch, tokens, dtype=torch.bool) if real is None else real.cpu()
+    real = real_outputs(layer, head_out)
     predictions = _predictions(layer, passes, real)
     off = _off(layer, options, real)
 
@@ -218,8 +239,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         size = (off[:, head] - head_out[:, head]).norm(dim=-1)[:, None, :, None]
         of_head = []
         for sample in range(options.null_samples):
-            outputs = head_out + size * _noise(layer, head_out, real, head, sample)
-            after = passes.run({(layer.index, other): outputs[:, other] for other in range(heads)})
+            outputs = head_out + size * random_directions(layer, head_out, real, head, sample)
+            after = passes.run(
+                {(layer.index, other): outputs[:, other] for other in range(head_out.shape[1])}
+            )
             of_head.append(torch.stack(predictions.change(passes.logits, after)))
         if of_head:
             draws.append(torch.stack(of_head, -1))

@@ -48,8 +48,8 @@ class Passes:
     """Further passes of the model over a batch, for analyses that change what heads compute.
 
     ``run`` takes outputs of heads by (layer, head), as `workbench.intervene` does, and returns the logits, (batch,
-    class) or (batch, token, vocabulary). ``targets`` are the classes of images, (batch,), or the tokens of texts,
-    (batch, token); −1 or None where they are not known.
+    class) or (batch, token, vocabulary), with gradients where the outputs require them. ``targets`` are the classes of
+    images, (batch,), or the tokens of texts, (batch, token); −1 or None where they are not known.
     """
 
     module: nn.Module

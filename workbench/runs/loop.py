@@ -319,7 +319,8 @@ def _passes(loaded: Any, part: Any) -> Passes:
 
     def run(changes: Mapping[tuple[int, int], Tensor]) -> Tensor:
         arguments = batch_on_device(part.batch, module)
-        with torch.no_grad(), intervene(loaded, changes) if changes else nullcontext():
+        traced = any(value.requires_grad for value in changes.values())
+        with torch.set_grad_enabled(traced), intervene(loaded, changes) if changes else nullcontext():
             result = call_model(module, arguments)
         logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
         predicts = getattr(module, "num_classes", None) != 0

@@ -272,6 +272,23 @@ class HeadEffect(OfInputs, total=False, closed=True):
     null_samples: int
     """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
 
+class Patching(OfInputs, total=False, closed=True):
+    """Which head carries the difference of two inputs: activation patching of pairs, and attribution patching."""
+    answer: Literal["predicted", "right"]
+    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the
+    class of each image; the last token of each text, predicted from the one before)"""
+    null: Literal["isotropic", "others"]
+    """null distribution: isotropic (the head's outputs moved as far in a random direction) or others (the head's
+    outputs for inputs of the next pairs of the batch with as many tokens)"""
+    null_samples: int
+    """null samples per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
+
+class PatchingToken(OfMatrices, total=False, closed=True):
+    """Activation patching, token by token, per token."""
+    answer: Literal["predicted", "right"]
+    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the
+    class of each image; the last token of each text, predicted from the one before)"""
+
 class LogitAttribution(OfInputs, total=False, closed=True):
     """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
     target: Literal["predicted", "right"]

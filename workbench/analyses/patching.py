@@ -1,0 +1,299 @@
+"""Which head carries the difference of two inputs: activation patching (Wang et al. 2023).
+
+Inputs are pairs, a clean and a corrupted one in turn. Each is run again with the output of one head taken from the
+other input of its pair: the corrupted input is denoised, the clean one noised. Attribution patching (Nanda 2023)
+estimates the same from one gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.analyses.head_effect import need_next_tokens, random_directions, real_outputs
+from workbench.analyses.layer import Layer, Passes, need_token_attention, rows_of_tokens
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
+from workbench.core.errors import InputError
+from workbench.core.options import NullSamples
+from workbench.frames.estimate import over_inputs
+from workbench.frames.measurement import Measurement
+from workbench.frames.metrics import Metric
+
+Answer = Annotated[
+    Literal["predicted", "right"],
+    "the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the "
+    "class of each image; the last token of each text, predicted from the one before)",
+]
+
+
+@dataclass(frozen=True)
+class Options(OfInputs):
+    """Which logits are compared."""
+
+    answer: Answer = "predicted"
+    null: Annotated[
+        Literal["isotropic", "others"],
+        "null distribution: isotropic (the head's outputs moved as far in a random direction) or others (the head's "
+        "outputs for inputs of the next pairs of the batch with as many tokens)",
+    ] = "isotropic"
+    null_samples: Annotated[
+        NullSamples,
+        "null samples per head, each of which is another pass of the model, at least 2; 0 leaves the null out",
+    ] = 2
+
+
+@dataclass(frozen=True)
+class TokenOptions(OfMatrices):
+    """Which logits are compared, for rows per token."""
+
+    answer: Answer = "predicted"
+
+
+_NULLS = {"isotropic": "for random directions of the same norm", "others": "with outputs from other pairs"}
+PATCHING_EFFECT = Metric(
+    "patching_effect",
+    "Normalised effect of patching",
+    "share of the way from an input's logit difference to that of the other input of its pair, once the head's outputs "
+    "are those of the other input: 0 changes nothing, 1 is all of the way; logit difference of the two outcomes of the "
+    "pair; null: the head's outputs moved as far in a random direction, or taken from inputs of other pairs",
+    "Wang et al. 2023",
+)
+PATCHING_ATTRIBUTION = Metric(
+    "patching_attribution",
+    "Attribution patching",
+    "first-order estimate of patching_effect: change of the head's outputs · gradient of the logit difference, over "
+    "the same normaliser",
+    "Nanda 2023",
+)
+METRICS = (PATCHING_EFFECT, PATCHING_ATTRIBUTION)
+
+
+class _Pairs(NamedTuple):
+    """The logits that each input of a batch is read by; an input's partner is the other of its pair."""
+
+    position: Int[Tensor, " batch"] | None
+    own: Int[Tensor, " batch"]
+    partner: Int[Tensor, " batch"]
+    known: Bool[Tensor, " batch"]
+    """Whether both outcomes are known and differ."""
+
+    def difference(self, logits: Float[Tensor, "batch ..."]) -> Float[Tensor, " batch"]:
+        """Return the logit of the partner's outcome less that of the own outcome."""
+        at = _at(logits, self.position).double()
+        own, partner = (index[:, None].to(at.device) for index in (self.own, self.partner))
+        return (at.gather(-1, partner) - at.gather(-1, own))[:, 0]
+
+
+def _at(logits: Tensor, position: Tensor | None) -> Float[Tensor, "batch outcome"]:
+    """Return the logits at one position of every input; those of a classifier have none."""
+    return logits if position is None else logits[torch.arange(len(logits)), position.to(logits.device)]
+
+
+def _swapped(values: Tensor) -> Tensor:
+    """Return the rows of a batch with the two of every pair exchanged."""
+    return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+
+def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], answer: str) -> _Pairs:
+    """Return the outcomes of every pair. Raises `InputError` for inputs that are no pairs of equal token counts."""
+    batch = len(real)
+    if batch % 2:
+        raise InputError(
+            f"patching takes pairs, a clean and a corrupted input in turn; got a batch of {batch}; give an even number "
+            "of inputs and an even batch_size"
+        )
+    counts = real.sum(-1).tolist()
+    for first, name in enumerate(layer.ids[::2]):
+        count, other = counts[2 * first : 2 * first + 2]
+        if count != other:
+            raise InputError(
+                f"{name} and {layer.ids[2 * first + 1]} have {count} and {other} tokens; give pairs of equal token "
+                "counts"
+            )
+    logits, position = passes.logits, None
+    if logits.ndim == 3:
+        need_next_tokens(layer, passes, real)
+        last = (real * torch.arange(real.shape[1])).argmax(-1)
+        position = last - 1 if answer == "right" else last
+    if answer == "predicted":
+        own = _at(logits, position).argmax(-1).cpu()
+    elif passes.targets is None:
+        raise InputError("the right outcomes are not known; give answer='predicted'")
+    else:
+        own = (passes.targets if position is None else _at(passes.targets, position + 1)).cpu()
+    partner = _swapped(own)
+    known = (own >= 0) & (partner >= 0) & (own != partner)
+    return _Pairs(position, own.clamp_min(0), partner.clamp_min(0), known)
+
+
+class _Patching(NamedTuple):
+    """What is patched in a layer, and how the effect is read."""
+
+    head_out: Float[Tensor, "batch head token head_dim"]
+    donor: Float[Tensor, "batch head token head_dim"]
+    real: Bool[Tensor, "batch token"]
+    pairs: _Pairs
+    own: Float[Tensor, " batch"]
+    passes: Passes
+    layer: int
+
+    def run(self, outputs: Mapping[int, Tensor]) -> Float[Tensor, " batch"]:
+        """Return the logit differences with other outputs of some heads."""
+        return self.pairs.difference(
+            self.passes.run({(self.layer, head): out for head, out in outputs.items()})
+        )
+
+    def share(self, change: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+        """Return a change of the logit difference as a share of the way to the partner's, NaN without two outcomes."""
+        way = -_swapped(self.own) - self.own
+        return torch.where(self.pairs.known.to(way.device), change / way, torch.nan)
+
+    def effect(self, head: int, outputs: Tensor) -> Float[Tensor, " batch"]:
+        """Return the normalised effect of other outputs of one head."""
+        return self.share(self.run({head: outputs}) - self.own)
+
+
+def _patching(layer: Layer, answer: str) -> _Patching:
+    need_token_attention(layer)
+    passes = layer.need_passes()
+    head_out = layer.site("head_out")
+    layer.choose_heads(head_out)
+    real = real_outputs(layer, head_out)
+    pairs = _pairs(layer, passes, real, answer)
+    layer.counts.add(
+        f"inputs and layers have a pair without two different outcomes (answer={answer!r}): no value",
+        ~pairs.known,
+    )
+    own = pairs.difference(passes.logits)
+    return _Patching(head_out, _swapped(head_out), real, pairs, own, passes, layer.index)
+
+
+def _gradients(patching: _Patching, heads: list[int]) -> Float[Tensor, "batch head token head_dim"]:
+    """Return the gradient of each input's logit difference in the outputs of heads."""
+    outputs = {head: patching.head_out[:, head].detach().clone().requires_grad_() for head in heads}
+    with torch.enable_grad():
+        difference = patching.run(outputs).sum()
+        return torch.stack(torch.autograd.grad(difference, [*outputs.values()]), 1)
+
+
+def _null_effects(layer: Layer, patching: _Patching, options: Options) -> Float[Tensor, "batch head sample"]:
+    """Return the effect of outputs that do not come from the other input of the pair."""
+    head_out, batch = patching.head_out, len(patching.real)
+    counts = patching.real.sum(-1)
+
+    def effect(head: int, sample: int) -> Tensor:
+        if options.null == "isotropic":
+            size = (patching.donor[:, head] - head_out[:, head]).norm(dim=-1, keepdim=True)
+            noise = random_directions(layer, head_out[:, [head]], patching.real, head, sample)[:, 0]
+            return patching.effect(head, head_out[:, head] + size * noise)
+        rows = torch.arange(batch).roll(2 * (sample + 1))
+        unrelated = (rows != torch.arange(batch)) & (counts[rows] == counts)
+        outputs = head_out[rows.to(head_out.device), head]
+        return patching.effect(head, outputs).masked_fill(~unrelated.to(head_out.device), torch.nan)
+
+    samples = [
+        torch.stack([effect(head, n) for n in range(options.null_samples)], -1) for head in layer.heads
+    ]
+    return torch.stack(samples, 1)
+
+
+def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
+    """Measure the effect of every head's outputs on the other input of its pair, and its estimate by gradient."""
+    patching = _patching(layer, options.answer)
+    donor = patching.donor
+    yield Measurement(
+        PATCHING_EFFECT,
+        torch.stack([patching.effect(head, donor[:, head]) for head in layer.heads], 1),
+        null_samples={options.null: _null_effects(layer, patching, options)} if options.null_samples else {},
+    )
+
+    gradients = _gradients(patching, layer.heads).double()
+    moved = ((donor - patching.head_out)[:, layer.heads].double() * gradients).sum((-2, -1))
+    yield Measurement(PATCHING_ATTRIBUTION, torch.stack([patching.share(row) for row in moved.unbind(1)], 1))
+
+
+def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
+    """Yield the effect of every head's output at every single token."""
+    patching = _patching(layer, options.answer)
+    of_heads = []
+    for head in layer.heads:
+        own, of_tokens = patching.head_out[:, head], []
+        for token in range(own.shape[1]):
+            outputs = own.clone()
+            outputs[:, token] = patching.donor[:, head, token]
+            of_tokens.append(patching.effect(head, outputs))
+        of_heads.append(torch.stack(of_tokens, -1))
+    yield rows_of_tokens(layer, torch.stack(of_heads, 1), layer.heads)
+
+
+def findings(frame: pd.DataFrame, options: Options) -> list[str]:
+    """Report the head with the largest effect, the null, and how attribution patching ranks the heads."""
+    rows = frame[frame["head"].notna()]
+    by_head = {
+        metric: rows[rows["metric"] == metric.name]
+        .groupby(["layer", "head"])[["value", "null_mean", "null_high"]]
+        .mean()
+        for metric in METRICS
+    }
+    exact = by_head[PATCHING_EFFECT].dropna(subset="value")
+    if exact.empty:
+        return []
+    layer, head = exact["value"].idxmax()
+    chosen = rows[
+        (rows["metric"] == PATCHING_EFFECT.name) & (rows["layer"] == layer) & (rows["head"] == head)
+    ].dropna(subset="value")
+    sentence = (
+        f"patching head {head} of layer {layer} moves the logit difference most, {over_inputs(chosen).words('.2f')} of "
+        "the way to the other input of the pair"
+    )
+    if exact["null_mean"].notna().any():
+        above = int((exact["value"] > exact["null_high"]).sum())
+        sentence += (
+            f" ({exact.loc[(layer, head), 'null_mean']:.2f} {_NULLS[options.null]}); {above} of "
+            f"{len(exact)} heads are above the null's upper end"
+        )
+    sentences = [sentence]
+    if len(exact) > 2:
+        rank = exact["value"].corr(by_head[PATCHING_ATTRIBUTION]["value"], method="spearman")
+        sentences.append(
+            f"attribution patching: rank correlation {rank:.2f} with patching, over {len(exact)} heads"
+        )
+    return sentences
+
+
+_SITES = ("v", "mask", "attn", "head_out")
+
+
+def _together(options: object) -> bool:
+    """Return True: the model runs again once a batch is captured."""
+    return True
+
+
+ANALYSIS = Analysis(
+    "patching",
+    "Which head carries the difference of two inputs: activation patching of pairs, and attribution patching",
+    _SITES,
+    measure,
+    METRICS,
+    Options,
+    together=_together,
+    findings=findings,
+    finer=(
+        Analysis(
+            "patching",
+            "Activation patching, token by token",
+            _SITES,
+            token_rows,
+            (),
+            TokenOptions,
+            per="token",
+            together=_together,
+        ),
+    ),
+)
