@@ -169,7 +169,7 @@ def test_the_address_of_a_page_of_its_own_holds_the_whole_view(browser, digits):
     assert page.evaluate("() => ['tokens', 'direction', 'tab'].map(model.get)") == [[5, 9], "to", "norms"]
     assert "&token=" not in page.evaluate("() => location.search")
     page.keyboard.press("s")
-    page.wait_for_function("() => location.search.includes('scale=linear')")
+    page.wait_for_function("() => location.search.includes('scale=ratio')")
     page.close()
 
 
@@ -373,4 +373,45 @@ def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):
     assert page.evaluate(colour, 2) == ""
     assert page.evaluate(colour, following).endswith("0.9)")
     assert "sinks=off" in page.evaluate("() => location.hash")
+    page.close()
+
+
+def by_ratio(times):
+    """Share of full colour at a multiple of uniform attention: none up to 1, full from 16."""
+    return np.clip(np.log(np.maximum(times, 1e-9)) / np.log(16), 0, 1)
+
+
+def test_colour_by_ratio_is_transparent_at_uniform_attention_and_full_at_sixteen_times(
+    page, digits, tmp_path
+):
+    page.evaluate("() => { location.hash = '#layer=1&head=1&token=0&scale=ratio'; }")
+    page.wait_for_function(SHOWS, arg=[".aw-depth h2", "no colour at 1 × uniform, full at 16 ×"])
+    page.keyboard.press("e")
+    shown = [value for _, value in opacities(taken(page, tmp_path, "Image, SVG"))[:64]]
+    opacity = float(page.eval_on_selector(".aw-slider", "box => box.value"))
+    expected = opacity * by_ratio(65 * digits[1].attention(1)[1, 0, 1:].astype(float))
+    assert (expected == 0).any()
+    assert (expected == opacity).any()
+    np.testing.assert_allclose(shown, expected, atol=0.006)
+
+
+def test_colour_by_ratio_to_a_word_counts_the_keys_that_each_query_may_see(browser, tmp_path):
+    bundle = many_heads(1, 1, 8, 0)
+    attn = np.tril(bundle.arrays["inputs.0.layers.0.attn"].astype(float))
+    attn /= attn.sum(-1, keepdims=True)
+    bundle.arrays["inputs.0.layers.0.attn"] = attn.astype(np.float16)
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, "ratio"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{path.as_uri()}#layer=0&head=0&token=1&direction=to&scale=ratio")
+    page.wait_for_function(SAYS, arg="to “w1”")
+    colours = page.eval_on_selector_all(
+        ".aw-text .aw-token", "all => all.map(one => one.style.backgroundColor)"
+    )
+    shown = [
+        float(colour.rstrip(")").split(",")[3]) if colour.startswith("rgba") else 0.9 * bool(colour)
+        for colour in colours
+    ]
+    expected = 0.9 * by_ratio(attn[0, :, 1] * np.arange(1, 9))
+    np.testing.assert_allclose(shown, np.where(expected > 0.01, expected, 0), atol=0.006)
     page.close()

@@ -66,8 +66,9 @@ class PageWidget(anywidget.AnyWidget):
         page.observe(print, names="tokens")   # and tells where it is moved to
 
     Everything that a person sets is a trait: input, layer, head, tokens (the queries that are locked; empty for all),
-    direction ("from", "to"), scale ("linear", "sqrt", "log"), sort (a metric), tab, depth, ablation (how a head is
-    switched off), against (a view to compare with, as input.layer.head.tokens: "0.3.1.5+6", "0.3.1.all"), theme, talk
+    direction ("from", "to"), scale ("linear", "sqrt", "log", "ratio": times uniform attention), sort (a metric), tab,
+    depth, ablation (how a head is switched off), against (a view to compare with, as input.layer.head.tokens:
+    "0.3.1.5+6", "0.3.1.all"), theme, talk
     (everything larger). The page corrects missing values: a head beyond the last becomes the last.
 
     ``choices`` name all inputs of an explorer; ``page.index = 3``, or choosing it in the page, has the kernel capture
@@ -99,7 +100,7 @@ class PageWidget(anywidget.AnyWidget):
     head = traitlets.Int(0).tag(sync=True)
     tokens = traitlets.List(traitlets.Int()).tag(sync=True)
     direction = traitlets.Enum(["from", "to"], "from").tag(sync=True)
-    scale = traitlets.Enum(["linear", "sqrt", "log"], "sqrt").tag(sync=True)
+    scale = traitlets.Enum(["linear", "sqrt", "log", "ratio"], "sqrt").tag(sync=True)
     sort = traitlets.Unicode("").tag(sync=True)
     ablation = traitlets.Unicode("").tag(sync=True)
     against = traitlets.Unicode("").tag(sync=True)

@@ -27,6 +27,11 @@ export function byBits(values, of) {
   return values;
 }
 
+/** What a function gives for every float16 of a matrix and its row. */
+export function byRow(values, bits, columns, of) {
+  for (let i = 0; i < values.length; i++) values[i] = of(HALF[bits[i]], Math.floor(i / columns));
+}
+
 /** The bits of the float16 at or just above a number from 0 up. */
 function halved(value) {
   let [low, high] = [0, INFINITE];

@@ -1,6 +1,6 @@
 // Colour with meaning: blue is attention from the query in question, orange attention to it, on both grounds.
 
-import { byBits } from "./bundle.js";
+import { byBits, byRow } from "./bundle.js";
 
 const STOPS = {
   light: {
@@ -57,13 +57,16 @@ function parts(hex) {
 }
 
 const LOG_FLOOR = 1e-3; // of the largest value: three decades
+/** Times uniform attention: where colour by that ratio is full. At 1 and below it is transparent. */
+export const RATIO = 16;
 
-/** A value as a share of the scale, 0 to 1: linear, square root, or logarithmic over three decades. */
+/** A value as a share of the scale, 0 to 1: linear, square root, logarithmic over three decades, or from 1 to `RATIO` times uniform. */
 export function scaled(value, limit, scale) {
   if (!(value > 0) || !(limit > 0)) return 0;
   const share = Math.min(1, value / limit);
   if (scale === "sqrt") return Math.sqrt(share);
   if (scale === "log") return Math.max(0, 1 - Math.log(share) / Math.log(LOG_FLOOR));
+  if (scale === "ratio") return Math.max(0, 1 + Math.log(share) / Math.log(RATIO));
   return share;
 }
 
@@ -71,6 +74,7 @@ export function scaled(value, limit, scale) {
 export function unscaled(share, limit, scale) {
   if (scale === "sqrt") return limit * share * share;
   if (scale === "log") return limit * LOG_FLOOR ** (1 - share);
+  if (scale === "ratio") return limit * RATIO ** (share - 1);
   return limit * share;
 }
 
@@ -145,8 +149,8 @@ export function mosaics(pen, maps, columns, rows, limit, look) {
   pen.globalAlpha = 1;
 }
 
-/** A matrix of float16 bits as a canvas of one pixel for each, through a ramp. */
-export function bitmap(bits, columns, rows, limit, look) {
+/** A matrix of float16 bits as a canvas of one pixel for each, through a ramp; `limits` are those of its rows where they differ. */
+export function bitmap(bits, columns, rows, limit, look, limits = null) {
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width: columns, height: rows });
   const pen = canvas.getContext("2d");
@@ -154,7 +158,8 @@ export function bitmap(bits, columns, rows, limit, look) {
   const pixels = new Uint32Array(image.data.buffer);
   const table = packed(look.theme, look.direction);
   const colours = byBits(new Uint32Array(65536), (value) => table[Math.round(scaled(value, limit, look.scale) * 255)]);
-  for (let i = 0; i < pixels.length; i++) pixels[i] = colours[bits[i]];
+  if (limits) byRow(pixels, bits, columns, (value, row) => table[Math.round(scaled(value, limits[row], look.scale) * 255)]);
+  else for (let i = 0; i < pixels.length; i++) pixels[i] = colours[bits[i]];
   pen.putImageData(image, 0, 0);
   return canvas;
 }

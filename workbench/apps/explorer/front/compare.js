@@ -1,6 +1,6 @@
 // Pins, and a pinned view beside the one that is looked at: both on one scale, with their difference and its usual size.
 
-import { fresh, mosaic, percent, quantile, scaled } from "./colour.js";
+import { RATIO, fresh, mosaic, percent, quantile, scaled } from "./colour.js";
 import { arranged, tint, wordColours } from "./grid.js";
 import { drawChips, drawPatches, inputImage, patchAt } from "./image.js";
 import { button, capital, make, readable, viewKey } from "./state.js";
@@ -111,14 +111,15 @@ export class Compare {
   draw(found, width, height) {
     const { state } = this;
     const { pinned, here, twoModels, pairs, a, b, comparable } = found;
-    const limit = Math.max(...[a, b].filter(Boolean).flatMap((row) => [...row]), 1e-9);
+    const limit = state.scale === "ratio" ? RATIO : Math.max(...[a, b].filter(Boolean).flatMap((row) => [...row]), 1e-9);
+    const [first, second] = [[a, pinned], [b, here]].map(([row, view]) => state.relative(row, view.layer, view.tokens, view.one));
     const change = comparable ? new Float32Array(b.length) : null;
     if (change) for (const [i, j] of pairs) change[j] = b[j] - a[i];
     const most = change ? change.reduce((top, value) => Math.max(top, Math.abs(value)), 1e-9) : 1;
-    const side = state.scale === "log" ? "sqrt" : state.scale; // a difference goes through 0
+    const side = ["log", "ratio"].includes(state.scale) ? "sqrt" : state.scale; // a difference goes through 0
     const sets = [
-      { view: pinned, values: a, limit, title: `Pinned: ${twoModels ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
-      { view: here, values: b, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
+      { view: pinned, values: first, limit, title: `Pinned: ${twoModels ? `${modelName(pinned)}, ` : ""}layer ${pinned.layer}, head ${pinned.head}${pinned.one.id === here.one.id ? "" : `, ${pinned.one.id}`}` },
+      { view: here, values: second, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
       { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: the numbers of tokens differ" },
     ];
     const stacked = width < 520;
@@ -224,9 +225,9 @@ export class Pins {
       away.setAttribute("aria-label", away.title);
       this.box.append(make("div", "aw-pinned", null, show, away));
       const values = state.values(view.layer, view.head, view.tokens, view.one);
-      const map = values && arranged(values, view.one);
+      const map = values && arranged(state.relative(values, view.layer, view.tokens, view.one), view.one);
       const pen = fresh(canvas, 24, 24);
-      if (pen && map) mosaic(pen, map.values, map.columns, map.rows, map.most, { theme: state.theme, scale: state.scale, direction: "from" }, { x: 0, y: 0, width: 24, height: 24 });
+      if (pen && map) mosaic(pen, map.values, map.columns, map.rows, state.scale === "ratio" ? RATIO : map.most, { theme: state.theme, scale: state.scale, direction: "from" }, { x: 0, y: 0, width: 24, height: 24 });
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
-import { arranged, tint } from "./grid.js";
+import { arranged, full, tint } from "./grid.js";
 import { capital, choice, make, placeOn, readable } from "./state.js";
 
 const MOST_CHARTS = 6;
@@ -61,10 +61,10 @@ export class Depth {
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;
-    const maps = rows.map((values, place) => values && arranged(values, state.one.at(state.bundle.layers[place])));
+    const maps = rows.map((values, place) => values && arranged(state.depth === "rollout" ? values : state.relative(values, state.bundle.layers[place].index), state.one.at(state.bundle.layers[place])));
     // One scale for all layers: the grid's if both show the same numbers.
     const alike = state.depth !== "rollout" && (state.one.grid || state.asked.length);
-    const limit = alike ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
+    const limit = alike || (state.scale === "ratio" && state.depth !== "rollout") ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
     const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));
     rows.forEach((values, place) => {
       const layer = state.bundle.layers[place];
@@ -83,13 +83,13 @@ export class Depth {
         one.said = "Nothing to show here.";
         return;
       }
-      const look = state.depth === "rollout" ? { ...state.look, direction: "from" } : state.look;
+      const look = state.depth === "rollout" ? { ...state.look, direction: "from", scale: state.scale === "ratio" ? "sqrt" : state.scale } : state.look;
       mosaic(pen, map.values, map.columns, map.rows, limit, look, { x: 0, y: 0, width: wide, height: tall });
       const top = values.indexOf(Math.max(...values));
       one.said = `most ${percent(values[top])}, at “${readable(state.one.at(layer).labels[top])}”`;
     });
     const who = { head: `head ${state.head} of every layer`, mean: "mean over heads", rollout: "rollout from the first layer" }[state.depth];
-    this.title.textContent = `Depth: ${who}, full colour at ${number(limit)}`;
+    this.title.textContent = `Depth: ${who}, ${state.depth === "rollout" ? `full colour at ${number(limit)}` : full(state, limit)}`;
     this.plot();
   }
 

@@ -1,7 +1,7 @@
 // Evidence, in tabs: the head's matrix, its queries and keys, their lengths, spectra, metrics beside all heads, effect.
 
 import { Maps } from "./bundle.js";
-import { bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
+import { RATIO, bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
 import { Membership } from "./membership.js";
@@ -120,7 +120,9 @@ export class Evidence {
     if (this.held?.key === key) return this.held;
     const head = state.more.length ? 0 : state.head;
     const { most, limit } = maps.extent(head, 0.999);
-    const canvas = bitmap(maps.matrix(head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" });
+    const { real } = state.one;
+    const rows = Array.from({ length: maps.rows }, (_, row) => RATIO * maps.even([Math.floor((row * maps.queries) / maps.rows)], real));
+    const canvas = bitmap(maps.matrix(head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" }, state.scale === "ratio" ? rows : null);
     this.held = { key, canvas, limit: limit || most, most };
     return this.held;
   }
@@ -155,7 +157,7 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. Full colour at ${number(closer?.limit ?? limit)}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
   }
 
   /** The part of a pooled matrix that is in view, where a kernel has sent it finer; it is asked for once the view rests. */
@@ -187,7 +189,7 @@ export class Evidence {
       const closer = new Maps(part.bits, [1, part.side, part.side], part.count);
       const { most, limit } = closer.extent(0, 0.999);
       Object.assign(closer, { most, limit: limit || most });
-      this.finer = { part, key, closer, canvas: bitmap(part.bits, part.side, part.side, closer.limit, { ...state.look, direction: "from" }) };
+      this.finer = { part, key, closer, canvas: bitmap(part.bits, part.side, part.side, state.scale === "ratio" ? RATIO * maps.even([Math.floor(part.top)], state.one.real) : closer.limit, { ...state.look, direction: "from" }) };
     }
     const unit = side / seen;
     pen.clearRect(0, 0, side, side);

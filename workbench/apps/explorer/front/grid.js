@@ -1,6 +1,6 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
-import { HEADS, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
+import { HEADS, RATIO, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
 import { patchesOf } from "./image.js";
 import { asked, ranked } from "./links.js";
 import { make, placeOn, readable, refill } from "./state.js";
@@ -156,7 +156,7 @@ export class ModelView {
     const font = style.fontFamily;
     const drawn = this.cells.map((cell) => this.map(cell)).map((map, i) => ({ map, cell: this.cells[i] }));
     const tops = drawn.map(({ map }) => (map ? map.most : NaN));
-    const limit = (state.full = quantile(tops, 0.9) || 1); // robust: a few heads that look at one token do not darken all others
+    const limit = (state.full = state.scale === "ratio" ? RATIO : quantile(tops, 0.9) || 1); // robust: a few heads that look at one token do not darken all others
     pen.textBaseline = "middle";
     if (!state.sort) this.axes(pen, size, muted, line, font);
     const scores = this.cells.map((cell) => cell.score);
@@ -247,19 +247,20 @@ export class ModelView {
     const { state } = this;
     const one = state.one.at(layer);
     if (!one.grid && (!state.asked.length || one !== state.one)) return this.thumb(layer, head);
-    const asked = [state.input, state.asked.join("+"), state.direction, state.card.queries, state.card.keys].join();
+    const asked = [state.input, state.asked.join("+"), state.direction, state.sinks, state.scale === "ratio", state.card.queries, state.card.keys].join();
     if (this.held?.asked !== asked) this.held = { asked, maps: new Map() }; // another head is outlined, and nothing else changes
     const key = `${layer.index}.${head}`;
     if (!this.held.maps.has(key)) {
       const values = state.values(layer.index, head);
-      this.held.maps.set(key, values && arranged(values, one));
+      this.held.maps.set(key, values && arranged(state.relative(values, layer.index), one));
     }
     return this.held.maps.get(key);
   }
 
   /** The head's matrix, its largest value in each of at most 48 × 48 bins. */
   thumb(layer, head) {
-    const key = `${this.state.input}.${layer.index}.${head}`;
+    const ratio = this.state.scale === "ratio";
+    const key = `${this.state.input}.${layer.index}.${head}.${ratio}`;
     if (!this.thumbs.has(key)) {
       const maps = this.state.one.maps(layer);
       if (!maps) return null;
@@ -269,9 +270,10 @@ export class ModelView {
       const queries = maps.rows === 1 ? rows : maps.rows; // a single query fills the height
       for (let query = 0; query < queries; query++) {
         const row = Math.floor((query * rows) / queries) * columns;
+        const uniform = ratio ? maps.even([Math.floor((query * maps.tokens) / queries)], this.state.one.at(layer).real) : 1;
         for (let at = 0; at < maps.columns; at++) {
           const place = row + Math.floor((at * columns) / maps.columns);
-          values[place] = Math.max(values[place], maps.at(head, maps.rows === 1 ? 0 : query, at));
+          values[place] = Math.max(values[place], maps.at(head, maps.rows === 1 ? 0 : query, at) / uniform);
         }
       }
       this.thumbs.set(key, { values, rows, columns, most: quantile(values, 0.999) });
@@ -288,7 +290,7 @@ export class ModelView {
     const without = bundle.layers.filter((layer) => layer.without);
     const matches = bundle.layers.some((layer) => Array.from({ length: layer.heads }).some((_, head) => this.wanted(layer, head)));
     this.note.textContent = !matches ? `No head matches “${state.find}”: write a head (3.5), a pattern (sink), or a bound on the bar (> 0.4).` :
-      `Cell: ${what}, full colour at ${number(limit)} (corner: beyond).` +
+      `Cell: ${what}, ${full(state, limit)} (corner: beyond).` +
       (metric ? ` Bar: ${(metric.short || metric.label).toLowerCase()}, full at ${number(high)}${level}.` : "") +
       (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");
     this.note.title = without.map((layer) => `Layer ${layer.index} ${layer.without}`).join("\n");
@@ -403,6 +405,11 @@ function together(layers) {
 
 function naming({ layer, last }) {
   return layer === last ? `Layer ${layer.index}` : `Each of the layers ${layer.index} to ${last.index}`;
+}
+
+/** Where colour is full, in words. */
+export function full({ scale }, limit) {
+  return scale === "ratio" ? `no colour at 1 × uniform, full at ${limit} ×` : `full colour at ${number(limit)}`;
 }
 
 /** The next head or layer, as the arrow keys go. */

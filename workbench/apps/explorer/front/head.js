@@ -1,6 +1,6 @@
 // The head view: the input once, large, and where the query in question attends.
 
-import { HEADS, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
+import { HEADS, RATIO, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
@@ -26,7 +26,7 @@ export class HeadView {
       ["from", "from", "Keys of the chosen tokens (D)"], ["to", "to", "Queries that attend to the chosen tokens (D)"],
     ], state.direction, (direction) => state.set({ direction }));
     this.scale = choice("scale of colour", [
-      ["linear", "linear", "Colour in proportion (S)"], ["sqrt", "√", "Colour by square root (S)"], ["log", "log", "Colour by logarithm, three decades (S)"],
+      ["linear", "linear", "Colour in proportion (S)"], ["sqrt", "√", "Colour by square root (S)"], ["log", "log", "Colour by logarithm, three decades (S)"], ["ratio", "× uniform", `Colour by the ratio to uniform attention: none at 1 ×, full at ${RATIO} × (S)`],
     ], state.scale, (scale) => state.set({ scale }));
     this.opacity = make("input", "aw-slider");
     Object.assign(this.opacity, { type: "range", min: 0, max: 1, step: 0.05, value: state.opacity, title: "Opacity of attention over the image" });
@@ -215,6 +215,8 @@ export class HeadView {
     for (let i = 0; values && i < values.length; i++) {
       if (values[i] > this.limit && (values.length === 1 || state.one.real[i]) && (!over || state.one.kinds[i] === "patch")) this.limit = values[i];
     }
+    this.drawn = state.relative(values, state.layer);
+    if (state.scale === "ratio") this.limit = RATIO;
     this.legend.hidden = !values;
     this.scaleBar();
     const both = state.against && this.compare.views();
@@ -315,7 +317,7 @@ export class HeadView {
   scaleBar() {
     const pen = fresh(this.bar, 190, 28);
     if (pen) this.drawScale(pen, 190);
-    this.bar.title = "Attention; the tick is uniform attention";
+    this.bar.title = this.state.scale === "ratio" ? "Multiples of uniform attention" : "Attention; the tick is uniform attention";
   }
 
   drawScale(pen, width) {
@@ -335,8 +337,10 @@ export class HeadView {
     for (const share of [0, 0.5, 1]) {
       pen.textAlign = share === 0 ? "left" : "center";
       const value = unscaled(share, this.limit, state.scale);
-      pen.fillText(share === 0 && state.scale !== "log" ? "0" : percent(value), left + share * wide - (share === 0 ? 3 : 0), 16);
+      const words = state.scale === "ratio" ? `${number(value).replace(/\.0+$/, "")}\u00a0×` : share === 0 && state.scale !== "log" ? "0" : percent(value);
+      pen.fillText(words, left + share * wide - (share === 0 ? 3 : 0), 16);
     }
+    if (state.scale === "ratio") return;
     const even = scaled(this.even(), this.limit, state.scale);
     pen.fillStyle = ink;
     pen.fillRect(left + even * wide, 1, 1.5, 14);
@@ -363,7 +367,7 @@ export class HeadView {
 
   /** How far along the scale a token's attention is. */
   share(token) {
-    return this.values && token < this.values.length ? scaled(this.values[token], this.limit, this.state.scale) : 0;
+    return this.drawn && token < this.drawn.length ? scaled(this.drawn[token], this.limit, this.state.scale) : 0;
   }
 
   paint(chip, token) {
@@ -452,11 +456,12 @@ export class HeadView {
         const row = state.values(layer, head, [token]);
         const start = places.get(token);
         if (!row || !start) continue;
+        const seen = state.relative(row, layer, [token]);
         const most = largest(row, LINES, (i) => i !== token && row[i] > FAINT);
         for (const other of most.reverse()) {
           const end = places.get(other);
           if (!end) continue;
-          pen.globalAlpha = 0.18 + 0.72 * scaled(row[other], Math.max(this.limit, row[other]), state.scale);
+          pen.globalAlpha = 0.18 + 0.72 * scaled(seen[other], Math.max(this.limit, seen[other]), state.scale);
           pen.strokeStyle = state.more.length ? HEADS[place % HEADS.length] : tint(state, 1);
           pen.lineWidth = 0.75 + 3.25 * Math.min(1, row[other]);
           arc(pen, start, end, place);

@@ -2,6 +2,7 @@
 
 import { BundleError, readBundle } from "./bundle.js";
 import { modelName } from "./compare.js";
+import { RATIO } from "./colour.js";
 import { Depth } from "./depth.js";
 import { Evidence } from "./evidence.js";
 import { Export, addressOf } from "./export.js";
@@ -10,12 +11,12 @@ import { HeadView } from "./head.js";
 import { inputImage } from "./image.js";
 import { Open } from "./open.js";
 import { Notice } from "./notice.js";
-import { State, TABS, button, make, placeOn, preferred } from "./state.js";
+import { SCALES, State, TABS, button, make, placeOn, preferred } from "./state.js";
 
 const MOST_THUMBS = 8;
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
-  ["S", "scale: linear, √, log"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
+  ["S", "scale: linear, √, log, times uniform"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
   ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view, or unpin it"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
 ];
 
@@ -292,6 +293,7 @@ function makeHelp() {
     "dialog", "aw-help", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
     make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
     make("p", "", "Click a token, then a second: the list of heads ranks all by their attention from the first to the second, beside the other pairs of the same head."),
+    make("p", "", `The scale “× uniform” has no colour at 1 × uniform attention and below, and full colour at ${RATIO} × and above.`),
     make("p", "", "Shift-click heads to look at several together. A corner mark says that a cell goes beyond the common scale."),
   );
   const close = button("Close", "Close (Esc)", () => box.close());
@@ -323,7 +325,7 @@ function press(event, state, model, [help, taken, other], top) {
     ",": () => step(-1), ".": () => step(1), "<": () => step(-1, true), ">": () => step(1, true), ";": () => step(-1, true), ":": () => step(1, true), a: () => state.set({ tokens: [], hover: null }),
     Escape: () => state.set(state.against ? { against: "" } : state.link !== null ? { link: null } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
-    s: () => state.set({ scale: cycle(["linear", "sqrt", "log"], state.scale) }),
+    s: () => state.set({ scale: cycle(SCALES, state.scale) }),
     o: () => state.original || state.set({ original: true }),
     ...Object.fromEntries(TABS.map((tab, place) => [place + 1, () => state.set({ tab })])),
     p: () => state.set({ sort: cycle(orders, state.sort) }), "/": () => model.find.focus(),

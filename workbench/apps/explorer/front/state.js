@@ -5,7 +5,7 @@ import { striking, strongest } from "./links.js";
 
 const MOST_PINS = 12;
 const MOST_OTHERS = 3; // bundles that are kept for the views pinned in them
-const SCALES = ["linear", "sqrt", "log"];
+export const SCALES = ["linear", "sqrt", "log", "ratio"];
 export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"];
 
 /** The state of a page over a bundle; `changed` is called with it once per frame in which something changed. */
@@ -160,6 +160,19 @@ export class State {
     const kept = values.slice();
     for (const key of this.sinksOf(layer, head, one)) kept[key] = 0;
     return kept;
+  }
+
+  /** Values as colour has them: by the ratio scale, over what every token would have with uniform attention. */
+  relative(values, layer, tokens = this.asked, one = this.one) {
+    const card = one.layerAt(layer);
+    const maps = one.maps(card);
+    if (this.scale !== "ratio" || !values || !maps) return values;
+    const seen = one.at(card);
+    const { real } = seen;
+    const asking = seen === one && !seen.asks ? tokens : [];
+    if (this.direction === "to" && asking.length) return values.map((value, query) => value / (asking.length * maps.even([query], real)));
+    const uniform = maps.even(asking.length ? asking : [...real.keys()].filter((token) => real[token]), real);
+    return values.map((value) => value / uniform);
   }
 
   /** The keys of a head that most of its attention goes to, from whatever query. */
