@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 import sys
 import warnings
 
@@ -94,6 +96,16 @@ def test_its_commands_are_understood(words, monkeypatch):
     known = Known.names
     monkeypatch.setattr(Known, "names", lambda kind: [*known(kind), *ADDED])
     understand(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_row_of_a_page_is_in_a_table_with_a_header(page):
+    # A blank line or a comment inside a table ends it: the rows below become a paragraph of "|" signs.
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    runs = itertools.groupby(text.splitlines(), key=lambda line: line.startswith("|"))
+    tables = [list(rows) for is_table, rows in runs if is_table]
+    headless = [rows[0] for rows in tables if not re.fullmatch(r"\|[-: |]+\|", "".join(rows[1:2]))]
+    assert headless == []
 
 
 @pytest.mark.parametrize("page", pages_with_records(), ids=lambda page: page.stem)
