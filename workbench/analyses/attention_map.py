@@ -55,8 +55,8 @@ from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 # When `attention_report` lists a head; each is compared with a mean over the inputs.
-DEAD_NORM = 0.01  # output norm as a share of the layer's: below it
-DEAD_ENTROPY = 0.999  # entropy as a share of its maximum: above it
+_DEAD_NORM = 0.01  # output norm as a share of the layer's: below it
+_DEAD_ENTROPY = 0.999  # entropy as a share of its maximum: above it
 SINK_SHARE = 0.3  # attention that one key receives: above it, and
 SINK_OVER_UNIFORM = 2.0  # more than this many times its share under uniform attention
 
@@ -499,7 +499,7 @@ def _real_places(layer: Layer, input: int, count: int, keys: bool) -> list[int]:
     return [token for token in range(count) if mask is None or mask[input, token]]
 
 
-REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
+_REPORT_COLUMNS = ("model", "checkpoint", "layer", "head", "finding", "value", "inputs", "key", "reason")
 
 
 def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
@@ -524,8 +524,8 @@ def attention_report(frame: pd.DataFrame) -> pd.DataFrame:
         labels = rows[places].iloc[0].to_dict()
         report_rows += [labels | finding for finding in _findings(rows)]
     kinds = {"layer": "Int64", "head": "Int64", "inputs": "Int64", "key": "Int64", "value": "float64"}
-    report = pd.DataFrame(report_rows, columns=list(REPORT_COLUMNS))
-    return report.astype({name: kinds.get(name, "string") for name in REPORT_COLUMNS})
+    report = pd.DataFrame(report_rows, columns=list(_REPORT_COLUMNS))
+    return report.astype({name: kinds.get(name, "string") for name in _REPORT_COLUMNS})
 
 
 def _findings(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -541,10 +541,10 @@ def _findings(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "reason": reason,
         } | more
 
-    if mean.get("head_output_norm", math.inf) < DEAD_NORM:
-        yield finding("dead", "head_output_norm", f"output norm below {DEAD_NORM:g} of the layer's")
-    if mean.get("attention_entropy_share", 0.0) > DEAD_ENTROPY:
-        reason = f"attention is uniform: entropy above {DEAD_ENTROPY:g} of its maximum"
+    if mean.get("head_output_norm", math.inf) < _DEAD_NORM:
+        yield finding("dead", "head_output_norm", f"output norm below {_DEAD_NORM:g} of the layer's")
+    if mean.get("attention_entropy_share", 0.0) > _DEAD_ENTROPY:
+        reason = f"attention is uniform: entropy above {_DEAD_ENTROPY:g} of its maximum"
         yield finding("dead", "attention_entropy_share", reason)
     even = float(rows.loc[rows["metric"] == "attention_sink", "null_mean"].mean())
     sink = mean.get("attention_sink", 0.0)

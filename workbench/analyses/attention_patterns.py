@@ -63,23 +63,23 @@ def _pattern(name: str, label: str, what: str, source: str = "workbench") -> Met
     return Metric(name, label, definition, source, low=0, high=1)
 
 
-PATTERN_PREVIOUS = _pattern(
+_PATTERN_PREVIOUS = _pattern(
     "pattern_previous", "Attention on the previous token", "the token before the query", "Clark et al. 2019"
 )
-PATTERN_FIRST = _pattern(
+_PATTERN_FIRST = _pattern(
     "pattern_first", "Attention on the first token", "the first token, from all others", "Xiao et al. 2024"
 )
-PATTERN_INDUCTION = _pattern(
+_PATTERN_INDUCTION = _pattern(
     "pattern_induction",
     "Induction: attention after an earlier occurrence",
     "the tokens that followed the query's own word where it stood before",
     "Olsson et al. 2022",
 )
-PATTERN_LOCAL = _pattern(
+_PATTERN_LOCAL = _pattern(
     "pattern_local", "Local attention", "other tokens within the radius of the query", "Clark et al. 2019"
 )
-PATTERN_CLASS = _pattern("pattern_class", "Attention on the class token", "the class token, from all others")
-PATTERN_SEGMENT = _pattern(
+_PATTERN_CLASS = _pattern("pattern_class", "Attention on the class token", "the class token, from all others")
+_PATTERN_SEGMENT = _pattern(
     "pattern_segment",
     "Attention on the own segment",
     "other patches of the query's own segment, from patches",
@@ -94,7 +94,7 @@ PATTERN_UNIFORM = Metric(
     low=0,
     high=1,
 )
-PATTERN_DIAGONAL = _pattern("pattern_diagonal", "Attention on the token itself", "the query's own token")
+_PATTERN_DIAGONAL = _pattern("pattern_diagonal", "Attention on the token itself", "the query's own token")
 
 
 class Score(NamedTuple):
@@ -208,12 +208,12 @@ def patterns(layer: Layer, count: int, options: Options) -> Iterator[tuple[Metri
     every = torch.arange(count)
     positions = layer.positions(count)
     if positions is not None and positions.shape[-1] == 1:
-        yield PATTERN_PREVIOUS, lambda _, rows: _pairs(rows, every - 1, every > 0)
+        yield _PATTERN_PREVIOUS, lambda _, rows: _pairs(rows, every - 1, every > 0)
         real = layer.real_tokens(count)
         real = torch.ones(len(layer.ids), count, dtype=torch.bool) if real is None else real.cpu()
         first = real.int().argmax(-1)  # of the first of equals
         yield (
-            PATTERN_FIRST,
+            _PATTERN_FIRST,
             lambda number, rows: _pairs(
                 rows,
                 first[number].expand(count),
@@ -231,18 +231,18 @@ def patterns(layer: Layer, count: int, options: Options) -> Iterator[tuple[Metri
             )
             for number in range(len(layer.ids))
         ]
-        yield PATTERN_INDUCTION, lambda number, rows: after[number](rows)
+        yield _PATTERN_INDUCTION, lambda number, rows: after[number](rows)
     if positions is not None:
-        yield PATTERN_LOCAL, lambda _, rows: _near(positions, rows, options.radius)
+        yield _PATTERN_LOCAL, lambda _, rows: _near(positions, rows, options.radius)
     kinds = layer.token_kinds(count)
     if "class" in kinds:
         of_class = torch.tensor([kind == "class" for kind in kinds])
         classes = of_class.nonzero()[:, 0]
-        yield PATTERN_CLASS, lambda _, rows: _to_each(rows, classes, ~of_class)
+        yield _PATTERN_CLASS, lambda _, rows: _to_each(rows, classes, ~of_class)
     if options.masks is not None:
         segments = [_segments(layer, number, kinds, options.masks) for number in range(len(layer.ids))]
-        yield PATTERN_SEGMENT, lambda number, rows: _alike(segments[number], rows)
-    yield PATTERN_DIAGONAL, lambda _, rows: _pairs(rows, every, every >= 0)
+        yield _PATTERN_SEGMENT, lambda number, rows: _alike(segments[number], rows)
+    yield _PATTERN_DIAGONAL, lambda _, rows: _pairs(rows, every, every >= 0)
 
 
 def _pairs(rows: range, key: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
@@ -337,14 +337,14 @@ ANALYSIS = Analysis(
     ("mask", "attn"),
     measure,
     (
-        PATTERN_PREVIOUS,
-        PATTERN_FIRST,
-        PATTERN_INDUCTION,
-        PATTERN_LOCAL,
-        PATTERN_CLASS,
-        PATTERN_SEGMENT,
+        _PATTERN_PREVIOUS,
+        _PATTERN_FIRST,
+        _PATTERN_INDUCTION,
+        _PATTERN_LOCAL,
+        _PATTERN_CLASS,
+        _PATTERN_SEGMENT,
         PATTERN_UNIFORM,
-        PATTERN_DIAGONAL,
+        _PATTERN_DIAGONAL,
     ),
     Options,
     findings=findings,

@@ -46,7 +46,7 @@ from workbench.frames.metrics import Metric
 if TYPE_CHECKING:
     import pandas as pd
 
-KERNEL = ("query", "key")
+_KERNEL = ("query", "key")
 _TOLERANCE = (
     1e-10  # of the largest squared singular value: residual at which products in tiles have found a triplet
 )
@@ -216,11 +216,11 @@ def singular_alignment(
 
 
 def _check(kernel: Tensor) -> None:
-    check_axes("kernel", kernel, KERNEL)
-    check_finite("kernel", kernel, KERNEL)
+    check_axes("kernel", kernel, _KERNEL)
+    check_finite("kernel", kernel, _KERNEL)
     if not kernel.numel():
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; there is no matrix in it")
-    for axis, size in zip(KERNEL, kernel.shape[-2:], strict=True):
+    for axis, size in zip(_KERNEL, kernel.shape[-2:], strict=True):
         if size < 2:
             raise InputError(
                 f"a kernel matrix of {size} {axis} has one singular value and no spectrum; at least 2 are needed "

@@ -49,7 +49,7 @@ Query = Annotated[
 Rollout = Annotated[bool, "also roll attention out through the layers up to each (all are then needed)"]
 SPECIAL = ("class", "distillation", "register", "special")
 """Kinds of tokens that are no part of the image or the text."""
-HEAD, MEAN, ROLLOUT = "head", "mean", "rollout"
+HEAD, MEAN, _ROLLOUT = "head", "mean", "rollout"
 _ROWS = 256  # queries whose mask is looked at together
 _CHOOSE = "choose one with query: mean (over all queries), first or last"
 
@@ -328,7 +328,7 @@ def class_rows(
         _need_rollout(records)
         every = [replace(layer, record=record, chosen_heads=None) for record in records]
         layers = [layer_attention(layer, options.method) for layer in every]
-        rows_by_candidate[ROLLOUT] = attention_rollout(layers, weights)[:, None]
+        rows_by_candidate[_ROLLOUT] = attention_rollout(layers, weights)[:, None]
     return how, rows_by_candidate
 
 

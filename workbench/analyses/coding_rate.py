@@ -244,7 +244,7 @@ def _received(layer: Layer, site: str, normalize: str) -> Float[Tensor, "batch t
         return norm(stream).double()
 
 
-SHARE_COLUMNS = ("model", "checkpoint", "convention", "step", "steps", "lowered", "share", "low", "high")
+_SHARE_COLUMNS = ("model", "checkpoint", "convention", "step", "steps", "lowered", "share", "low", "high")
 
 
 def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
@@ -266,11 +266,11 @@ def compression_shares(frame: pd.DataFrame) -> pd.DataFrame:
         before, after, hidden = (table.loc[site] for site in ("input", "resid_mid", "resid_post"))
         changes = {"attention": after - before, "layer": hidden.diff().iloc[1:]}
         shares += [
-            dict(zip(SHARE_COLUMNS[:3], labels, strict=True)) | {"step": step} | _lowered(change)
+            dict(zip(_SHARE_COLUMNS[:3], labels, strict=True)) | {"step": step} | _lowered(change)
             for step, change in changes.items()
             if len(change)
         ]
-    return pd.DataFrame(shares, columns=list(SHARE_COLUMNS))
+    return pd.DataFrame(shares, columns=list(_SHARE_COLUMNS))
 
 
 def _lowered(change: pd.DataFrame) -> dict[str, float]:

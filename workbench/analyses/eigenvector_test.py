@@ -35,9 +35,9 @@ from workbench.frames.metrics import Metric
 
 CANDIDATES = ("true", "perturbed", "values")
 PAIR_STATISTICS = ("mean", "std")
-PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
-LOWEST = torch.finfo(torch.float64).min
-CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relative differences
+_PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
+_LOWEST = torch.finfo(torch.float64).min
+_CODE_EPSILON = 1e-10  # what the authors' code adds to the denominator of relative differences
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def eigenvector_test(
     NaN: where all keys are equal (``resolved`` 0) everything but the inconsistency; columns of Â that are 0 to
     rounding (V constant along G, or 0). Raises `InputError` as `linalg.map_tokens`.
     """
-    if precision not in PRECISIONS:
-        raise UnknownName("precision", precision, PRECISIONS)
+    if precision not in _PRECISIONS:
+        raise UnknownName("precision", precision, _PRECISIONS)
     if not 0 <= noise < float("inf"):
         raise InputError(f"noise must be finite and not negative; got {noise}")
     if tiled and precision != "float64":
@@ -173,7 +173,7 @@ def eigenvector_test(
 
     def test_head(k: Tensor, v: Tensor, shared: Tensor | None, scale: Tensor, seed: int) -> EigenvectorTest:
         axes = principal_axes(k, scale, v.shape[-1], tiled=tiled)
-        return _test(axes, v, shared, noise, PRECISIONS[precision], null_samples, nulls, seed)
+        return _test(axes, v, shared, noise, _PRECISIONS[precision], null_samples, nulls, seed)
 
     if seeds is None and isinstance(k, Tensor):  # what is no tensor, map_tokens refuses
         seeds = range(math.prod(k.shape[:-2]))
@@ -182,7 +182,7 @@ def eigenvector_test(
 
 
 @checked_tensors
-def candidate_of_values(
+def _candidate_of_values(
     v: Float[Tensor, "*draw token value_dim"], log_normaliser: Float[Tensor, " token"]
 ) -> tuple[Float[Tensor, "*draw token value_dim"], Float[Tensor, "*draw"]]:
     """Â = C G⁻¹ V up to a common factor, and the inconsistency ‖1_N G⁻¹V‖_F / ‖G⁻¹V‖_F.
@@ -193,7 +193,7 @@ def candidate_of_values(
     # token by token: neither g(k_j) nor V itself need be of a size that float64 holds
     row = v.abs().amax(-1, keepdim=True)
     size = row.log() + log_normaliser[:, None]
-    weight = (size - size.amax(-2, keepdim=True).clamp_min(LOWEST)).exp()
+    weight = (size - size.amax(-2, keepdim=True).clamp_min(_LOWEST)).exp()
     undone = v / torch.where(row > 0, row, 1) * weight
     mean = undone.mean(-2, keepdim=True)
     candidate = undone - mean
@@ -254,7 +254,7 @@ def _test(
     gram = axes.gram.to(dtype) if isinstance(axes.gram, Tensor) else axes.gram
     vectors = _in_precision(axes, dtype)
     resolved = vectors[:, : int(axes.resolved)]
-    value_candidates, inconsistency = candidate_of_values(v, axes.log_normaliser)
+    value_candidates, inconsistency = _candidate_of_values(v, axes.log_normaliser)
     perturbed = _perturbed(axes.vectors, noise, derived_seed(seed, "perturbed"))
     candidates = (vectors, perturbed.to(dtype), _unit(value_candidates).to(dtype))
     factor = axes.log_factor.exp()
@@ -262,7 +262,7 @@ def _test(
     gamma = torch.stack([_padded(gamma_ratios(gram, candidate), v.shape[-1]) for candidate in candidates])
     gamma = gamma.masked_fill(~has_axes, torch.nan)
     # γ carries the factor: beside a γ of no size 1e-10 is infinite, and relative differences vanish
-    epsilons = torch.stack([torch.zeros_like(factor), CODE_EPSILON * (-axes.log_factor).exp()])
+    epsilons = torch.stack([torch.zeros_like(factor), _CODE_EPSILON * (-axes.log_factor).exp()])
     relative = torch.stack(relative_differences(gamma, epsilons[:, None, None]), -1)
 
     def shares(candidate: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _test(
 
     null = {}
     for name in nulls if null_samples else ():
-        drawn, drawn_inconsistency = candidate_of_values(
+        drawn, drawn_inconsistency = _candidate_of_values(
             null_values(v, name, null_samples, seed, shared), axes.log_normaliser
         )
         residual = residuals(_unit(drawn).to(dtype))

@@ -48,7 +48,7 @@ _ROUNDED = 1e-13  # of them: a difference that rounding makes
 _NEAR = 1e-9  # of a logarithm: steps shorter than this change nothing
 _ENTRIES = 2**16  # of maps that are fitted at once, so that they stay in a cache
 _EVEN = 1e-2  # over a mean distance a kernel of this weight falls by 1 %: it does not fall with it
-CONTENTS = ("tokens", "heads")
+_CONTENTS = ("tokens", "heads")
 _WHOLE = (
     "every fit evaluates its kernel at all pairs of tokens some hundred times; take fewer tokens, or images at a lower "
     "resolution"
@@ -421,7 +421,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if int(kept.sum(-1).min()) < 2:
         raise NotApplicable("has a single token with a place, and all filters agree there")
     near = squared_distances(positions)
-    alike = {name: _contents(layer, name) for name in CONTENTS if options.content in (name, "both")}
+    alike = {name: _contents(layer, name) for name in _CONTENTS if options.content in (name, "both")}
     fits = _fits(layer, attn, kept, near, alike, options.null_samples)
     for kernel, parts in KERNELS.items():
         for name in alike if "content" in parts else (None,):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIGNIFICANT_NEGATIVE = 1e-5  # of the largest eigenvalue; the ratio scikit-learn refuses in double precision
-SMALLEST_NUMBER = sys.float_info.min
-SMALLEST = math.log(SMALLEST_NUMBER)  # nats
+_SMALLEST_NUMBER = sys.float_info.min
+SMALLEST = math.log(_SMALLEST_NUMBER)  # nats
 _RESIDUAL = 1e-6  # of the largest eigenvalue: where a pair by products in tiles counts as found
 
 
@@ -424,7 +424,7 @@ class LeadingSpectrum(NamedTuple):
 
 
 @checked_tensors
-def leading_spectrum(
+def _leading_spectrum(
     k: Float[Tensor, "*batch token head_dim"],
     scale: float | Tensor,
     count: int,
@@ -440,7 +440,7 @@ def leading_spectrum(
         pairs = tiles.leading(min(ranks, len(k) - 1), _RESIDUAL)
         values = check_psd_eigenvalues(pairs.values, gram_rounding(len(k), pairs.log_factor))
         trace = torch.where(values[0] > 0, pairs.trace, 0)
-        shares = (values / trace.clamp_min(SMALLEST_NUMBER)).cumsum(0)
+        shares = (values / trace.clamp_min(_SMALLEST_NUMBER)).cumsum(0)
         holding = (shares >= 0.9 * (1 - len(k) * EPSILON)).nonzero()
         holding_90 = (
             holding[0, 0] + 1.0 if len(holding) else shares.new_tensor(math.nan if trace > 0 else 0.0)
@@ -456,7 +456,7 @@ def leading_spectrum(
 
         return LeadingSpectrum(
             to_ranks(values),
-            to_ranks(pairs.residual / values[0].clamp_min(SMALLEST_NUMBER)),
+            to_ranks(pairs.residual / values[0].clamp_min(_SMALLEST_NUMBER)),
             pairs.log_factor,
             trace,
             *rank,
@@ -518,7 +518,7 @@ def _metrics(
     """The metrics of the spectra of keys (…, input, head, token, feature), the ranks cut at a limit."""
     more = []
     if tiled:
-        leading = leading_spectrum(k, scale, max(limit, k.shape[-1]))
+        leading = _leading_spectrum(k, scale, max(limit, k.shape[-1]))
         spectrum, trace = Factored(leading.values, leading.log_factor), leading.trace
         rank, rank_90 = leading.rank, leading.rank_90
         more = [

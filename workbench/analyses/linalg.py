@@ -25,12 +25,12 @@ MANY = 1024  # rows from which iterating for a few pairs is faster than decompos
 SHARE = 32  # iterate for at most N/32 pairs; N/16 of random keys costs up to twice as much
 RESTARTS = 40  # random keys need ten
 TOLERANCE = 1e-12  # of an eigenvalue: residual at which its pair is done
-MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
+_MISSED = 1e-4  # the same for what may lie outside the pairs found; the eigenvalue is right to its square
 ACCURACY = 1e-8  # of the largest eigenvalue: what may be left outside
 MATCHED_MANY = 192  # rows and columns from which prices pay for themselves
-PRICE_TEMPERATURE = 0.01  # of the prices; any value gives the same matching, in more or less time
-PRICE_STEPS = 8
-LARGEST_WEIGHT = 1e30  # column weight, so that none is infinite: nobody wants some columns
+_PRICE_TEMPERATURE = 0.01  # of the prices; any value gives the same matching, in more or less time
+_PRICE_STEPS = 8
+_LARGEST_WEIGHT = 1e30  # column weight, so that none is infinite: nobody wants some columns
 
 
 class _Product(LinearOperator):
@@ -97,7 +97,7 @@ def iterated(matrix: Float[Tensor, "token token"], count: int) -> Eigenpairs | N
     first, second = np.random.default_rng(0).standard_normal((2, len(matrix)))
     try:
         values, vectors = largest_of(product, count + 1, v0=first, tol=TOLERANCE)
-        (largest,) = largest_of(outside, 1, v0=second, tol=MISSED, return_eigenvectors=False)
+        (largest,) = largest_of(outside, 1, v0=second, tol=_MISSED, return_eigenvectors=False)
     except ArpackError:
         return None
     if largest > values[0] + ACCURACY * values[-1]:
@@ -128,12 +128,12 @@ def column_prices(cosines: Float[Tensor, "row column"]) -> Float[Tensor, " colum
     if cosines.shape[0] != cosines.shape[1]:
         return cosines.new_zeros(cosines.shape[1])
     # between 0 and 1, and 1 somewhere in each row; single precision is plenty for prices
-    kernel = ((cosines - cosines.amax(1, keepdim=True)).float() / PRICE_TEMPERATURE).exp_()
+    kernel = ((cosines - cosines.amax(1, keepdim=True)).float() / _PRICE_TEMPERATURE).exp_()
     column = kernel.new_ones(cosines.shape[1])
-    for _ in range(PRICE_STEPS):
-        row = (kernel @ column).reciprocal_().clamp_(1 / LARGEST_WEIGHT, LARGEST_WEIGHT)
-        column = (row @ kernel).reciprocal_().clamp_(1 / LARGEST_WEIGHT, LARGEST_WEIGHT)
-    return PRICE_TEMPERATURE * column.log().to(cosines)
+    for _ in range(_PRICE_STEPS):
+        row = (kernel @ column).reciprocal_().clamp_(1 / _LARGEST_WEIGHT, _LARGEST_WEIGHT)
+        column = (row @ kernel).reciprocal_().clamp_(1 / _LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    return _PRICE_TEMPERATURE * column.log().to(cosines)
 
 
 @checked_tensors

@@ -26,7 +26,7 @@ from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-HEAD, BIAS, MLP, EMBEDDING, READOUT, TOTAL = (
+HEAD, BIAS, MLP, EMBEDDING, _READOUT, _TOTAL = (
     "head",
     "output bias",
     "MLP",
@@ -153,10 +153,10 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if layer.index == 0:
         parts[EMBEDDING] = part(layer.site("resid_pre"))
         bias = readout.bias.double()
-        parts[READOUT] = torch.stack([(outcome @ bias).sum(-1) for outcome in outcomes], -1)
+        parts[_READOUT] = torch.stack([(outcome @ bias).sum(-1) for outcome in outcomes], -1)
         logits = passes.logits.double()
         logits = logits if logits.ndim == 3 else logits[:, None]
-        parts[TOTAL] = torch.stack([(outcome * logits).sum((-2, -1)) for outcome in outcomes], -1)
+        parts[_TOTAL] = torch.stack([(outcome * logits).sum((-2, -1)) for outcome in outcomes], -1)
     for name, values in parts.items():
         yield _measurement(name, values, ("input",))
 
@@ -171,7 +171,7 @@ def _measurement(name: str, values: Tensor, axes: tuple[str, ...]) -> Measuremen
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the logit and the head that adds most to it."""
-    total = frame[frame["candidate"] == TOTAL]
+    total = frame[frame["candidate"] == _TOTAL]
     heads = frame[frame["candidate"] == HEAD]
     if total.empty or heads.empty:
         return []

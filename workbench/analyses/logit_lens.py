@@ -57,7 +57,7 @@ LOGIT_LENS_AGREEMENT = Metric(
 )
 
 
-def lens_logits(
+def _lens_logits(
     readout: Readout, stream: Float[Tensor, "batch token width"]
 ) -> Float[Tensor, "batch token outcome"]:
     """Return the logits that the end of a model makes of any stream, in float64 (nostalgebraist 2020)."""
@@ -85,7 +85,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             places.append(tokens[(index + steps) % len(tokens)])
         of_input = []
         for place in places:
-            seen = lens_logits(readout, stream[number : number + 1, place.to(stream.device)])[0].log_softmax(
+            seen = _lens_logits(readout, stream[number : number + 1, place.to(stream.device)])[0].log_softmax(
                 -1
             )
             divergence = (own.exp() * (own - seen)).sum(-1).clamp_min(0)  # below by rounding alone

@@ -40,7 +40,7 @@ _WHOLE = (
     "it forms the four terms of the logits, of models that add positions to their tokens, whose contexts are of a few "
     "thousand tokens at most"
 )
-CORRELATED = ("token-position", "position-token", "cross")
+_CORRELATED = ("token-position", "position-token", "cross")
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     yield Measurement(LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
     yield Measurement(LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
     correlation = _correlation(terms, parts, _orders(layer, terms, options.null_samples))
-    for number, candidate in enumerate(CORRELATED):
+    for number, candidate in enumerate(_CORRELATED):
         observed, shuffled = correlation.observed[..., number], correlation.shuffled[..., number, :]
         for statistic, value, null_samples in (
             (None, observed, shuffled),

@@ -35,10 +35,10 @@ from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
 CONVENTIONS = ("teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact")
-STANDARDS = ("none", "per-token")
+_STANDARDS = ("none", "per-token")
 NORM_STATISTICS = ("mean", "median", "q2.5", "q25", "q75", "q97.5")
 QUANTILES = (0.5, 0.025, 0.25, 0.75, 0.975)
-RATIO_EPSILON = 1e-8  # of saritas2025's relative errors
+_RATIO_EPSILON = 1e-8  # of saritas2025's relative errors
 LARGEST = torch.finfo(torch.float64).max
 
 
@@ -178,8 +178,8 @@ def projection_errors(
     for convention in conventions:
         if convention not in CONVENTIONS:
             raise UnknownName("convention", convention, CONVENTIONS)
-    if standardize not in STANDARDS:
-        raise UnknownName("standardize", standardize, STANDARDS)
+    if standardize not in _STANDARDS:
+        raise UnknownName("standardize", standardize, _STANDARDS)
     if isinstance(attention_mask, Mask) and not tiled:
         raise InputError("attention_mask is a Mask, which is read in tiles; give tiled=True, or a tensor")
     check_nulls(nulls, null_samples)
@@ -390,8 +390,8 @@ def _of_head(
         errors={name: errors[name] for name in conventions},
         floor=floor,
         baseline=baseline,
-        error_over_phi=(gaps / (phi + RATIO_EPSILON)).mean(),
-        error_over_h=(gaps / (h_norm + RATIO_EPSILON)).mean(),
+        error_over_phi=(gaps / (phi + _RATIO_EPSILON)).mean(),
+        error_over_h=(gaps / (h_norm + _RATIO_EPSILON)).mean(),
         phi_norm2=_statistics(phi),
         h_norm2=_statistics(h_norm),
         null_samples=null_samples,

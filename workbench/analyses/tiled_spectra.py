@@ -40,7 +40,7 @@ _SPARE = 8  # vectors more than pairs in a block, so that the last of these are 
 _FLAT = 1e-13  # of the largest: what is left of a block that has nothing new
 _SIDE = 1024  # tokens on a side of a tile: larger matrix products gain nothing
 _AT_ONCE = 512  # vectors that are multiplied at once
-PROBES, STEPS = 16, 10  # random vectors of an estimate, and steps of the quadrature for each
+_PROBES, STEPS = 16, 10  # random vectors of an estimate, and steps of the quadrature for each
 
 Product = Callable[[Tensor], Tensor]
 
@@ -206,7 +206,7 @@ def _entropy_left(
     sum is known. By Lanczos iteration for all z at once, with full reorthogonalisation.
     """
     source = torch.Generator().manual_seed(seed)
-    signs = torch.randint(2, (len(tiles), PROBES), generator=source).mul_(2).sub_(1)
+    signs = torch.randint(2, (len(tiles), _PROBES), generator=source).mul_(2).sub_(1)
     known_vectors = pairs.vectors
 
     def outside(block: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def _entropy_left(
     nodes = nodes.clamp_min(0)
     of_nodes = torch.where(nodes > 0, -nodes * (nodes / typical).log(), 0)
     each = length.square() * (vectors[:, 0].square() * of_nodes).sum(-1)
-    return each.mean() - rest * typical.log(), each.std() / math.sqrt(PROBES)
+    return each.mean() - rest * typical.log(), each.std() / math.sqrt(_PROBES)
 
 
 @checked_tensors

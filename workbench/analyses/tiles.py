@@ -51,7 +51,7 @@ _SHARP = (
     0.5  # below it what lies beside a row's largest weight is added up without that weight, to all its digits
 )
 _PLACES = 8
-ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
+_ROW_TOLERANCE = 1e-2  # of a row's sum from 1: the rounding of bfloat16 weights, summed over a row
 _SAME = 1e-3  # of an entry of attention, which is at most 1: beyond the rounding of single precision
 _COMPARED = 4
 
@@ -240,7 +240,7 @@ class Reduced:
     @property
     def faulty(self) -> Tensor:
         """Rows that are no distributions over keys."""
-        return self.broken | ((self.total - 1).abs() > ROW_TOLERANCE)
+        return self.broken | ((self.total - 1).abs() > _ROW_TOLERANCE)
 
     def reduce(self, tiles: Iterator[Tile], shape: Shape, reductions: Sequence[Reduction]) -> Reduced:
         """Add the results of reductions of all tiles."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STREAMS = ("input", "resid_mid", "resid_post")
 SPECIAL = ("class", "distillation", "register")
-WITHOUT_SPECIAL, CENTRED = "without special tokens", "without mean"
+_WITHOUT_SPECIAL, _CENTRED = "without special tokens", "without mean"
 Alternatives = Literal["keep", "remove", "both"]
 
 
@@ -236,8 +236,8 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             for mean in _alternatives(options.mean_token):
                 tokens = states if mean else without_mean_token(states, kept)
                 columns = {"candidate": site}
-                columns |= {} if special else {"axis": WITHOUT_SPECIAL}
-                columns |= {} if mean else {"standardize": CENTRED}
+                columns |= {} if special else {"axis": _WITHOUT_SPECIAL}
+                columns |= {} if mean else {"standardize": _CENTRED}
                 try:
                     yield _cosine(layer, tokens, kept, options, columns)
                     if options.effective_rank:

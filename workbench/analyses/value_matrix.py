@@ -20,7 +20,7 @@ _SIDE = 1024  # tokens on a side of a tile of distances
 _FEW_PAIRS = 2**22  # of which all distances are kept to find the median
 _DRAWN = 2**17  # distances that tell between which two the median lies
 _AROUND = 7e-3  # on either side of it, as shares of the pairs: five standard errors of so many
-NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
+_NEARLY_PARALLEL = 0.999  # above this squared cosine an angle is read off its sine
 
 
 class ValueMatrix:
@@ -275,9 +275,9 @@ def principal_cosines_and_sines(
     product = first.T @ second
     cosines = torch.linalg.svdvals(product).clamp(max=1.0)
     sines = (1 - cosines.square()).sqrt()
-    if len(cosines) and cosines[0] ** 2 > NEARLY_PARALLEL:
+    if len(cosines) and cosines[0] ** 2 > _NEARLY_PARALLEL:
         exact = torch.linalg.svdvals(second - first @ product).flip(0).clamp(max=1.0)
-        sines = torch.where(cosines.square() > NEARLY_PARALLEL, exact, sines)
+        sines = torch.where(cosines.square() > _NEARLY_PARALLEL, exact, sines)
     return cosines, sines
 
 

@@ -36,7 +36,7 @@ from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-ATTENTION, VALUE_OUTPUT = "attention", "value-output"
+ATTENTION, _VALUE_OUTPUT = "attention", "value-output"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     received, norms = reduced["received"], written_norms(v, weight)
     sink = received.attention.argmax(-1, keepdim=True)
-    for candidate, size in ((ATTENTION, torch.ones_like(norms)), (VALUE_OUTPUT, norms)):
+    for candidate, size in ((ATTENTION, torch.ones_like(norms)), (_VALUE_OUTPUT, norms)):
         share, uniform = (_share_at(sums * size, sink) for sums in received)
         share = share.masked_fill(undefined, math.nan)
         columns = layer.window_column | {"candidate": candidate, "null": "uniform"}
@@ -256,9 +256,9 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     sentences = []
     if len(shares):
         attention, written = (
-            over_inputs(shares[shares["candidate"] == name]) for name in (ATTENTION, VALUE_OUTPUT)
+            over_inputs(shares[shares["candidate"] == name]) for name in (ATTENTION, _VALUE_OUTPUT)
         )
-        uniform = shares.loc[shares["candidate"] == VALUE_OUTPUT, "null_mean"].mean()
+        uniform = shares.loc[shares["candidate"] == _VALUE_OUTPUT, "null_mean"].mean()
         sentences.append(
             f"the key that receives most attention has {attention.words('.0%')} of the attention and "
             f"{written.words('.0%')} of what the head writes ({uniform:.0%} under uniform attention), mean over heads "

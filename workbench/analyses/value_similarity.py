@@ -131,8 +131,8 @@ QUANTITIES = (
     Quantity("span_share"),
 )
 
-TOLERANCES = {"as_published": (1e-5, 1e-3), "as_implemented": (1e-3, 1e-5)}  # (relative, absolute)
-STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
+_TOLERANCES = {"as_published": (1e-5, 1e-3), "as_implemented": (1e-3, 1e-5)}  # (relative, absolute)
+_STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": Tensor.amax,
     "min": Tensor.amin,
     "mean": Tensor.mean,
@@ -279,12 +279,12 @@ def _compare(
     values = []
     for metric, axis, statistic, convention in quantities:
         if metric == "allclose":
-            values.append(_allclose(pair, *TOLERANCES[str(convention)]))
+            values.append(_allclose(pair, *_TOLERANCES[str(convention)]))
             continue
         if (metric, axis) not in parts:
             parts[metric, axis] = measures[metric, axis](pair)
         part = parts[metric, axis]
-        values.append(STATISTICS[statistic](part) if statistic else part)
+        values.append(_STATISTICS[statistic](part) if statistic else part)
     return torch.stack(values)
 
 

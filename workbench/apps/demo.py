@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL, INPUTS = "bundled:digits-vit", "bundled:digits"
 IMAGES = 6
 METRICS = ("attention_entropy", "attention_distance")
-LEVELS = 2**16 - 1  # an attention weight is sent to the page as a whole number of two bytes
+_LEVELS = 2**16 - 1  # an attention weight is sent to the page as a whole number of two bytes
 CODE = f"""\
 import workbench
 from workbench.figures import attention_heatmap_figure
@@ -63,7 +63,7 @@ def write_demo(out: str | os.PathLike[str]) -> Path:
         ],
         "grids": [_specification(head_grid_figure(frame, metric), "column") for metric in METRICS],
         "attention": [_packed(capture, input) for input in range(IMAGES)],
-        "levels": LEVELS,
+        "levels": _LEVELS,
         "colours": [cells["colorscale"], bar["colorscale"]],
         "labels": tokens.labels[0],
         "first": len(tokens.labels[0]) - rows * columns,  # special tokens stand before the patches
@@ -92,5 +92,5 @@ def _specification(figure: go.Figure, width: str) -> dict[str, Any]:
 
 def _packed(capture: Capture, input: int) -> str:
     """Attention of one input, (layer, head, query, key), as two little-endian bytes each in base 64."""
-    weights = capture.stack("attn")[:, input].double().mul(LEVELS).round().numpy()
+    weights = capture.stack("attn")[:, input].double().mul(_LEVELS).round().numpy()
     return base64.b64encode(weights.astype("<u2").tobytes()).decode()

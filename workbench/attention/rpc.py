@@ -19,7 +19,7 @@ from workbench.attention.base import AttentionModule, attention_mask, check_conv
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError, UnknownName
 
-SYMMETRIES = ("sym", "asym", "sym-asym")
+_SYMMETRIES = ("sym", "asym", "sym-asym")
 
 
 class PrincipalComponents(NamedTuple):
@@ -209,8 +209,8 @@ class RPCAttention(AttentionModule):
         **shared: Any,
     ) -> None:
         check_convention(convention)
-        if symmetry not in SYMMETRIES:
-            raise UnknownName("symmetry", symmetry, SYMMETRIES)
+        if symmetry not in _SYMMETRIES:
+            raise UnknownName("symmetry", symmetry, _SYMMETRIES)
         counts = [num_iter] * (layer + 1) if isinstance(num_iter, int) else list(num_iter)
         if any(not isinstance(count, int) or count < 0 for count in counts) or not lambd >= 0:
             raise InputError(

@@ -99,7 +99,7 @@ class TokenInfo:
         queries, keys = layer.counts
         if not self.streams and layer.source == "self":
             return self._fitted(queries, keys, None if layer.causal else layer.mask)
-        stream = stream_of(layer.path, self.streams)
+        stream = _stream_of(layer.path, self.streams)
         query_tokens = self._stream(stream, queries)
         if layer.source == "self":
             return query_tokens
@@ -141,7 +141,7 @@ class TokenInfo:
             return tokens.alone().first(count)
         parts = [self._named(name).alone() for name in self.joined]
         if sum(part.count for part in parts) == count:
-            return join_tokens(parts)
+            return _join_tokens(parts)
         coarser = None if tokens.grid is None or count == 1 else coarser_grid(tokens.grid, count)
         return self._numbered(count) if coarser is None else image_tokens(len(tokens), (), coarser)
 
@@ -149,7 +149,7 @@ class TokenInfo:
         return tokens_by_id(torch.arange(count).expand(len(self), count), None, "token")
 
 
-def stream_of(path: str, streams: Mapping[str, TokenInfo]) -> str:
+def _stream_of(path: str, streams: Mapping[str, TokenInfo]) -> str:
     """The name of the stream that a module at this path works on, by the names of the modules around it."""
     for part in path.split("."):
         for name, pattern in _STREAMS.items():
@@ -203,7 +203,7 @@ def video_tokens(size: int, frames: int, grid: tuple[int, int]) -> TokenInfo:
     )
 
 
-def join_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
+def _join_tokens(parts: Sequence[TokenInfo]) -> TokenInfo:
     """Tokens one after another on one axis."""
     return TokenInfo(
         [[*itertools.chain(*rows)] for rows in zip(*(part.labels for part in parts), strict=True)],

@@ -18,7 +18,7 @@ from workbench.core.errors import IncompleteCapture, InputError
 # Largest |recomputed - captured| / largest |captured| that counts as the same numbers. Half precision kernels
 # round the attention weights themselves to 8 or 11 bits before multiplying them with v.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-TF32_TOLERANCE = 1e-2
+_TF32_TOLERANCE = 1e-2
 _MOST_ROUNDED = 1e-2
 ROWS_CHECKED = 4
 _CACHED_SCORES = 2**18
@@ -385,7 +385,7 @@ def _rounding(call: Call) -> float:
 
 def _tolerance(output: Tensor) -> float:
     if output.is_cuda and output.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
-        return TF32_TOLERANCE
+        return _TF32_TOLERANCE
     return TOLERANCE.get(output.dtype, 1e-4)
 
 

@@ -168,7 +168,7 @@ def _set(owners: Sequence[Any], name: str, value: bool) -> Generator[None]:
 
 
 @contextmanager
-def slow_multihead_attention() -> Generator[None]:
+def _slow_multihead_attention() -> Generator[None]:
     """Turn off the inference fast path of ``nn.TransformerEncoder``, which leaves Python altogether."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -676,7 +676,7 @@ def watch_attention(
     called_by_name = any(name in sys.modules for name in PACKAGES)
     with (
         stance or nullcontext(),
-        slow_multihead_attention(),
+        _slow_multihead_attention(),
         _watch_interface(interface),
         watch_kernels(modules, seen, unwatched) if called_by_name else nullcontext(),
         watch,

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 TOKENS = ("token", "head_dim")
 ATTENTION = ("head", "query", "key")
 HIDDEN = ("token", "width")
-STANDARDIZATIONS = ("none", "per-token", "per-feature")
+_STANDARDIZATIONS = ("none", "per-token", "per-feature")
 
 
 def checked_tensors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -182,8 +182,8 @@ def standardize(
     features become 0, and so does padding (``mask`` false). Raises `UnknownName` for another ``how``, and
     `InputError` for fewer than two features or tokens and for values that are not finite.
     """
-    if how not in STANDARDIZATIONS:
-        raise UnknownName("standardization", how, STANDARDIZATIONS)
+    if how not in _STANDARDIZATIONS:
+        raise UnknownName("standardization", how, _STANDARDIZATIONS)
     if how == "none":
         return x
     check_axes("x", x, TOKENS)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
     from workbench.models.source import ImageFormat
 
-DEFAULT_N = 25
+_DEFAULT_N = 25
 ALL = "all"
 """As ``n``: every input there is."""
 DEFAULT_MAX_LENGTH = 128  # tokens; the protocol of saritas2025
@@ -33,7 +33,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 QUESTION = "What does this picture show?"
 """Text of an image without a caption."""
 SHOWN = 8  # images or texts, where inputs show themselves in a notebook
-ORDERS = ("random", "file")
+_ORDERS = ("random", "file")
 """Order of the inputs of a source: drawn with the seed, or as they lie there."""
 PREPROCESSING = ("model", "saritas2025")
 """Preprocessing of images: that of the model, or that of saritas2025 for all models."""
@@ -236,8 +236,8 @@ def inputs(
         spec, pool = listed_inputs(spec, getattr(model, "modality", None))
     else:
         pool = open_pool(spec)
-    check_modality(spec, pool, model)
-    order = order_of(pool, order)
+    _check_modality(spec, pool, model)
+    order = _order_of(pool, order)
     samples, skipped = _choose(pool, n, int(seed), order)
     chosen_inputs = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
     chosen_inputs.order = order
@@ -300,7 +300,7 @@ class ListedInputs:
         self, spec: str, pool: Pool, model: LoadedModel, places: Sequence[int], batch: int, *,
         seed: int = 0, preprocessing: str = "model",
     ) -> None:  # fmt: skip
-        check_modality(spec, pool, model)
+        _check_modality(spec, pool, model)
         self.spec, self.pool, self.model = spec, pool, model
         self.places, self.batch = places, batch
         self.seed, self.preprocessing = seed, preprocessing
@@ -343,7 +343,7 @@ class ListedInputs:
             yield from shard.batches(min(size, self.batch))
 
 
-def check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
+def _check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
     """Raise `InputError` unless the model takes the modality of the pool."""
     if not hasattr(model, "modality"):
         raise InputError(
@@ -373,7 +373,7 @@ def _check_integer(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} is a whole number from {least} up, got {value!r}")
 
 
-def chosen_count(n: int | str | None, there: int, where: str, default: int = DEFAULT_N) -> int:
+def chosen_count(n: int | str | None, there: int, where: str, default: int = _DEFAULT_N) -> int:
     """Return the number of inputs that ``n`` requests of ``there``: 25 by default, or all where there are fewer.
 
     Raises `InputError` where there are fewer than requested.
@@ -390,19 +390,19 @@ def chosen_count(n: int | str | None, there: int, where: str, default: int = DEF
 
 def pool_count(n: int | str | None, pool: Pool) -> int:
     """Return the number of inputs that ``n`` requests of a pool; by default all of a list."""
-    return chosen_count(n, len(pool), pool.where, len(pool) if pool.listed else DEFAULT_N)
+    return chosen_count(n, len(pool), pool.where, len(pool) if pool.listed else _DEFAULT_N)
 
 
-def order_of(pool: Pool, order: str | None) -> str:
+def _order_of(pool: Pool, order: str | None) -> str:
     """Return the order of a pool's inputs; raise UnknownName for an unknown order."""
-    if order is not None and order not in ORDERS:
-        raise UnknownName("order", str(order), ORDERS)
+    if order is not None and order not in _ORDERS:
+        raise UnknownName("order", str(order), _ORDERS)
     return order or ("file" if pool.listed else "random")
 
 
 def pool_positions(pool: Pool, seed: int, order: str | None = None) -> list[int]:
     """Return the positions of all inputs of a pool in their order; n inputs are the first n."""
-    if order_of(pool, order) == "file":
+    if _order_of(pool, order) == "file":
         return [*range(len(pool))]
     return np.random.default_rng(seed).permutation(len(pool)).tolist()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from workbench.core.errors import InputError
 
-IMAGENET_CLASSES = 1000
+_IMAGENET_CLASSES = 1000
 
 
 def class_indices(folders: Sequence[str], outputs: int, names: Sequence[str] = ()) -> list[int]:
@@ -24,10 +24,10 @@ def class_indices(folders: Sequence[str], outputs: int, names: Sequence[str] = (
     what = f"{len(folders)} class folders ({', '.join(folders[:3])}{', …' if len(folders) > 3 else ''})"
     wanted = f"a folder for each of its {outputs} classes"
     if len(names) != outputs:
-        if outputs != IMAGENET_CLASSES:
+        if outputs != _IMAGENET_CLASSES:
             raise InputError(
                 f"there are {what}, and the model has {outputs} outputs, whose names are not known; give {wanted}, or "
-                f"take a model of the {IMAGENET_CLASSES} classes of ImageNet-1K for a subset of them"
+                f"take a model of the {_IMAGENET_CLASSES} classes of ImageNet-1K for a subset of them"
             )
         names = _imagenet_synsets()
         wanted += ", or folders named by their WordNet ids in ImageNet-1K (n01440764, …)"

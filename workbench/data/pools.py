@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-PROTOCOL_LENGTH = 30  # characters; the protocol of saritas2025 takes lines longer than this
+_PROTOCOL_LENGTH = 30  # characters; the protocol of saritas2025 takes lines longer than this
 DIGITS_SIZE = 16
 # Mean and standard deviation of the training images after scaling to [0, 1] and resizing, to four digits.
 DIGITS_MEAN = 0.3049
@@ -43,7 +43,7 @@ WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 # or a microscope, brick, grass and gravel among them. Left out: drawings and test charts (chessboard, color,
 # horse, logo, phantom), scans of print (page, text), the second half of the stereo pair (motorcycle_right),
 # and a detail of retina (microaneurysms). scikit-image's further images would have to be downloaded.
-PHOTOS = {
+_PHOTOS = {
     "skimage": (
         "data",
         (
@@ -326,7 +326,7 @@ def photo_files() -> dict[str, Path]:
     require("the set of photographs", "skimage")  # two of eighteen would be other inputs under the same name
     files = {
         file.stem: file
-        for package, (folder, names) in PHOTOS.items()
+        for package, (folder, names) in _PHOTOS.items()
         for file in _package_files(package, [f"{folder}/{name}" for name in names])
     }
     return dict(sorted(files.items()))
@@ -362,7 +362,7 @@ def _prose() -> Pool:
 
 def _in_protocol(text: str) -> bool:
     """Whether the protocol of saritas2025 takes a line: long enough, and no heading (``= Title =``)."""
-    return len(text) > PROTOCOL_LENGTH and not re.fullmatch(r"=.*=", text)
+    return len(text) > _PROTOCOL_LENGTH and not re.fullmatch(r"=.*=", text)
 
 
 # From the user ----------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def _wikitext() -> Pool:
     samples = [
         Sample(f"wikitext-103/test/{i}", line.strip())
         for i, line in enumerate(lines)
-        if len(line) > PROTOCOL_LENGTH
+        if len(line) > _PROTOCOL_LENGTH
     ]
     return _text_pool(samples, "the test split of WikiText-103")
 

@@ -26,8 +26,8 @@ from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice
 from workbench.figures.tokens import TokenView, as_array, check_token, head_weights, pooled_view, view_tokens
 
-MAX_LAYERS = 4
-MAX_HEADS = 4
+_MAX_LAYERS = 4
+_MAX_HEADS = 4
 MAX_TOKENS = 40
 
 
@@ -71,9 +71,9 @@ def attention_heatmap_figure(
     if all(getattr(record, "attn", None) is None for record in records.values()):
         raise InputError("the capture holds no attention; capture it with sites=('attn', …)")
     query = check_token(query, tokens, input)
-    chosen = list(records) if layers is None else _choose("layer", layers, sorted(records), MAX_LAYERS)
+    chosen = list(records) if layers is None else _choose("layer", layers, sorted(records), _MAX_LAYERS)
     read = {layer: _layer_maps(records[layer], tokens, input) for layer in chosen}
-    drawn = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, LayerMaps)}
+    drawn = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, _LayerMaps)}
     reasons = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, str)}
     if tokens.grid is None and any(len(layer_maps.maps[0]) > 1 for layer_maps in drawn.values()):
         single = [
@@ -86,7 +86,7 @@ def attention_heatmap_figure(
     if not drawn:
         raise InputError(f"no layer can be drawn: {' '.join(_notes(reasons))}")
     most = max(len(layer_maps.maps) for layer_maps in drawn.values())
-    chosen_heads = _choose("head", heads, range(most), MAX_HEADS)
+    chosen_heads = _choose("head", heads, range(most), _MAX_HEADS)
     few = {
         layer: len(layer_maps.maps)
         for layer, layer_maps in drawn.items()
@@ -95,20 +95,20 @@ def attention_heatmap_figure(
     reasons |= {layer: f"{heads} heads" for layer, heads in few.items()}
     drawn = {layer: layer_maps for layer, layer_maps in drawn.items() if layer not in few}
     if layers is None:
-        drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), MAX_LAYERS)}
+        drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), _MAX_LAYERS)}
     if tokens.grid is not None:
         return _over_image(drawn, chosen_heads, query, image, _notes(reasons), width)
     return _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width)
 
 
-class LayerMaps(NamedTuple):
+class _LayerMaps(NamedTuple):
     """Attention of one layer for one input, (head, query, key), and the tokens that are its keys."""
 
     maps: np.ndarray
     view: TokenView
 
 
-def _layer_maps(record: Any, tokens: Any, input: int) -> LayerMaps | str:
+def _layer_maps(record: Any, tokens: Any, input: int) -> _LayerMaps | str:
     """Return the maps of a layer, or why they cannot be drawn over the input's tokens."""
     if getattr(record, "kind", "token") != "token":
         return "attention over channels" if record.kind == "channel" else "no map of attention"
@@ -125,7 +125,7 @@ def _layer_maps(record: Any, tokens: Any, input: int) -> LayerMaps | str:
     except InputError:
         view = None
     view = view or pooled_view(keys, tokens.grid)
-    return "attention among other tokens than the input's" if view is None else LayerMaps(maps, view)
+    return "attention among other tokens than the input's" if view is None else _LayerMaps(maps, view)
 
 
 def _notes(reasons: Mapping[int, str]) -> list[str]:
@@ -151,7 +151,7 @@ def _choose(kind: str, request: Numbers, available: Sequence[int], most: int) ->
 
 
 def _over_image(
-    drawn: Mapping[int, LayerMaps], heads: Sequence[int], query: int | None, image: np.ndarray | None,
+    drawn: Mapping[int, _LayerMaps], heads: Sequence[int], query: int | None, image: np.ndarray | None,
     notes: Sequence[str], width: str | float,
 ) -> go.Figure:  # fmt: skip
     grids, origins = {}, {}
@@ -184,7 +184,7 @@ def _over_image(
 
 
 def _over_text(
-    drawn: Mapping[int, LayerMaps],
+    drawn: Mapping[int, _LayerMaps],
     heads: Sequence[int],
     max_tokens: int,
     notes: Sequence[str],

@@ -30,10 +30,10 @@ COLUMNS = (
 )  # fmt: skip
 SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
-ON_MASKS = "class_attention_mask"
+_ON_MASKS = "class_attention_mask"
 _ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
-EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
+_EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
 
 
 @checked
@@ -120,7 +120,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
             x=places, y=mean, marker={"color": COLOURS[0], "line": {"width": 0}}, name=f"layer {layer}, mean",
             showlegend=False, hovertemplate="to %{x}<br>%{y:.4f}<extra></extra>",
         )  # fmt: skip
-        level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": EVEN}
+        level = {"type": "line", "x0": 0, "x1": 1, "xref": "domain", "y0": even, "y1": even, "line": _EVEN}
         words = f"Mean weight<br>({len(lines) - (_ROLLOUT in lines)} heads)"
         top = Axis(words, 0, round_up(max(*mean, even or 0)))
         panels.append(Panel([bars], x, top, f"layer {layer}", shapes=[] if even is None else [level]))
@@ -135,7 +135,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
     scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
     key = (
-        [key_entry(f"uniform attention: 1 / {key_count}", mode="lines", line=EVEN)]
+        [key_entry(f"uniform attention: 1 / {key_count}", mode="lines", line=_EVEN)]
         if even is not None
         else []
     )
@@ -153,7 +153,7 @@ def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
 
 @checked
 def class_attention_summary_figure(
-    frame: pd.DataFrame, metrics: Sequence[str] = (*MEASURES, ON_MASKS)
+    frame: pd.DataFrame, metrics: Sequence[str] = (*MEASURES, _ON_MASKS)
 ) -> go.Figure:
     """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
 
@@ -174,7 +174,7 @@ def class_attention_summary_figure(
     of_null = rows["null"] if "null" in rows else pd.Series(None, index=rows.index)
     level = rows["metric"].isin(MEASURES[:2]) & (of_null != "uniform")  # else the null is that level
     rows = rows.assign(even=level.map({True: 1.0, False: np.nan}))
-    separate = present == [ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
+    separate = present == [_ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
     plot = Plot(rows, panel=SERIES if separate else None).metric(*present).scale(y_zero=True, x_free=separate)
     line, even = Line(words="mean over heads and inputs"), Rule(name="uniform attention", column="even")
     width = "page" if separate or len(present) > 1 else "column"

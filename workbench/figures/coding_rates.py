@@ -13,11 +13,11 @@ from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line
 from workbench.figures.specification import SERIES
 
-RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
-CHANGE = "change of coding_rate_variational"
+_RATES = ("coding_rate_variational", "coding_rate", "coding_rate_reduction")
+_CHANGE = "change of coding_rate_variational"
 _TITLES = {
     "coding_rate_variational": "R<sub>c</sub><sup>var</sup> of the outputs",
-    CHANGE: "Change of R<sub>c</sub><sup>var</sup> by attention (%)",
+    _CHANGE: "Change of R<sub>c</sub><sup>var</sup> by attention (%)",
     "coding_rate": "R of the outputs",
     "coding_rate_reduction": "ΔR of the outputs",
 }
@@ -55,7 +55,7 @@ def coding_rate_figure(frames: Mapping[str, pd.DataFrame]) -> go.Figure:
 
 def _rows(frame: pd.DataFrame) -> pd.DataFrame:
     """The rates of the outputs and the change by attention in per cent, each named by its model and convention."""
-    rows = rows_of(frame, RATES, needs=("layer", "candidate"))
+    rows = rows_of(frame, _RATES, needs=("layer", "candidate"))
     rows = rows[rows["standardize"].isna()]
     rows = rows.assign(series=series_labels(rows))
     first = rows.sort_values("layer").groupby(SERIES)["convention"].first()
@@ -66,4 +66,4 @@ def _rows(frame: pd.DataFrame) -> pd.DataFrame:
     streams = variational.pivot_table(index=keys, columns="candidate", values="value", sort=False)
     change = (100 * (streams["resid_mid"] / streams["input"] - 1)).rename("value").reset_index()
     outputs = rows[rows["candidate"] == "resid_post"][[*keys, "metric", "value"]]
-    return pd.concat([outputs, change.assign(metric=CHANGE)])
+    return pd.concat([outputs, change.assign(metric=_CHANGE)])

@@ -31,9 +31,9 @@ from workbench.figures.text_widths import (
 from workbench.figures.theme import GREY, THEMES, WIDTH, panel_letter, readable, theme_of
 
 _LEADER = 1.0  # letters, from the end of a line to the words at it
-KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
-TALLEST = 432  # pixels that a figure without a height takes, if its panels need no more: 4.5 in
-MOST_TICKS = 7
+_KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
+_TALLEST = 432  # pixels that a figure without a height takes, if its panels need no more: 4.5 in
+_MOST_TICKS = 7
 _NEAR = 0.08  # of an axis
 _STEPS = (1, 2, 5)
 _TIGHT = 1.6  # letters, from label to label up an axis that would have two of them otherwise
@@ -242,10 +242,10 @@ class _Page:
             spent = sum(tops) + sum(bottoms) + self.above + self.below
             if height:
                 tall = max((height - spent) / sum(self.shares), 3 * self.font)
-            elif inner is None and spent + tall * sum(self.shares) > TALLEST:
-                tall = max((TALLEST - spent) / sum(self.shares), 5 * self.font)
-            elif self.above > KEY_SHARE * (spent + tall * sum(self.shares)):
-                tall = min((self.above / KEY_SHARE - spent) / sum(self.shares), 1.8 * usual)
+            elif inner is None and spent + tall * sum(self.shares) > _TALLEST:
+                tall = max((_TALLEST - spent) / sum(self.shares), 5 * self.font)
+            elif self.above > _KEY_SHARE * (spent + tall * sum(self.shares)):
+                tall = min((self.above / _KEY_SHARE - spent) / sum(self.shares), 1.8 * usual)
             lefts = self._lefts(tall, across)
             if self.shared_y and self.columns > 1:
                 self.slack = min(lefts[1:]) - 0.3 * self.font
@@ -400,7 +400,7 @@ class _Page:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The words at the ends of lines, and a leader from each end to its words, which others may have moved."""
         ends = [panel.y.place(value) for _, value, _ in panel.ends]
-        places = spread_out([end * tall for end in ends], 1.25 * self.font, tall)
+        places = _spread_out([end * tall for end in ends], 1.25 * self.font, tall)
         look = {  # in the middle: plotly's "auto" hangs the words of the upper third from their place
             **domains, "x": 1, "xanchor": "left", "yanchor": "middle", "xshift": self.font * (0.4 + _LEADER),
             "borderpad": 0, "showarrow": False,
@@ -441,7 +441,7 @@ def beside_panels(fig: go.Figure) -> dict[str, float]:
     return {"x": right, "len": high - low, "y": (low + high) / 2}
 
 
-def spread_out(places: Sequence[float], least: float, room: float) -> list[float]:
+def _spread_out(places: Sequence[float], least: float, room: float) -> list[float]:
     """The places moved as little as needed for ``least`` between them, inside the room."""
     order = np.argsort(places, kind="stable")
     moved = np.asarray(places, dtype=float)[order]
@@ -475,7 +475,7 @@ def ticks(axis: Axis, room: float, font: float, upright: bool) -> tuple[dict[str
         if upright and len(labels) < 3 <= len(fewest[1]) and len(fewest[1]) * _TIGHT * font <= room:
             break  # two labels may end at half the axis
         fewest = settings, labels
-        if len(labels) <= MOST_TICKS and _apart(axis, settings, labels, room, font, upright):
+        if len(labels) <= _MOST_TICKS and _apart(axis, settings, labels, room, font, upright):
             break
     return fewest
 

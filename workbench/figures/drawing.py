@@ -21,7 +21,7 @@ from workbench.figures.words import NAMES, attention_of
 from workbench.frames.estimate import null_range
 from workbench.frames.metrics import METRICS, Metric
 
-ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
+_ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
 
 
 class Drawing:
@@ -36,7 +36,7 @@ class Drawing:
         self.everything = pd.concat([*rows.values()])
         self.colours = self.values(color)
         self.labels = {value: self.label(color, value) for value in self.colours}
-        self.ordered = color in ORDERED
+        self.ordered = color in _ORDERED
         self.styles = self._styles()
         self.marks: Sequence[Mark] = plot.marks or (self.default,)
 
@@ -47,7 +47,7 @@ class Drawing:
         values = [*self.everything[column].dropna().unique()]
         if column == "attention" and set(values) <= set(LOOKS):
             return in_order(values)
-        if column in ORDERED:
+        if column in _ORDERED:
             return sorted(values)
         return [*dict.fromkeys(value for value in (*self.plot.names, *values) if value in values)]
 
@@ -67,7 +67,7 @@ class Drawing:
             )
         if column == "attention" and value in LOOKS:
             return LOOKS[value].label
-        if column in (*ORDERED, "head"):
+        if column in (*_ORDERED, "head"):
             return f"{column} {value}"
         return NAMES.get(value) or str(value).replace("_", " ")
 

@@ -24,7 +24,7 @@ from workbench.figures.text_widths import line_count, widest, wrap
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
-ALL_HEADS = "all heads"
+_ALL_HEADS = "all heads"
 _PRINTED = 24  # cells at most whose numbers stand in them
 _DECADES = 3  # values of a metric without an upper end that span more are coloured by their logarithm
 
@@ -86,7 +86,7 @@ def head_grid_figure(
         hovertext=_words(values, label, sample.rows["input"].nunique(), by_head, nulls),
         hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
-    names = () if by_head else (ALL_HEADS,)
+    names = () if by_head else (_ALL_HEADS,)
     panel = Panel(
         [cells], Axis("Head" if by_head else "", -0.5, shape[1] - 0.5, whole=True, names=names),
         Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=_frame_of(chosen, shape, by_head),
@@ -187,7 +187,7 @@ def _words(
     over = f" (mean over {inputs} inputs)" if inputs > 1 else ""
 
     def cell(layer: int, head: int, value: float) -> str:
-        cell_name = f"layer {layer}, " + (f"head {head}" if by_head else ALL_HEADS)
+        cell_name = f"layer {layer}, " + (f"head {head}" if by_head else _ALL_HEADS)
         if np.isnan(value):
             return f"{cell_name}<br>{reasons[layer]}"
         lines = [cell_name, f"{label}: {value:.4g}{over}"]

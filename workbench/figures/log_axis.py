@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from workbench.figures.marks import key_entry
 from workbench.figures.theme import GREY, NULL_BAND, SIZE, marker_of, readable
 
-BEYOND = "to 0 or less (log axis)"
+_BEYOND = "to 0 or less (log axis)"
 BELOW = "below the axis"
 # Arrows have their tip at the place, so that none lies over a tick label.
 _ARROWS = {"x": "arrow-left", "y": "arrow-down"}
@@ -40,7 +40,7 @@ def on_log_axis(trace: Any, letter: str, low: float, cut: bool = False) -> list[
     below, beyond = values < least, values - down < least
     if not (below | beyond).any():
         return [trace]
-    words = BEYOND if (np.where(below, values, values - down)[below | beyond] <= 0).all() else BELOW
+    words = _BEYOND if (np.where(below, values, values - down)[below | beyond] <= 0).all() else BELOW
     trace[letter] = np.where(below, np.nan, values)
     if trace.mode == "lines":  # where it leaves the axis: an arrow for each value would be a row of them
         beyond[1:] &= ~below[:-1]
@@ -78,7 +78,7 @@ def _band(trace: go.Scatter, low: float, values: np.ndarray) -> list[go.Scatter]
     grey = trace.fillcolor.startswith(NULL_BAND.rpartition(",")[0])
     solid = GREY if grey else _SOLID.sub(r"rgb(\1,\2,\3)", trace.fillcolor)
     plain = go.Scatter(trace).update(line={"color": solid})
-    words = BEYOND if (values[chosen] <= 0).all() else BELOW
+    words = _BEYOND if (values[chosen] <= 0).all() else BELOW
     return [trace, _arrow(plain, "y", low, values, np.zeros(len(values)), chosen, words)]
 
 

@@ -33,9 +33,9 @@ from workbench.figures.theme import (
 )
 from workbench.figures.words import NULLS, UNITS, in_words
 
-NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
+_NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
 NEUTRAL_STYLE: dict[str, Any] = {
-    "line": {"color": NEUTRAL, "dash": "solid"}, "marker": {"color": NEUTRAL, "symbol": "circle"},
+    "line": {"color": _NEUTRAL, "dash": "solid"}, "marker": {"color": _NEUTRAL, "symbol": "circle"},
 }  # fmt: skip
 PLACE = "place of the category"
 
@@ -177,7 +177,7 @@ class Mark:
 
     def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
         """Return an entry of the key with what can be seen of its traces, each with its axis of ``room`` pixels."""
-        return says_how_wide(
+        return _says_how_wide(
             entry, [_widest(trace, axis) for trace, axis in traces if trace.fill == "toself"]
         )
 
@@ -252,7 +252,7 @@ class Line(Mark):
         yield key_entry(words, glyph, mode="lines" if bare else "lines+markers", **style, **pale)
         if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
             yield key_entry(
-                self.flag[1], "Triangles", mode="markers", marker={"symbol": _FLAG, "color": NEUTRAL}
+                self.flag[1], "Triangles", mode="markers", marker={"symbol": _FLAG, "color": _NEUTRAL}
             )
 
 
@@ -362,19 +362,19 @@ class Band(Mark):
             words += f", {self.only[1]}" if self.only is not None else ""
             if any(map(self._singles, banded)):
                 line = _thin(style["line"]["color"] if len(banded) > 1 else banded[0].colour)
-                tick = marker_of("line-ew-open", SIZE.tick, NEUTRAL, WIDTH.fine)
+                tick = marker_of("line-ew-open", SIZE.tick, _NEUTRAL, WIDTH.fine)
                 look: dict[str, Any] = {"mode": "markers", "marker": tick}
                 look = look if self.bars else {"mode": "lines", "line": line}
                 yield key_entry(words, "Ticks" if self.bars else "Thin lines", **look)
             elif self.bars:
-                look = marker_of("line-ns-open", SIZE.ring, NEUTRAL, WIDTH.bar)
+                look = marker_of("line-ns-open", SIZE.ring, _NEUTRAL, WIDTH.bar)
                 yield key_entry(words, "Bars", mode="markers", marker=look)
             else:
                 alone = len({series.colour for series in banded}) == 1  # no other has one
                 colour = banded[0].colour if alone else style["line"]["color"]
                 # around an estimate, as no null is
                 edge = {"width": WIDTH.bold, "color": colour, "dash": "solid"}
-                yield key_swatch(words, translucent(colour, self.alpha + 0.1), "Bands").update(line=edge)
+                yield _key_swatch(words, translucent(colour, self.alpha + 0.1), "Bands").update(line=edge)
 
 
 @dataclass(frozen=True)
@@ -565,7 +565,7 @@ class Null(Mark):
                 if len(ends) == 1:  # a band would have no width, and a bar has no edge
                     yield _bars(*bounds, box | {"color": NULL_EDGE})
                 elif len(ends):
-                    yield as_null(band(*bounds, NULL_BAND), number)
+                    yield _as_null(band(*bounds, NULL_BAND), number)
             level = self.level(panel, kind)
             finite = level.notna().any()
             if finite["null_mean"] and (len(self._tables(panel, kind)) == 1 or not finite["null_low"]):
@@ -581,7 +581,7 @@ class Null(Mark):
             for position, mean, low, high in level.itertuples(index=False):
                 ends = [position - _NULL_HALF, position + _NULL_HALF]
                 if pd.notna(low) and pd.notna(high):
-                    yield as_null(band(ends, [low] * 2, [high] * 2, NULL_BAND), [*self.pooled].index(kind))
+                    yield _as_null(band(ends, [low] * 2, [high] * 2, NULL_BAND), [*self.pooled].index(kind))
                 elif pd.notna(mean):
                     hover = f"{self.name(kind)}<br>%{{y:.4g}}<extra></extra>"
                     yield go.Scatter(x=ends, y=[mean] * 2, mode="lines", line=NULL_LINE, hovertemplate=hover)
@@ -638,7 +638,7 @@ class Null(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         for number, kind in enumerate(self.kinds(series.rows for series in drawn)):
-            categories = categories_of(drawn)
+            categories = _categories_of(drawn)
             columns = categories[0].apart if categories else ()
             samples = [source.sample().null_sample(kind, source.rows) for source in categories or drawn]
             samples = [sample for sample in samples if len(sample.rows)]
@@ -652,8 +652,8 @@ class Null(Mark):
             many = "; each curve's own" if boxed else many
             alone = any(len(self._of(series, kind).dropna(subset=["null_low"])) == 1 for series in drawn)
             many += "; a bar at a single place" if alone and not boxed and not categories else ""
-            words = f"{self.name(kind)} ({null_of(samples, columns, drawn[0].null_range, self.ends)}{many})"
-            entry = as_null(key_swatch(words, NULL_BAND, "Grey", legend=True), number)
+            words = f"{self.name(kind)} ({_null_of(samples, columns, drawn[0].null_range, self.ends)}{many})"
+            entry = _as_null(_key_swatch(words, NULL_BAND, "Grey", legend=True), number)
             line = {"line": {**NULL_LINE, "width": WIDTH.bold}} if self.single and not number else {}
             yield entry.update(line)
 
@@ -690,8 +690,8 @@ class Published(Mark):
                     else list(dict.fromkeys((everywhere[0], everywhere[-1])))
                 )
                 for row in rows.to_dict("records"):
-                    trace = published_trace(x, [row["value"]] * len(x), [row] * len(x))
-                    yield trace if len(x) == 1 else trace.update(mode="lines", line=PUBLISHED_LINE)
+                    trace = _published_trace(x, [row["value"]] * len(x), [row] * len(x))
+                    yield trace if len(x) == 1 else trace.update(mode="lines", line=_PUBLISHED_LINE)
 
     def by_slot(self, categories: Categories) -> dict[tuple[int, Any], list[dict[str, Any]]]:
         """Return the numbers of each category, by its place and the colour that they belong to, if any."""
@@ -710,7 +710,7 @@ class Published(Mark):
             values = np.asarray([row["value"] for row in rows], dtype=float)
             several = self.ranges and len(rows) > 1
             middle = [float(np.median(values))] if several else values.tolist()
-            trace = published_trace([x] * len(middle), middle, rows[: len(middle)])
+            trace = _published_trace([x] * len(middle), middle, rows[: len(middle)])
             trace.marker.symbol = self.symbol
             if categories.kinds > 1:
                 trace.marker.size = 5.5
@@ -753,7 +753,7 @@ class Published(Mark):
             yield None, printed
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        categories = categories_of(drawn)
+        categories = _categories_of(drawn)
         if categories:
             traces = [trace for part_rows in categories for trace in self._by_category(part_rows)]
             rows = [
@@ -763,14 +763,14 @@ class Published(Mark):
                 bars = any(trace.error_y.array for trace in traces)
                 words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
                 look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
-                line = {**PUBLISHED_LINE, "width": WIDTH.bar}
+                line = {**_PUBLISHED_LINE, "width": WIDTH.bar}
                 yield key_entry(words, "Red", **look, line=line, legend=True)
             return
         printed = [part_rows for series in drawn for _, part_rows in self.matching(series)]
         if printed:
             papers = [str(name) for part_rows in printed for name in part_rows.get("paper", ())]
             drawn_as = {trace.mode for trace in self.together(drawn)}
-            look = {"marker": PUBLISHED} | ({"line": PUBLISHED_LINE} if "lines" in drawn_as else {})
+            look = {"marker": PUBLISHED} | ({"line": _PUBLISHED_LINE} if "lines" in drawn_as else {})
             yield key_entry(self.says(papers), "Red", mode="+".join(sorted(drawn_as)), **look, legend=True)
 
 
@@ -880,7 +880,7 @@ _SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker on it
 _STROKE = marker_of("line-ns-open", SIZE.stroke, GREY, WIDTH.bold)
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
-PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": WIDTH.fine}
+_PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": WIDTH.fine}
 RULE_LINE = {"color": GREY, "dash": "solid", "width": WIDTH.rule}
 
 
@@ -899,7 +899,7 @@ def _common(words: Sequence[str]) -> str:
     return f"{words_once[0]} (or {'; '.join(each.split(' over ')[-1] for each in words_once[1:])})"
 
 
-def says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
+def _says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
     """A band's entry in the key with what can be seen of it: its widest parts as shares of the axis, panel by panel."""
     hidden = [width < _VISIBLE for width in widths]
     seen = entry.fillcolor == NULL_BAND and entry.line.dash != "dot"  # a null without a line: its edges show
@@ -930,7 +930,7 @@ def _bar_shares(trace: go.Scatter, axis: Any) -> Iterator[float]:
             yield max(high - at, at - low)
 
 
-def categories_of(drawn: Iterable[Series]) -> list[Categories]:
+def _categories_of(drawn: Iterable[Series]) -> list[Categories]:
     """Return the categorical axes of the panels of these series, each once."""
     return [*{id(series.categories): series.categories for series in drawn if series.categories}.values()]
 
@@ -979,7 +979,7 @@ def coloured(value: float, axis: str) -> go.Scatter:
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
 
 
-def key_swatch(name: str, colour: str, glyph: str = "", legend: bool = False) -> go.Scatter:
+def _key_swatch(name: str, colour: str, glyph: str = "", legend: bool = False) -> go.Scatter:
     """An entry of the key for a band."""
     line = {"width": 0, "color": colour}
     return key_entry(name, glyph, legend, mode="lines", fill="toself", fillcolor=colour, line=line)
@@ -1000,7 +1000,7 @@ def _dot(colour: str) -> dict[str, Any]:
     return marker_of("circle", SIZE.dot, translucent(colour, 0.5))
 
 
-def as_null(trace: go.Scatter, number: int) -> go.Scatter:
+def _as_null(trace: go.Scatter, number: int) -> go.Scatter:
     """A band in the look of a null distribution: the first plain grey, a second one in a dark outline.
 
     Its edge goes all around, so that it is seen where it is narrower than a line.
@@ -1016,7 +1016,7 @@ def null_name(kind: str | None) -> str:
     return f"null: {NULLS.get(kind, kind.replace('_', ' '))}" if kind else "null distribution"
 
 
-def null_of(
+def _null_of(
     samples: Sequence[Sample], columns: Sequence[str] = (), ends: str = "95 % range", of: str = ""
 ) -> str:
     """Return the meaning of a null's ends: the mean, or one head or input (or else the last unit) of several.
@@ -1033,7 +1033,7 @@ def null_of(
     return f"{ends} of {of or ' or '.join(phrases)}"
 
 
-def published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
+def _published_trace(x: Sequence[Any], y: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> go.Scatter:
     """Published numbers in their one look, with paper, table and row in the hover text."""
     hover = [
         ", ".join(str(row[name]) for name in ("paper", "table", "row") if not pd.isna(row.get(name)))

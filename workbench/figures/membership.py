@@ -57,7 +57,7 @@ _FORMULAS = {
     "as_implemented": ", its own Π", "as_published": ", its own Π (eq. 10)",
     "ours": ", Π from value projections",
 }  # fmt: skip
-AGREEMENTS = ("membership_ari", "membership_iou")
+_AGREEMENTS = ("membership_ari", "membership_iou")
 
 
 @checked
@@ -74,9 +74,9 @@ def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: the frame holds no agreement with masks, or several conventions of one layer.
     """
-    rows = null_of_means(rows_of(frame, AGREEMENTS))
+    rows = null_of_means(rows_of(frame, _AGREEMENTS))
     if "convention" in rows:  # memberships by two formulas are two quantities
         rows = rows.assign(series=series_labels(rows) + rows["convention"].map(_FORMULAS).fillna(""))
-    plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*AGREEMENTS)
+    plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*_AGREEMENTS)
     null = Null(words="patches of the masks permuted")
     return plot.add(null, Band(over="input", bars=True), Line()).figure("page")

@@ -22,7 +22,7 @@ _CONVENTIONS = {
 }
 _CODED = "ln J, as coded"
 _SIGN = "negative without |·|"
-BOUNDS = ("projection_zero_predictor", "projection_floor")
+_BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
 SHARE = "Exact J over ‖φ‖²"
 _NORMS = {"phi_norm2": "‖φ(q)‖²", "h_norm2": "‖h‖²"}
@@ -44,7 +44,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: no projection errors by layer.
     """
-    rows = at_level(rows_of(frame, ["projection_error", *BOUNDS], needs=("layer",)), "layer")
+    rows = at_level(rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",)), "layer")
     rows = rows.assign(series=series_labels(rows))
     errors = values_once(rows[rows["metric"] == "projection_error"]).drop(columns=NULL_COLUMNS)
     signed = errors[errors["convention"] == "teo2024_as_published"].set_index(["series", "layer"])["value"]
@@ -56,7 +56,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     ).dropna(subset="quantity")  # fmt: skip
     shares = []
     for name, separate in rows.groupby("series", sort=False):
-        share = share_of_zero_predictor(separate, "layer")
+        share = _share_of_zero_predictor(separate, "layer")
         words = share["quantity"].replace("exact", _CONVENTIONS["exact"])
         shares.append(share.assign(series=name, negative=False, quantity=words))
     drawn = pd.concat([errors, *(part for part in shares if len(part))])
@@ -64,7 +64,7 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     names = {word: word for word in (*_CONVENTIONS.values(), FLOOR)} | {"projection_error": "Error J"}
     present = [name for name in ("projection_error", SHARE, _CODED) if (drawn["metric"] == name).any()]
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(*present)
-    wide = is_wide(drawn)
+    wide = _is_wide(drawn)
     separate = ["projection_error", SHARE]  # of one model all may lie at 1
     plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=separate)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
@@ -73,12 +73,12 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     return plot.figure("page", height=112 * len(present) + 90)
 
 
-def is_wide(drawn: pd.DataFrame) -> bool:
+def _is_wide(drawn: pd.DataFrame) -> bool:
     """Return whether the error of a V of large norm exceeds that of nothing so far that it needs a log axis."""
     return bool((drawn.loc[drawn["metric"] == SHARE, "value"] > 10).any())
 
 
-def share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
+def _share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
     """Exact error with its null distribution, and floor, over the zero predictor's error at each place of ``by``.
 
     Columns ``by``, metric, quantity, value, the null's, and ``zero``, 1. Empty without a zero predictor.
@@ -163,7 +163,7 @@ def projection_training_figure(
     parts = []
     for number, (batch, frame) in enumerate(frames.items()):
         epoch_numbers = epochs if epochs is not None else frame.attrs.get("epochs", {})
-        rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *BOUNDS], needs=("checkpoint",))
+        rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *_BOUNDS], needs=("checkpoint",))
         unknown = sorted(set(rows["checkpoint"].dropna()) - set(epoch_numbers))
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
@@ -181,7 +181,7 @@ def projection_training_figure(
             if number:
                 selected = selected.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
             parts.append(selected.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
-        shares = share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
+        shares = _share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
         exact = shares["quantity"] == "exact"
         others = (
             shares[exact] if number else shares[~exact]
@@ -199,7 +199,7 @@ def projection_training_figure(
     names |= {batch_name: f"{batch_name} batch, median over {many} inputs" for batch_name in frames}
     plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
     metrics = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
-    logs = {_SQUARED: True, _RELATIVE: True, SHARE: is_wide(drawn)}
+    logs = {_SQUARED: True, _RELATIVE: True, SHARE: _is_wide(drawn)}
     plot = plot.metric(*metrics).scale(x_title=unit, y_log=logs, y_cut=True)
     return plot.add(
         Null(words=f"{NOISE}, {next(iter(frames))} batch", estimator="median"),

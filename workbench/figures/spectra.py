@@ -16,7 +16,7 @@ from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice
 
 _HOLDING = "rank_90"
-MOST_LAYERS = 3  # lines in a panel: more hide each other
+_MOST_LAYERS = 3  # lines in a panel: more hide each other
 
 
 @checked
@@ -43,7 +43,7 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     standardized = bool(rows[SERIES].str.contains(" (per-", regex=False).any())
     for name, part in rows.groupby(SERIES, sort=False):
         layers = sorted(part["layer"].unique())
-        chosen = [layers[index] for index in even_choice(len(layers), MOST_LAYERS)]
+        chosen = [layers[index] for index in even_choice(len(layers), _MOST_LAYERS)]
         reliable, lost, points = _above_rounding(part[part["layer"].isin(chosen)])
         parts.append(reliable)
         title, _, standard = str(name).partition(" (per-")

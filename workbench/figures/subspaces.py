@@ -19,11 +19,11 @@ from workbench.figures.scales import Scale
 from workbench.figures.theme import PAGE, WIDTH, even_choice, theme_of
 
 COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction", "value")
-MOST = 6  # layers in a row of panels
+_MOST = 6  # layers in a row of panels
 _HIDDEN = Axis("", 0, 1, bare=True, more={"visible": False})
 _EMPTY = Panel([], _HIDDEN, _HIDDEN)
-ANGLE = "subspace_angle"
-COHERENCE = ("coherence_inside", "coherence_between", ANGLE)
+_ANGLE = "subspace_angle"
+_COHERENCE = ("coherence_inside", "coherence_between", _ANGLE)
 
 
 @checked
@@ -43,11 +43,11 @@ def subspace_figure(frame: pd.DataFrame) -> go.Figure:
     matrices = {model: [*blocks.groupby("layer")] for model, blocks in frame.groupby("model", sort=False)}
     fewest = min(map(len, matrices.values()))
     if len(matrices) > 1:
-        spaced = min(fewest, MOST)
+        spaced = min(fewest, _MOST)
         matrices = {
             name: [blocks[at] for at in even_choice(len(blocks), spaced)] for name, blocks in matrices.items()
         }
-    across = min(max(map(len, matrices.values())), MOST)
+    across = min(max(map(len, matrices.values())), _MOST)
     alike = len({part["head"].nunique() for layers in matrices.values() for _, part in layers}) == 1
     panels = []
     for model, layers in matrices.items():  # each begins a row of its own
@@ -93,7 +93,7 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
 
 
 @checked
-def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHERENCE) -> go.Figure:
+def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = _COHERENCE) -> go.Figure:
     """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
 
     A line per model. Angles are means over layers and pairs of heads less those of random subspaces, with
@@ -109,17 +109,20 @@ def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = COHE
     """
     rows = rows_of(frame, metrics)
     rows = rows.rename(columns={"axis": "other", "head": "one"})  # an angle is of a pair
-    rows = rows.assign(place=rows["rank"].where(rows["metric"] == ANGLE, rows["layer"]))
-    angles = rows["metric"] == ANGLE
+    rows = rows.assign(place=rows["rank"].where(rows["metric"] == _ANGLE, rows["layer"]))
+    angles = rows["metric"] == _ANGLE
     columns = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
     rows.loc[angles, columns] = np.degrees(rows.loc[angles, columns].astype(float))
     if angles.any() and "null_mean" in rows:
         rows[columns] = rows[columns].sub(rows["null_mean"].where(angles).fillna(0.0), axis=0)
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     cosines = rows.loc[~angles, ["value", "null_high"]].max().max()
-    titles = dict.fromkeys(present, "Layer") | {ANGLE: "Rank of the angle, smallest first"}
+    titles = dict.fromkeys(present, "Layer") | {_ANGLE: "Rank of the angle, smallest first"}
     words = "Mean |cos|,<br>one head", "Mean |cos|,<br>two heads", "Principal angle less<br>random mean (°)"
-    named, ends = dict(zip(COHERENCE, words, strict=True)), dict.fromkeys(COHERENCE[:2], (0, 1.04 * cosines))
+    named, ends = (
+        dict(zip(_COHERENCE, words, strict=True)),
+        dict.fromkeys(_COHERENCE[:2], (0, 1.04 * cosines)),
+    )
     plot = Plot(rows, x="place").metric(*present)
     plot = plot.scale(
         x_free=True, x_title=titles, y_title=named, y_range=ends if np.isfinite(cosines) else {}

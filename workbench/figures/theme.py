@@ -24,8 +24,8 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.text_widths import line_count
 
-PIXELS_PER_INCH = 96
-COLUMN = 312  # 3.25 in
+_PIXELS_PER_INCH = 96
+_COLUMN = 312  # 3.25 in
 PAGE = 648  # 6.75 in
 SLIDES = "slides"
 _INCHES = {
@@ -34,8 +34,8 @@ _INCHES = {
     "aaai-column": 3.3125, "aaai": 7.0, "acm-column": 241.147 / 72.27, "acm": 506.295 / 72.27,
     "usenix-column": 3.335, "usenix": 7.0, "tmlr": 6.5,
 }  # fmt: skip
-WIDTHS = {"column": COLUMN, "page": PAGE} | {
-    name: round(inches * PIXELS_PER_INCH) for name, inches in _INCHES.items()
+WIDTHS = {"column": _COLUMN, "page": PAGE} | {
+    name: round(inches * _PIXELS_PER_INCH) for name, inches in _INCHES.items()
 }
 """Widths of a printed figure in pixels, by venue: its text, or with "-column" one of its two columns."""
 
@@ -52,7 +52,7 @@ _VENUE_FONTS = dict.fromkeys(("neurips", "iclr", "icml", "cvpr", "acl", "aaai", 
 # None is grey, and no band of one, which a null distribution is.
 COLOURS = ("#004488", "#DDAA33", "#009988", "#44002B", "#77AADD", "#777733")
 # Short enough that a line between two markers shows what it is; plotly's own "longdash" has one stroke there.
-STROKES = {
+_STROKES = {
     "dash": (5, 3), "dot": (1.5, 2.5), "dashdot": (6, 2.5, 1.5, 2.5), "longdash": (8, 3),
     "longdashdot": (9, 2.5, 1.5, 2.5),
 }  # fmt: skip
@@ -104,7 +104,7 @@ class Theme:
         """Return a width by its name, or in inches, in pixels; slides have one width."""
         if isinstance(width, str) or self.fixed_height:
             return self.widths[width if isinstance(width, str) else "page"]
-        return round(width * PIXELS_PER_INCH)
+        return round(width * _PIXELS_PER_INCH)
 
     @property
     def template(self) -> str:
@@ -258,7 +258,7 @@ def width_of(fig: go.Figure) -> str | float:
         return SLIDES
     name = next((name for name, pixels in WIDTHS.items() if pixels == fig.layout.width), None)
     composed = fig.layout.margin.autoexpand is False and fig.layout.width
-    return name or (fig.layout.width / PIXELS_PER_INCH if composed else "column")
+    return name or (fig.layout.width / _PIXELS_PER_INCH if composed else "column")
 
 
 def apply_theme(
@@ -304,8 +304,8 @@ def apply_theme(
         themed.update_layout(margin_t=max(themed.layout.margin["t"] or template.margin.t, room))
     letters = font / THEMES["paper"].font
     for trace in themed.select_traces(selector={"type": "scatter"}):
-        if trace.line.dash in STROKES:
-            trace.line.dash = ",".join(f"{letters * length:g}px" for length in STROKES[trace.line.dash])
+        if trace.line.dash in _STROKES:
+            trace.line.dash = ",".join(f"{letters * length:g}px" for length in _STROKES[trace.line.dash])
     for axis in (*themed.select_xaxes(), *themed.select_yaxes()):
         if axis.type == "log" and axis.tickmode != "array" and axis.tickfont.size is None:
             axis.tickfont.size = font / 1.25  # plotly writes powers of ten a quarter larger than asked

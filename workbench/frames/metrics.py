@@ -10,7 +10,7 @@ from workbench.core import sources
 from workbench.core.errors import InputError
 from workbench.core.plugins import LOCK, Registry, instance_of
 
-INF = math.inf
+_INF = math.inf
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Metric:
     source: str = "workbench"
     _: KW_ONLY
     unit: str = ""
-    low: float = -INF
-    high: float = INF
+    low: float = -_INF
+    high: float = _INF
     averaged: bool = True
     """Whether a mean of it means anything: the number of a token has none."""
     log: bool = False

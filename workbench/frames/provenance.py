@@ -40,9 +40,9 @@ _INJECTED = "# Parameters\n"  # begins the cell that papermill injects
 _MOST_NOTEBOOKS = 200  # read to find the one that runs
 PACKAGES = ("torch", "timm", "transformers", "plotly", "kaleido", "numpy", "pandas")
 PNG_KEY = "workbench"
-PDF_KEY = "/Workbench"
+_PDF_KEY = "/Workbench"
 HTML_ID = "workbench-provenance"
-SVG_NAMESPACE = "urn:attention-workbench:provenance"
+_SVG_NAMESPACE = "urn:attention-workbench:provenance"
 READABLE = (".json", ".png", ".svg", ".pdf", ".html", ".csv", ".tex")
 
 
@@ -129,7 +129,7 @@ def versions() -> dict[str, str | None]:
     return installed
 
 
-def git_commit() -> dict[str, Any] | None:
+def _git_commit() -> dict[str, Any] | None:
     """Return `{"commit": …, "dirty": …}` of the package's checkout; None for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
@@ -349,7 +349,7 @@ def build_provenance(
         "runs": runs,
         "records": [_record(path) for path in records],
         "versions": versions(),
-        "git": git_commit(),
+        "git": _git_commit(),
         "figure": jsonable(figure),
         "data": jsonable(data),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -433,7 +433,7 @@ def _embed_svg(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
     inner = (
         f"<title>{html.escape(str(provenance.get('name', '')), quote=False)}</title>"
         f"<desc>{html.escape(str(figure.get('alt', '')), quote=False)}</desc>"
-        f'<metadata><workbench xmlns="{SVG_NAMESPACE}">{html.escape(dump(provenance), quote=False)}'
+        f'<metadata><workbench xmlns="{_SVG_NAMESPACE}">{html.escape(dump(provenance), quote=False)}'
         "</workbench></metadata>"
     )
     return (text[: opening.end()] + inner + text[opening.end() :]).encode()
@@ -450,7 +450,7 @@ def _embed_pdf(content: bytes, provenance: Mapping[str, Any], dpi: float) -> byt
             "/Title": str(provenance.get("name", "")),
             "/Subject": str(figure.get("caption", "")),
             "/Creator": f"workbench {__version__}",
-            PDF_KEY: dump(provenance),
+            _PDF_KEY: dump(provenance),
         }
     )
     written = io.BytesIO()
@@ -530,7 +530,7 @@ def _read_pdf(path: Path) -> str | None:
         metadata = PdfReader(path).metadata
     except PyPdfError as error:
         raise ValueError(str(error)) from error
-    return str(metadata[PDF_KEY]) if metadata and PDF_KEY in metadata else None
+    return str(metadata[_PDF_KEY]) if metadata and _PDF_KEY in metadata else None
 
 
 def _read_html(path: Path) -> str | None:

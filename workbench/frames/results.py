@@ -35,7 +35,7 @@ RANDOM_WEIGHTS = "random"
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"
 _INTEGERS = ("layer", "head", "rank")
 _NUMBERS = ("value", "null_mean", "null_low", "null_high", "z")
-SUFFIXES = (".parquet", ".feather", ".csv", ".json", ".tex")
+_SUFFIXES = (".parquet", ".feather", ".csv", ".json", ".tex")
 
 
 def random_seed(checkpoint: object) -> int | None:
@@ -220,9 +220,9 @@ def write_frame(frame: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` unless the name has the suffix of a result format."""
     path = Path(path).expanduser()
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in _SUFFIXES:
         raise InputError(
-            f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(SUFFIXES)}"
+            f"cannot tell a format from {path.name!r}; end the name in one of {', '.join(_SUFFIXES)}"
         )
 
 

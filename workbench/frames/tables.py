@@ -28,7 +28,7 @@ _COORDINATES = {
     "layer", "head", "rank", "step", "token", "row", "column", "query", "key", "seed", "epoch", "direction",
     "other_head", "other_direction",
 }  # fmt: skip
-MAX_ROWS = 40  # a printed table longer than a page is not read
+_MAX_ROWS = 40  # a printed table longer than a page is not read
 LAYOUTS: dict[tuple[str, ...], Callable[[pd.DataFrame], pd.DataFrame]] = {}
 """Table layouts of other rooms: the columns of a frame → the function that builds its printed table."""
 _FORMULA = re.compile(
@@ -90,7 +90,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
         if set(columns) <= set(data.columns):
             return table(data)
     if not set(_READ) <= set(data.columns):
-        if len(data) <= MAX_ROWS:
+        if len(data) <= _MAX_ROWS:
             return data.reset_index(drop=True)
         return _described(data)
     if set(_STUDY) <= set(data.columns) and is_overall(data).any():
@@ -122,7 +122,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     text = pd.Series([_spread(mean, std) for mean, std in cells.itertuples(index=False)], index=cells.index)
     table = text.unstack("quantity", sort=False).reset_index()
     table.columns = [str(column) for column in table.columns]
-    if len(table) > MAX_ROWS and "layer" in keys:
+    if len(table) > _MAX_ROWS and "layer" in keys:
         return summary_table(data.assign(layer=pd.NA))
     return table.astype(object).where(table.notna(), None)
 
@@ -204,7 +204,7 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     ranks = sorted(places.dropna().unique())
     if ranks:
         kept = {ranks[0], ranks[len(ranks) // 2], ranks[-1]}
-        if places.isna().sum() + places.isin(kept).sum() > MAX_ROWS:
+        if places.isna().sum() + places.isin(kept).sum() > _MAX_ROWS:
             kept = {ranks[0]}
         overall = overall[overall["rank"].isna() | overall["rank"].isin(kept)]
     rows: dict[int, dict[str, Any]] = {}

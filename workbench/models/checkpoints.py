@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 """Format of checkpoints and of ``model.json``."""
-METADATA_KEY = "workbench"
+_METADATA_KEY = "workbench"
 """Key of the safetensors metadata whose value is the checkpoint's JSON."""
 
 
@@ -89,7 +89,7 @@ def write_checkpoint(path: str | Path, module: nn.Module | Mapping[str, Tensor],
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in state.items() if name not in shared
     }
-    content = save(tensors, metadata={METADATA_KEY: json.dumps(meta, sort_keys=True)})
+    content = save(tensors, metadata={_METADATA_KEY: json.dumps(meta, sort_keys=True)})
     atomic_write(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -117,15 +117,15 @@ def read_checkpoint(path: str | Path, *, ours: bool = False) -> tuple[dict[str, 
         ) from error
     if not ours:
         _check_unchanged(path)
-    if METADATA_KEY not in metadata:
+    if _METADATA_KEY not in metadata:
         raise InputError(
-            f"{path} holds weights but not how to rebuild their model (no {METADATA_KEY!r} in its metadata); "
+            f"{path} holds weights but not how to rebuild their model (no {_METADATA_KEY!r} in its metadata); "
             "only files written by `workbench study train` do. For a folder of Hugging Face weights use hf:FOLDER"
         )
     try:
-        meta = parsed(metadata[METADATA_KEY])
+        meta = parsed(metadata[_METADATA_KEY])
     except ValueError as error:
-        raise InputError(f"{path}: its metadata {METADATA_KEY!r} is not valid JSON ({error})") from error
+        raise InputError(f"{path}: its metadata {_METADATA_KEY!r} is not valid JSON ({error})") from error
     check_description(meta, str(path))
     return state, meta
 

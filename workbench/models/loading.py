@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from workbench.models.source import ImageFormat, Source
 
-SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file", "py")
-WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file", "py")
+_WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 DEVICE = "WORKBENCH_DEVICE"
 """The variable that names the device where `load` is asked for none; `workbench render --device` sets it."""
 _CHECKPOINT_FILE = re.compile(r"epoch-(\d+)\.safetensors")
@@ -182,7 +182,7 @@ def fingerprint(module: nn.Module) -> str:
     if versions is not None and cached is not None and cached[0] == versions:
         return cached[1]
     digest = hashlib.sha256()
-    for name, value in sorted(whole_state(module).items()):
+    for name, value in sorted(_whole_state(module).items()):
         for part in parts_of(value):
             digest.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
             digest.update(tensor_bytes(part))
@@ -202,7 +202,7 @@ def _versions(module: nn.Module) -> list[tuple[str, int, int]] | None:
         return None
 
 
-def whole_state(module: nn.Module) -> dict[str, Any]:
+def _whole_state(module: nn.Module) -> dict[str, Any]:
     """The state dict, with weights that were offloaded to memory or disk brought back."""
     state = module.state_dict()
     if not any(getattr(value, "is_meta", False) for value in state.values()):
@@ -403,7 +403,7 @@ def split_spec(spec: str) -> tuple[str, dict[str, Any], str | None]:
 
 def _exists(spec: str) -> bool:
     scheme, _, name = spec.partition(":")
-    paths_named = [spec] + ([name] if scheme in SCHEMES and name else [])
+    paths_named = [spec] + ([name] if scheme in _SCHEMES and name else [])
     return any(os.path.exists(os.path.expanduser(path)) for path in paths_named)
 
 
@@ -566,10 +566,10 @@ def resolve(spec: str) -> tuple[str, str]:
             "workbench.capture"
         )
     spec = spec.strip()
-    if spec.partition(":")[0] not in SCHEMES and (entry := catalog.find(spec)) is not None:
+    if spec.partition(":")[0] not in _SCHEMES and (entry := catalog.find(spec)) is not None:
         spec = entry.spec
     scheme, colon, name = spec.partition(":")
-    if colon and scheme in SCHEMES:
+    if colon and scheme in _SCHEMES:
         if not name:
             raise InputError(f"{spec!r} names no model; write {scheme}:NAME")
         if scheme in ("hf", "timm") and _is_timm(name):
@@ -580,11 +580,11 @@ def resolve(spec: str) -> tuple[str, str]:
         raise UnknownName(
             "kind of model",
             f"{scheme}:",
-            [f"{name_of_scheme}:" for name_of_scheme in SCHEMES],
+            [f"{name_of_scheme}:" for name_of_scheme in _SCHEMES],
             "before the name",
         )
     path = Path(spec).expanduser()
-    if path.suffix in WEIGHT_SUFFIXES and not path.exists():
+    if path.suffix in _WEIGHT_SUFFIXES and not path.exists():
         return "file", spec  # its reader says that there is none: no repository ends like a file of weights
     if path.is_dir():
         return ("timm", f"local-dir:{spec}") if _is_timm(spec) else ("hf", spec)

@@ -11,8 +11,8 @@ from workbench.core.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-PADDING, UNKNOWN = "[PAD]", "[UNK]"
-SPECIAL = (PADDING, UNKNOWN)
+_PADDING, UNKNOWN = "[PAD]", "[UNK]"
+SPECIAL = (_PADDING, UNKNOWN)
 """The first tokens, before the characters, bytes or words."""
 BYTES = 256
 
@@ -84,7 +84,7 @@ def _tokenizer(
     limit = {} if max_length is None else {"model_max_length": max_length}
     return complete_module("transformers").PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token=PADDING,
+        pad_token=_PADDING,
         unk_token=UNKNOWN,
         padding_side="right",
         truncation_side="right",

@@ -19,7 +19,7 @@ CLAIM_COLUMNS = (
     "paper", "place", "claim", "interpretation", "label", "primary", "kind", "scale", "setting", "analysis", "options",
     "measure", "over", "comparison", "threshold", "margin", "published", "needs", "premise", "stated",
 )  # fmt: skip
-PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "baseline_model")
+_PAIR_COLUMNS = ("paper", "table", "row", "baseline", "model", "baseline_model")
 PAPERS = ("teo2024", "saritas2025", "wu2025", "chen2023", "abdullaev2025")
 PRINTED_ONLY = {
     "eigenvalue_profile_change": "change of an eigenvalue_profile where the keys are left as they are",
@@ -110,7 +110,7 @@ def published_pairs(paper: str | None = None) -> pd.DataFrame:
 
     Raises `UnknownName` for a paper without pairs.
     """
-    pairs = _read("pairs.csv", PAIR_COLUMNS)
+    pairs = _read("pairs.csv", _PAIR_COLUMNS)
     if paper is not None and paper not in set(pairs["paper"]):
         raise UnknownName("paper with a baseline", paper, pairs["paper"].unique())
     pairs = (pairs if paper is None else pairs[pairs["paper"] == paper]).astype("string")

@@ -218,7 +218,7 @@ def mean_over(values: pd.Series, terms: tuple[Term, ...], comparison: str = "") 
     return mean_interval(values).within(metric.low, metric.high), T
 
 
-def change_over(changes: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, str]:
+def _change_over(changes: pd.Series, terms: tuple[Term, ...]) -> tuple[Finding, str]:
     """Return the mean change of a quantity; the median if it is compared by ratio, since changes are signed."""
     metric = METRICS.get(terms[0].metric)
     if metric is not None and metric.log:
@@ -478,7 +478,7 @@ def outcome(claim: Mapping[str, Any]) -> str:
     return claim["verdict"]
 
 
-def noise_passes(claim: Mapping[str, Any]) -> bool:
+def _noise_passes(claim: Mapping[str, Any]) -> bool:
     """Return whether the whole null range of a row is inside the claim's allowed range.
 
     A claim that is compared with its null cannot be met by it.
@@ -508,7 +508,7 @@ def controlled(claims: pd.DataFrame) -> pd.DataFrame:
     claims = claims.copy()
     supported = claims[claims.apply(outcome, axis=1).eq(HOLDS) & ~claims["kind"].isin(["identity", "count"])]
     for row, claim in supported.iterrows():
-        if noise_passes(claim):
+        if _noise_passes(claim):
             band = f"{claim['null']} null {claim['null_low']:.3g} to {claim['null_high']:.3g}"
             claims.at[row, "why"] += f"; the {band} meets this threshold too"
             claims.at[row, "verdict"] = NOT_DIAGNOSTIC
@@ -578,7 +578,7 @@ def through_training(
         return [mean_interval(value, ratio=len(terms) > 1) for value in values]
     changes = training_changes(frame, terms, over, epochs)
     return [
-        mean_interval(changes, ratio=True) if over.startswith("last /") else change_over(changes, terms)[0]
+        mean_interval(changes, ratio=True) if over.startswith("last /") else _change_over(changes, terms)[0]
     ]
 
 

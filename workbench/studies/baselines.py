@@ -31,7 +31,7 @@ COLUMNS = (
     "model", "task", "attention", "quantity", "unit", "value", "low", "high", "n", "over", "difference",
     "difference_low", "difference_high", "finding",
 )  # fmt: skip
-NOT_SIGNIFICANT, UNREACHED = "not significant", "not reached"
+_NOT_SIGNIFICANT, UNREACHED = "not significant", "not reached"
 _CLEAN = {
     "accuracy_top1": "ImageNet-1K",
     "perplexity": "WikiText-103 test",
@@ -494,7 +494,7 @@ def _difference_columns(difference: Finding, nothing: float = 0) -> dict[str, ob
     elif difference.low > nothing:
         word = "higher"
     else:
-        word = NOT_SIGNIFICANT
+        word = _NOT_SIGNIFICANT
     return {
         "difference": difference.value,
         "difference_low": difference.low,

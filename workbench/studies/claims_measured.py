@@ -32,7 +32,7 @@ _WORDS = ["place", "claim", "interpretation", "label", "stated"]
 """Columns without influence on measured numbers, so today's wording replaces the recorded one."""
 
 
-class Question(NamedTuple):
+class _Question(NamedTuple):
     """One call of `workbench.claims`: the claims of a paper, or of all, about a model on n inputs."""
 
     paper: str | None
@@ -42,11 +42,11 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question(None, "bundled:digits-vit", "bundled:digits", 25),
-    Question(None, "all-MiniLM-L6-v2", "bundled:prose", 8),
-    Question("wu2025", "bundled:digits-tost", "bundled:digits", 25),
-    Question("chen2023", "bundled:digits-primal", "bundled:digits", 25),
-    Question("abdullaev2025", "bundled:digits-bilateral-boost", "bundled:digits", 25),
+    _Question(None, "bundled:digits-vit", "bundled:digits", 25),
+    _Question(None, "all-MiniLM-L6-v2", "bundled:prose", 8),
+    _Question("wu2025", "bundled:digits-tost", "bundled:digits", 25),
+    _Question("chen2023", "bundled:digits-primal", "bundled:digits", 25),
+    _Question("abdullaev2025", "bundled:digits-bilateral-boost", "bundled:digits", 25),
 )
 """The recorded calls: the defaults of the notebook `claims`."""
 
@@ -79,7 +79,7 @@ def measured_claims(
 
     frames, absent = [], {}
     settings: dict[str, Any] = {"seed": seed, "null_samples": null_samples, "untrained": untrained}
-    for question in (Question(*call) for call in questions):
+    for question in (_Question(*call) for call in questions):
         rows = None if again else _on_record(question, settings)
         if rows is None:
             try:
@@ -97,7 +97,7 @@ def measured_claims(
     return joined
 
 
-def _on_record(question: Question, settings: Mapping[str, Any]) -> pd.DataFrame | None:
+def _on_record(question: _Question, settings: Mapping[str, Any]) -> pd.DataFrame | None:
     """Return the recorded rows that answer this question, or None if claims or weights differ."""
     from workbench.models.loading import find_device
 
@@ -194,7 +194,7 @@ def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str,
     return write_record(data / "records" / CLAIMS, CLAIMS_FILE, frame, about)
 
 
-def _answer(question: Question, work: Path) -> tuple[Path, Path]:
+def _answer(question: _Question, work: Path) -> tuple[Path, Path]:
     """Answer one question on one thread unless `work` has its answer; return files of rows and of their origin."""
     import torch
 

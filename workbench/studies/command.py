@@ -54,14 +54,14 @@ def _recipes() -> Iterable[str]:
 
 RECIPE = Known("recipe", _recipes, more=True)
 TASK = Known("task", "studies.training.tasks:TASKS")
-EMBEDDED_DATA = Known("embedded data", "studies.training.tasks.embedded:EMBEDDED")
+_EMBEDDED_DATA = Known("embedded data", "studies.training.tasks.embedded:EMBEDDED")
 VARIANT = Known("attention variant", "attention:VARIANTS")
-PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
+_PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
 SWEEP = Known("sweep", "papers.operators:SWEEPS")
-OPERATOR = Known("operator", "papers.operators:OPERATORS")
-epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
-limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
-sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", multiple=True,
+_OPERATOR = Known("operator", "papers.operators:OPERATORS")
+_epochs_option = number_option("--epochs", "How many epochs. [default: the recipe's]")
+_limit_option = number_option("--limit", "Keep only this many examples, to try things out. [default: all]")
+_sweep_option = click.option("--sweep", "sweeps", type=SWEEP, metavar="NAME", multiple=True,
                             help="A sweep of sizes. May be repeated. [default: all]")  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _training_tables(words: Sequence[str]) -> Tables:
 @set_option(
     _variant_options, "An option of the attention variant, such as num_iter=2; they are listed below."
 )
-@epochs_option
+@_epochs_option
 @seed_option
 @click.option("--data", type=click.Path(), metavar="FILE-OR-FOLDER",
               help="The data of tasks that need some, or embedded:NAME.")  # fmt: skip
@@ -125,7 +125,7 @@ def _training_tables(words: Sequence[str]) -> Tables:
 )
 @click.option("--start", type=click.Path(dir_okay=False, path_type=Path), metavar="CHECKPOINT",
               help="Begin with these weights, all but the head's: fine-tune a model.")  # fmt: skip
-@limit_option
+@_limit_option
 @device_option
 @out_folder("The folder of the run. [default: runs/RECIPE-…-seedN]")
 @restart_option
@@ -172,7 +172,7 @@ def _protocol_tables(words: Sequence[str]) -> Tables:
 @model_option("A model, or a checkpoint of a training run.", several=True, required=True)
 @click.option(
     "--protocol",
-    type=PROTOCOL,
+    type=_PROTOCOL,
     metavar="NAME",
     help="What is done to the inputs; the protocols are listed below.",
     default="clean",
@@ -237,8 +237,8 @@ def _efficiency_tables(words: Sequence[str]) -> Tables:
 
 
 @study.command(cls=WithTables, tables=_efficiency_tables)
-@sweep_option
-@click.option("--operator", "operators", type=OPERATOR, metavar="NAME", multiple=True,
+@_sweep_option
+@click.option("--operator", "operators", type=_OPERATOR, metavar="NAME", multiple=True,
               help="An attention operator. May be repeated. [default: all]")  # fmt: skip
 @max_time_option
 @device_option
@@ -264,7 +264,7 @@ def efficiency(
 
     budget = None if max_time is None else parse_duration(max_time) / 60
     if restart:
-        begin_anew(out)
+        _begin_anew(out)
     frame = scaling_study(
         sweeps or None, operators=operators or None, budget=budget, device=device or default_device(),
         dtype=dtype or "float32", out=out, progress=sys.stderr.isatty(),
@@ -355,7 +355,7 @@ def _data(out: str | None) -> Path:
     return Path(out) if out else data_dir()
 
 
-def begin_anew(folder: str | os.PathLike[str] | None) -> None:
+def _begin_anew(folder: str | os.PathLike[str] | None) -> None:
     """Move a folder aside and print its new path."""
     from workbench.core.store import set_aside
 
@@ -370,8 +370,8 @@ def _confirm_option(help: str) -> Any:
 
 @records.command()
 @model_option("A bundled model. [default: all of them]", several=True)
-@epochs_option
-@limit_option
+@_epochs_option
+@_limit_option
 @workers_option
 @_confirm_option("Train the confirmatory seeds of the models that claims compare.")
 @_into("runs/bundle")
@@ -389,7 +389,7 @@ def training(
     if confirm:
         data, work = data / "confirmed", work / "confirm"
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     for line in make_training_records(
         [_name(spec) for spec in model], data, work, confirm=confirm, **arguments
     ):
@@ -401,13 +401,13 @@ def _name(spec: str) -> str:
 
 
 @records.command()
-@click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
+@click.option("--name", type=_EMBEDDED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all]")  # fmt: skip
 @click.option("--variant", metavar="NAME", multiple=True,
               help="Only these mechanisms, as the record calls them. "
               "May be repeated. [default: all]")  # fmt: skip
-@epochs_option
-@limit_option
+@_epochs_option
+@_limit_option
 @device_option
 @workers_option
 @_into("runs/embedded")
@@ -430,7 +430,7 @@ def embedded(
     from workbench.studies.training.embedded_runs import make_embedded_records
 
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     arguments["device"] = device or default_device()
     for line in make_embedded_records(
         name, _data(out), work, undergone=undergone, variants=variant, **arguments
@@ -439,7 +439,7 @@ def embedded(
 
 
 @records.command()
-@click.option("--name", type=EMBEDDED_DATA, metavar="NAME", multiple=True,
+@click.option("--name", type=_EMBEDDED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all that claims are about]")  # fmt: skip
 @_into("runs/embedded")
 def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -> None:
@@ -456,9 +456,9 @@ def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -
 
 @records.command()
 @model_option("A bundled model of digits or prose. [default: all of them]", several=True)
-@click.option("--protocol", type=PROTOCOL, metavar="NAME", multiple=True,
+@click.option("--protocol", type=_PROTOCOL, metavar="NAME", multiple=True,
               help="Only this protocol. May be repeated. [default: all]")  # fmt: skip
-@limit_option
+@_limit_option
 @workers_option
 @_confirm_option("Evaluate every confirmatory seed on record, as claims compare it.")
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default="runs/bundle/confirm",
@@ -485,7 +485,7 @@ def robustness(
     if confirm:
         data, work = data / "confirmed", work / "confirm"
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     models = [f"bundled:{_name(spec)}" for spec in model]
     record = make_robustness_record(
         models or None, [*protocol] or None, data, work, runs=runs if confirm else None, **arguments
@@ -506,7 +506,7 @@ def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
     from workbench.studies.claims_measured import make_claims_record
 
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     calls = make_claims_record(_data(out), work, workers=workers)["calls"]
     seconds = sum(call["seconds"] for call in calls)
     click.echo(f"claims about {len(calls)} models, {seconds / 60:.0f} minutes of one core")
@@ -524,13 +524,13 @@ def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
     from workbench.studies.theorems import make_theorems_record
 
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     record = make_theorems_record(_data(out), work, workers=workers)
     click.echo(f"theorems: {', '.join(record['files'])}")
 
 
 @records.command()
-@sweep_option
+@_sweep_option
 @device_option
 @dtype_option
 @_into("runs/operators")
@@ -546,7 +546,7 @@ def operators(
     from workbench.studies.scaling.study import make_operators_record
 
     if restart:
-        begin_anew(work)
+        _begin_anew(work)
     record = make_operators_record(
         _data(out),
         work,

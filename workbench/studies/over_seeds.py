@@ -80,7 +80,7 @@ def correct_inputs(rows: pd.DataFrame) -> np.ndarray | None:
     return np.array([[letter == "1" for letter in text] for text in texts])
 
 
-def mean_over_seeds(rows: pd.DataFrame) -> Finding:
+def _mean_over_seeds(rows: pd.DataFrame) -> Finding:
     """Return the mean of one model's quantity over seeds, its interval crossed with inputs where they are on record.
 
     Several rows of a seed (kinds of corruption) are averaged first. One seed has no interval.
@@ -126,7 +126,7 @@ def seed_means(frame: pd.DataFrame, over: Sequence[str] = ()) -> pd.DataFrame:
                 "attention": model_rows["attention"].iloc[0],
                 "n": model_rows["n"].max(),
             }
-            ends = mean_over_seeds(chosen)
+            ends = _mean_over_seeds(chosen)
             ends = ends.within(*_bounds(about["metric"]))
             parts.append(head | _ends(ends, chosen))
             for kind, part in model_rows.groupby("seed_kind", sort=False):

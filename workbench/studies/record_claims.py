@@ -62,22 +62,22 @@ from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEN_DATA
 MODELS = "trained models"
 
 
-TRAINING, EVALUATION = "training", "evaluation"
+_TRAINING, _EVALUATION = "training", "evaluation"
 EMBEDDED = "embedded"
 """Value of ``analysis`` in ``claims.csv`` for mechanisms trained on embedded data, which ``data=NAME+NAME`` lists."""
-DATA_SETS = "data sets"
+_DATA_SETS = "data sets"
 FEW = 3
 """With this many seeds a side, a verdict relies on the normal distribution of their values."""
 UNDERFITS = 0.05
 """A training score lower by this much or more is named in ``why``; it decides nothing."""
-COSTS = "costs"
+_COSTS = "costs"
 """Value of ``analysis`` in ``claims.csv`` for a cost counted here, in a model of the paper's own size."""
-_UNITS = {TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", COSTS: "models"}
+_UNITS = {_TRAINING: "seeds", EMBEDDED: "seeds", OPERATORS: "sizes", _COSTS: "models"}
 _TRIVIAL = "majority"
 """Name of the trivial predictor in the record of embedded data."""
 _NOT_LEARNED = "no data set learned in pilot runs"
 _INTERVALS = {
-    "seeds": "Welch", "change": "paired t", "kinds": "paired t", DATA_SETS: "paired t", "inputs": "Newcombe",
+    "seeds": "Welch", "change": "paired t", "kinds": "paired t", _DATA_SETS: "paired t", "inputs": "Newcombe",
     "sizes": "t, of a slope", "models": "none: counted", "crossed": "Welch, with inputs crossed",
     "effects": "Hartung–Knapp",
 }  # fmt: skip
@@ -213,10 +213,10 @@ class _Records:
             seen = {*SEEN_DATA}.intersection(_data_of(claim))
             fixed = not claim["kind"] and not seen and claim_options(claim["options"]).get("seeds") != "1"
             return fixed, {}, ""
-        if claim["kind"] or claim["analysis"] not in (TRAINING, EVALUATION):
+        if claim["kind"] or claim["analysis"] not in (_TRAINING, _EVALUATION):
             return False, {}, ""
         there = (
-            confirmed_seeds(names) if claim["analysis"] == TRAINING else self._evaluated_seeds(claim, names)
+            confirmed_seeds(names) if claim["analysis"] == _TRAINING else self._evaluated_seeds(claim, names)
         )
         words = claim["analysis"].replace("training", "trained").replace("evaluation", "evaluated")
         seeds, words = verdicts.evidence(names, CONFIRMATORY, there, words, CONTINUED)
@@ -225,7 +225,7 @@ class _Records:
     def _evaluated_seeds(self, claim: Mapping[str, Any], names: Sequence[str]) -> dict[str, list[int]]:
         """Return the seeds whose evaluation record has the rows of a claim."""
         try:
-            frame = self._once((EVALUATION, "confirmed"), lambda: evaluation_record(confirmed=True))
+            frame = self._once((_EVALUATION, "confirmed"), lambda: evaluation_record(confirmed=True))
         except MissingResource:
             return {}
         (term,) = verdicts.parse_measure(claim["measure"])
@@ -239,9 +239,9 @@ class _Records:
     ) -> list[pd.DataFrame]:
         """Return the rows of each model or operator of a claim, of the confirmatory ``seeds`` if there are any."""
         confirmed = bool(seeds)
-        if claim["analysis"] == TRAINING:
+        if claim["analysis"] == _TRAINING:
             frames = [
-                self._once((TRAINING, name, str(confirmed)), lambda name=name: _trained(name, confirmed))
+                self._once((_TRAINING, name, str(confirmed)), lambda name=name: _trained(name, confirmed))
                 for name in names
             ]
             if not confirmed:
@@ -255,9 +255,9 @@ class _Records:
         if claim["analysis"] == OPERATORS:
             exponents = self._once((OPERATORS,), _exponents)
             return [exponents[exponents["operator"] == name] for name in names]
-        if claim["analysis"] == COSTS:
+        if claim["analysis"] == _COSTS:
             return [_counted(claim["options"], name) for name in names]
-        key = (EVALUATION, "confirmed") if confirmed else (EVALUATION,)
+        key = (_EVALUATION, "confirmed") if confirmed else (_EVALUATION,)
         frame = self._once(key, lambda: evaluation_record(confirmed=confirmed))
         frames = [_evaluated(frame, name) for name in names]
         if not confirmed:
@@ -403,17 +403,17 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
         last, first = (_sample(frame, term, epoch) for epoch in (max(epochs), start))
         return _Comparison(paired_interval(last.values, first.values), _INTERVALS["change"])
     ratio = claim["over"] == "model / baseline"
-    if claim["analysis"] == EVALUATION and units == "seeds":
+    if claim["analysis"] == _EVALUATION and units == "seeds":
         return _over_seeds(term, frames, ratio)
     if claim["analysis"] == EMBEDDED:
         return _over_data(claim, frames, units)
     samples = [_sample(frame, term) for frame in frames]
     how = _INTERVALS[units]
-    if claim["analysis"] == COSTS or claim["kind"] == "count":
+    if claim["analysis"] == _COSTS or claim["kind"] == "count":
         first, second = (float(sample.values.iloc[0]) for sample in samples)
         value = first / second if ratio else first - second
         return _Comparison(Finding(value, value, value, len(samples[0].values)), how)
-    if claim["analysis"] == TRAINING:
+    if claim["analysis"] == _TRAINING:
         return _by_welch(samples[0].values, samples[1].values, ratio)
     if len(samples[0].values) > 1:
         return _Comparison(paired_interval(samples[0].values, samples[1].values, ratio=ratio), how)
@@ -498,7 +498,7 @@ def _compared_over(
         return _Comparison(_random_effects(first, second), _INTERVALS["effects"])
     same = first.index.intersection(second.index)
     interval = paired_interval(first.loc[same].mean(), second.loc[same].mean(), ratio=ratio)
-    return _Comparison(interval, _INTERVALS[DATA_SETS])
+    return _Comparison(interval, _INTERVALS[_DATA_SETS])
 
 
 def _random_effects(first: pd.DataFrame, second: pd.DataFrame) -> Finding:
@@ -625,7 +625,7 @@ def _sample(frame: pd.DataFrame, term: Term, epoch: int | None = None) -> _Sampl
 def _units(claim: Mapping[str, Any], confirmed: bool) -> str:
     """Return the sampling unit of a claim's interval."""
     if _claim_option(claim, "seeds") == "1" or _claim_option(claim, "effects"):
-        return DATA_SETS
+        return _DATA_SETS
     if confirmed:
         return "seeds"
     return _UNITS.get(claim["analysis"], "kinds" if "each" in claim["measure"] else "inputs")
@@ -640,7 +640,7 @@ def _scope(claim: Mapping[str, Any], units: str, confirmed: bool) -> str:
         return {"count": "exact count", "identity": "mathematics"}.get(claim["kind"], "question")
     if units == "seeds" or _claim_option(claim, "effects"):
         return verdicts.CONFIRMED if confirmed else verdicts.EXPLORED
-    return {"sizes": "this device", DATA_SETS: "one training seed"}.get(units, "this pair of weights")
+    return {"sizes": "this device", _DATA_SETS: "one training seed"}.get(units, "this pair of weights")
 
 
 def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[str, Any]:
@@ -658,7 +658,7 @@ def _judged(claim: Mapping[str, Any], compared: _Comparison, over: str) -> dict[
             "inputs": where,
             "kinds": where,
             "sizes": "; of one device",
-            DATA_SETS: "; one training seed" if _claim_option(claim, "seeds") == "1" else "",
+            _DATA_SETS: "; one training seed" if _claim_option(claim, "seeds") == "1" else "",
         }.get(over, "")
         how += ", on logarithms" if ratio else ""
     verdict = verdicts.decide(finding, allowed)

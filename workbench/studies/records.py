@@ -46,7 +46,7 @@ EVALUATION_COLUMNS = (
 )  # fmt: skip
 CONFIRMED_COLUMNS = ("training_seed", *EVALUATION_COLUMNS, "outcomes")
 """Columns for confirmatory seeds: also whether each input was right, "0110…", in the order of the inputs."""
-TRAINING_COLUMNS = (
+_TRAINING_COLUMNS = (
     "model", "run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit",
 )  # fmt: skip
 SCALING_COLUMNS = (
@@ -408,7 +408,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     }
     names_on_record = [name for name in models if name in trained]
     frame = (
-        _every_training(names_on_record) if names_on_record else _nothing((*TRAINING_COLUMNS, "seed_kind"))
+        _every_training(names_on_record) if names_on_record else _nothing((*_TRAINING_COLUMNS, "seed_kind"))
     )
     if kind == "training":
         frame.attrs["absent"] = absent

@@ -40,13 +40,13 @@ from workbench.studies.records import THEOREMS, THEOREMS_FILE, read_theorems, wr
 
 COMMAND = "workbench study records theorems"
 SEED = 0
-TRAINED_INPUTS, UNTRAINED_INPUTS = 8, 1
+_TRAINED_INPUTS, _UNTRAINED_INPUTS = 8, 1
 INITIALISATIONS = 6
 SHARES = (0.0, 0.5, 1.0)
 """t of the boosted residual."""
 SIZES = (16, 64, 256, 1024, 4096)
 """Numbers of keys N of random logits."""
-PENALTIES = (0.05, 0.0)
+_PENALTIES = (0.05, 0.0)
 """η of the KSVD penalty: the recipe's, and none."""
 SEEDS = (1907, 1912, 1931)
 
@@ -122,9 +122,9 @@ def _trained_and_not(
     spec: str, measure: Callable[[_Sample], dict[str, list[float]]]
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Apply ``measure`` to every input of the trained model, and on average to every initialisation."""
-    yield "trained", "inputs", pd.DataFrame(measure(_sample(spec, None, TRAINED_INPUTS)))
+    yield "trained", "inputs", pd.DataFrame(measure(_sample(spec, None, _TRAINED_INPUTS)))
     each = [
-        pd.DataFrame(measure(_sample(spec, name, UNTRAINED_INPUTS))).mean()
+        pd.DataFrame(measure(_sample(spec, name, _UNTRAINED_INPUTS))).mean()
         for name in untrained_checkpoints(spec, INITIALISATIONS)
     ]
     yield "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True)
@@ -133,7 +133,7 @@ def _trained_and_not(
 # abdullaev2025 Theorem IV.1 ----------------------------------------------------------------------------------
 
 
-def growth_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
+def _growth_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
     """Measure Lipschitz growth over all layers without MLPs, plain and boosted, and the theorem's bounds."""
     for weights, units, frame in _trained_and_not(spec, _growth):
         layers = int(frame["layers"].iloc[0])
@@ -192,7 +192,7 @@ def _growth(sample: _Sample) -> dict[str, list[float]]:
 # abdullaev2025 Corollary III.2 -------------------------------------------------------------------------------
 
 
-def output_rows() -> Iterator[Row]:
+def _output_rows() -> Iterator[Row]:
     """Measure how far noise in the logits moves heads' outputs, the corollary's bound, and both against N."""
     for spec, source in (
         ("bundled:digits-vit", "bundled:digits"),
@@ -225,9 +225,9 @@ def _output_frames(spec: str, source: str) -> Iterator[tuple[str, str, pd.DataFr
         means = frame[frame[["layer", "head"]].isna().all(axis=1) & frame["input"].notna()]
         return means[means["statistic"].isna()].pivot_table(index="input", columns="metric", values="value")
 
-    yield "trained", "inputs", measured(None, TRAINED_INPUTS)
+    yield "trained", "inputs", measured(None, _TRAINED_INPUTS)
     each = [
-        measured(checkpoint, UNTRAINED_INPUTS).mean()
+        measured(checkpoint, _UNTRAINED_INPUTS).mean()
         for checkpoint in untrained_checkpoints(spec, INITIALISATIONS)
     ]
     yield "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True)
@@ -302,21 +302,21 @@ def _of_head(q: Tensor, k: Tensor, v: Tensor, h: Tensor, *, scale: float) -> dic
 # saritas2025 Appendix D --------------------------------------------------------------------------------------
 
 
-def value_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
+def _value_rows(spec: str = "bundled:digits-vit") -> Iterator[Row]:
     """Measure the alignment of softmax attention's values with its right singular vectors."""
     for weights, units, frame in _trained_and_not(spec, _of_values):
         yield from _aligned("values V of softmax attention", spec, weights, units, frame)
 
 
-def score_rows(work: Path, spec: str = "bundled:digits-primal") -> Iterator[Row]:
+def _score_rows(work: Path, spec: str = "bundled:digits-primal") -> Iterator[Row]:
     """Measure the alignment of r-scores with the right singular vectors, trained with and without the penalty."""
     each = [
-        pd.DataFrame(_of_scores(_sample(spec, name, UNTRAINED_INPUTS))).mean()
+        pd.DataFrame(_of_scores(_sample(spec, name, _UNTRAINED_INPUTS))).mean()
         for name in untrained_checkpoints(spec, INITIALISATIONS)
     ]
     what = "r-scores of Primal-Attention"
     yield from _aligned(what, spec, "untrained", "initialisations", pd.DataFrame(each).reset_index(drop=True))
-    for penalty in PENALTIES:
+    for penalty in _PENALTIES:
         means = [pd.DataFrame(_of_scores(_penalised(penalty, seed, work))).mean() for seed in SEEDS]
         frame = pd.DataFrame(means).reset_index(drop=True)
         yield from _aligned(what, spec, f"trained, η = {penalty:g}", "seeds", frame)
@@ -374,15 +374,15 @@ def _penalised(penalty: float, seed: int, work: Path) -> _Sample:
     recipe = dataclasses.replace(recipe_for("digits", None, "primal", None, None, False), ksvd_weight=penalty)
     out = work / f"weight-{penalty:g}" / f"seed-{seed}"
     result = train("digits", out, recipe=recipe, seed=seed, device="cpu", progress=False)
-    return _sample(f"file:{result.checkpoints[-1]}", None, TRAINED_INPUTS)
+    return _sample(f"file:{result.checkpoints[-1]}", None, _TRAINED_INPUTS)
 
 
 PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    "growth": lambda work: growth_rows(),
+    "growth": lambda work: _growth_rows(),
     "learned": lambda work: learned_rows(),
-    "output": lambda work: output_rows(),
+    "output": lambda work: _output_rows(),
     "assignment": lambda work: assignment_rows(),
-    "values": lambda work: value_rows(),
-    "scores": score_rows,
+    "values": lambda work: _value_rows(),
+    "scores": _score_rows,
 }
 """Independent parts of the record: name → function of the folder of trainings."""

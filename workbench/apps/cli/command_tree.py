@@ -24,7 +24,7 @@ from workbench.apps.cli import analysis_commands, completion, figure_commands, n
 from workbench.apps.commands import COMMANDS
 from workbench.core.errors import WorkbenchError
 
-EXIT_CODES = (
+_EXIT_CODES = (
     "Exit status: 0 done; 1 part of the work failed; 2 the request was wrong; "
     "3 this machine lacks something (weights, Chrome, disk); 130 interrupted."
 )
@@ -76,7 +76,7 @@ class _Commands(click.Group):
                     formatter.write_dl(rows)
 
 
-@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="workbench")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:

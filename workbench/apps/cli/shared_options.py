@@ -216,7 +216,7 @@ _TYPES = {"model": MODEL, "inputs": INPUTS, "n": _Count()}
 _SHORT = {"model": ("-m",), "inputs": ("-i",)}
 
 
-def setting_option(
+def _setting_option(
     name: str, text: str | None = None, *, several: bool = False, required: bool = False
 ) -> Decorator:
     """Build the option of one field of `RunSettings`, with its default, values and help (or another ``text``).
@@ -246,7 +246,7 @@ def setting_option(
     return click.option(*_SHORT.get(name, ()), flag, **attributes)
 
 
-model_option, inputs_option = partial(setting_option, "model"), partial(setting_option, "inputs")
+model_option, inputs_option = partial(_setting_option, "model"), partial(_setting_option, "inputs")
 
 
 def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> Decorator:
@@ -281,9 +281,9 @@ def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any
     return click.option(*short, name, help=text, **attributes, **more)
 
 
-count_option, seed_option, layers_option = map(setting_option, ("n", "seed", "layers"))
-batch_size_option = setting_option("batch_size")
-device_option, dtype_option = map(setting_option, ("device", "dtype"))
+count_option, seed_option, layers_option = map(_setting_option, ("n", "seed", "layers"))
+batch_size_option = _setting_option("batch_size")
+device_option, dtype_option = map(_setting_option, ("device", "dtype"))
 workers_option = number_option("--workers", "How many processes work at a time.", "-j", default=1)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON records instead of a table.")
 restart_option = click.option(
@@ -351,7 +351,7 @@ def run_settings(*, several: bool = False, required: bool = False, without: Sequ
         def _required(name: str) -> dict[str, Any]:
             return repeated | {"required": required and name == "model"} if name in _SHORT else {}
 
-        options = (setting_option(name, **_required(name)) for name in reversed(names))
+        options = (_setting_option(name, **_required(name)) for name in reversed(names))
         return functools.reduce(lambda wrapped, option: option(wrapped), options, call)
 
     return decorate

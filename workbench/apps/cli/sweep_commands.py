@@ -27,7 +27,7 @@ from workbench.apps.cli.shared_options import (
 )
 from workbench.core.errors import InputError
 
-PER_INPUT = "per_input"
+_PER_INPUT = "per_input"
 
 
 @click.group()
@@ -114,9 +114,9 @@ def requested_analyses(
     read = read_settings(
         f"none of {', '.join(names)}" if len(names) > 1 else names[0], typed, options, repeated=True
     )
-    kept = read.pop(PER_INPUT, [False])
+    kept = read.pop(_PER_INPUT, [False])
     if len(kept) > 1:
-        raise InputError(f"{PER_INPUT} holds for the whole sweep; set it once")
+        raise InputError(f"{_PER_INPUT} holds for the whole sweep; set it once")
     requests = []
     for name in dict.fromkeys(names):
         option_values = {key: values for key, values in read.items() if key in ANALYSES[name].options}

@@ -25,7 +25,7 @@ _VIEWS_OF = {
 _NUMBERS = ("n", "seed", "index", "layer", "head")
 
 
-def portable_spec(spec: str) -> str:
+def _portable_spec(spec: str) -> str:
     """Return a model's spec with the name of a local folder or file in place of its path, for pages that are shared."""
     scheme, colon, path = spec.rpartition(":")
     local = path.startswith(("/", "~", ".")) or (os.sep != "/" and os.sep in path)
@@ -115,7 +115,7 @@ class Address:
 
     def describe(self) -> str:
         """Return a short name: ``digits-vit · input 17 · layer 3 · head 0``; a local model has that of its folder."""
-        name = portable_spec(self.model).partition(":")[2] or self.model
+        name = _portable_spec(self.model).partition(":")[2] or self.model
         return f"{name} · input {self.index} · layer {self.layer} · head {self.head}"
 
     def apart(self) -> tuple[str, str]:

@@ -33,7 +33,7 @@ MOST_TOKENS = 256
 MOST_WORK = 2e8
 """Heads × N³ up to which spectra are taken unasked: a decomposition costs N³, for every head and null sample."""
 
-LEAST_POINTS = 8
+_LEAST_POINTS = 8
 """Of fewer queries and keys UMAP has no neighbourhoods to keep."""
 
 
@@ -79,8 +79,8 @@ def umap_plane(
     except ImportError:
         raise MissingResource("UMAP needs a package that is not here: pip install umap-learn") from None
     both = _joined(q, k).numpy()
-    if len(both) < LEAST_POINTS:
-        raise InputError(f"UMAP lays out {LEAST_POINTS} queries and keys at least; here are {len(both)}")
+    if len(both) < _LEAST_POINTS:
+        raise InputError(f"UMAP lays out {_LEAST_POINTS} queries and keys at least; here are {len(both)}")
     settings = {"n_neighbors": min(15, len(both) - 1), "random_state": seed, "n_jobs": 1}
     points = umap.UMAP(**settings).fit_transform(both)
     return points[: len(q)], points[len(q) :]

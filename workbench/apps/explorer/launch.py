@@ -22,7 +22,7 @@ from workbench.core.errors import MissingResource
 from workbench.core.extras import require
 
 NOTEBOOK = "explorer"
-PAGE_PORT = 8866
+_PAGE_PORT = 8866
 _STARTUP_S = 600
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 # What of JupyterLab's extensions the page loads; another that happens to be installed may fail outside Lab.
@@ -164,7 +164,7 @@ def open_page(
             [str(_TEMPLATES), *filter(None, [os.environ.get("JUPYTER_PATH")])]
         )
         settings = Config()
-        settings.Voila.port = PAGE_PORT if port is None else port
+        settings.Voila.port = _PAGE_PORT if port is None else port
         settings.Voila.token = secrets.token_hex(24)
         settings.Voila.root_dir = settings.Voila.connection_dir_root = scratch
         settings.Voila.notebook_path = str(page_notebook(Path(scratch), Path.cwd(), address))

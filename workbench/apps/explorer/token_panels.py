@@ -20,7 +20,7 @@ from workbench.figures.theme import COLOURS, GREY, luminance, theme_of
 from workbench.figures.tokens import TokenView
 
 WIDTH = "page"
-LINE = 1.8  # letters, of a line of boxes
+_LINE = 1.8  # letters, of a line of boxes
 _FEWEST = 3  # a panel alone is as large as one of three
 _HIDDEN = {"visible": False}
 
@@ -219,7 +219,7 @@ def word_panels(
             marker={"color": panel.values[list(positions)], "coloraxis": panel.scale, "line": border},
         )  # fmt: skip
         drawn.append(Panel([boxes], x, y, panel.title))
-    inner = (int(line[-1]) + 1) * LINE * font
+    inner = (int(line[-1]) + 1) * _LINE * font
     return over_bars(drawn, 1, [scale], WIDTH, inner=inner, shared="xy", gap=0.3 * font, notes=notes)
 
 

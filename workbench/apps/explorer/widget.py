@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
 
 TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
-GENERATED = 12
+_GENERATED = 12
 """Tokens that a language model is asked to write where nobody says how many."""
-VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
+_VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
 """Tabs that are saved as their own view; the others save the head view."""
 _TAB_OF_VIEW = {"norms": "norms", "spectrum": "spectra", "singular": "spectra", "membership": "membership"}
 # advice that nothing in the page can follow
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     """How many tokens the model has written besides."""
 
 
-class Host(Protocol):
+class _Host(Protocol):
     """The explorer behind a page: `workbench.Explorer`."""
 
     material: Material
@@ -111,7 +111,7 @@ class PageWidget(anywidget.AnyWidget):
     def __init__(
         self,
         bundle: Bundle | None = None,
-        explorer: Host | None = None,
+        explorer: _Host | None = None,
         layers: Sequence[int] | None = None,
         ablations: bool | None = None,
         analyses: Sequence[str] = (),
@@ -149,7 +149,7 @@ class PageWidget(anywidget.AnyWidget):
         changes_asked = dict(self._asked)
         self._work(lambda report: self._capture(changes_asked, report, first=True), self._put)
 
-    def generate(self, count: int = GENERATED) -> None:
+    def generate(self, count: int = _GENERATED) -> None:
         """Have a language model continue the text by ``count`` tokens, and show the attention of each step."""
         self._free()
         if isinstance(count, bool) or not isinstance(count, int):
@@ -224,7 +224,7 @@ class PageWidget(anywidget.AnyWidget):
         else:
             self._put(Opened(address, self.bundle, self.choices, self._generated))
 
-    def _host(self) -> Host:
+    def _host(self) -> _Host:
         if self._explorer is None:
             raise InputError("this page shows one bundle; Explorer(…).page() opens others")
         return self._explorer
@@ -319,7 +319,7 @@ class PageWidget(anywidget.AnyWidget):
             return  # the page puts it right
         view = self.location.view
         if change["name"] == "tab":
-            view = VIEW_OF_TAB.get(self.tab, "attention")
+            view = _VIEW_OF_TAB.get(self.tab, "attention")
         token = self.tokens[0] if self.tokens else None
         written = self.bundle.header.inputs[0]
         if token is not None and token >= len(written.labels) - written.generated:
@@ -461,7 +461,7 @@ class PageWidget(anywidget.AnyWidget):
             )
         return address.moved(view=view, against=against)
 
-    def _free(self) -> tuple[Address, Bundle, Host]:
+    def _free(self) -> tuple[Address, Bundle, _Host]:
         """Return address, bundle and explorer; raise `InputError` where there is none, or other work is running."""
         explorer = self._host()
         if self.location is None or self.bundle is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 
-HERE, HUB, MISSING = "here", "hub", "missing"
+HERE, _HUB, MISSING = "here", "hub", "missing"
 _GIGABYTE = 1e9
 _IMAGE = 6.74e9 / 50_000  # bytes: the archive of ImageNet's validation images over their number
 _SWEEP, _WIKITEXT = "sweep:", "wikitext-103"
@@ -195,7 +195,7 @@ def _data(spec: str, n: int, notebooks: int) -> Need:
         problem = None if any(cached) else hub.obstacle()
         if problem is not None:
             return Need("data", spec, MISSING, None, f"{what}; {repository} is not cached")
-        return Need("data", spec, HERE if any(cached) else HUB, None, what)
+        return Need("data", spec, HERE if any(cached) else _HUB, None, what)
     try:
         pool = open_pool(spec)
     except WorkbenchError as reason:
@@ -209,7 +209,9 @@ def _hub(needs: Iterable[Need]) -> Iterator[Need]:
     """Yield the needs of a download: the hub and the disk space."""
     from workbench.models import hub
 
-    away = [need for need in needs if need.state == HUB or (need.kind == "weights" and need.state == MISSING)]
+    away = [
+        need for need in needs if need.state == _HUB or (need.kind == "weights" and need.state == MISSING)
+    ]
     wanted = sum(need.gigabytes or 0.0 for need in away)
     if not wanted:
         return

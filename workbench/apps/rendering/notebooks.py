@@ -18,7 +18,7 @@ from workbench.core.files import sha256_file
 from workbench.core.options import conforming, literal, parsed, read_typed
 
 PRESETS = ("quick", "default", "paper")
-ANY = frozenset({"any"})
+_ANY = frozenset({"any"})
 # Accepted types of each kind: an integer is a valid float, True is no number.
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -228,7 +228,7 @@ def _literal(node: ast.expr, path: Path) -> Any:
 
 def _kinds(default: Any) -> frozenset[str]:
     """Return the accepted kinds by a default; None does not fix the type, so any value is accepted."""
-    return ANY if default is None else frozenset({type(default).__name__}) & set(_TYPES) or ANY
+    return _ANY if default is None else frozenset({type(default).__name__}) & set(_TYPES) or _ANY
 
 
 def _annotated(annotation: ast.expr) -> frozenset[str]:
@@ -239,17 +239,17 @@ def _annotated(annotation: ast.expr) -> frozenset[str]:
         try:
             return _annotated(ast.parse(str(annotation.value), mode="eval").body)
         except SyntaxError:
-            return ANY
+            return _ANY
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         return _annotated(annotation.left) | _annotated(annotation.right)
     if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
         outer = annotation.value.id
         if outer == "Optional":
             return _annotated(annotation.slice) | {"None"}
-        return frozenset({outer}) if outer in _TYPES else ANY
+        return frozenset({outer}) if outer in _TYPES else _ANY
     if isinstance(annotation, ast.Name) and annotation.id in _TYPES:
         return frozenset({annotation.id})
-    return ANY
+    return _ANY
 
 
 def find_notebooks(

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.core.files import atomic_write
 from workbench.figures.export.saving import SVG
 
-PLOTLY = "application/vnd.plotly.v1+json"
+_PLOTLY = "application/vnd.plotly.v1+json"
 
 
 def add_images(executed: Path, names: Iterable[str], out: Path) -> None:
@@ -26,7 +26,7 @@ def add_images(executed: Path, names: Iterable[str], out: Path) -> None:
     added = False
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
-            drawing = output.get("data", {}).get(PLOTLY)
+            drawing = output.get("data", {}).get(_PLOTLY)
             if drawing is None or SVG in output["data"]:
                 continue
             same = (name for name, figure in figures.items() if _same_drawing(figure, drawing))

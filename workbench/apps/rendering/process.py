@@ -33,7 +33,7 @@ from workbench.core.leftovers import marker
 
 PARTIAL = "partial"
 """Marker in the names of running notebooks' copies (`core.leftovers`)."""
-START_ATTEMPTS = 2
+_START_ATTEMPTS = 2
 # Further imports of most notebooks, which would take each kernel more than a second.
 _IMPORTS = (
     "scipy.stats", "pandas.io.formats.style", "pydantic.type_adapter", "rich.console", "plotly.io._renderers",
@@ -61,7 +61,7 @@ class LocalKernelManager(AsyncKernelManager):
             self.ip = str(folder / f"k{os.getpid()}")
 
 
-class WrittenOnce(NBClientEngine):
+class _WrittenOnce(NBClientEngine):
     """papermill's engine, which writes the executed copy once at the end, not before and after every cell."""
 
     @classmethod
@@ -75,7 +75,7 @@ class WrittenOnce(NBClientEngine):
             raise
 
 
-papermill_engines.register("written-once", WrittenOnce)
+papermill_engines.register("written-once", _WrittenOnce)
 
 
 def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
         reached.append(cell_index)
         say({"cell": cell_index + 1})
 
-    for attempt in range(START_ATTEMPTS):
+    for attempt in range(_START_ATTEMPTS):
         outcome: dict[str, Any] = {"status": "done"}
         try:
             papermill.execute_notebook(
@@ -118,7 +118,7 @@ def run(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str,
                 "message": str(error.evalue),
             }
         except (DeadKernelError, CellTimeoutError, RuntimeError, TimeoutError) as error:
-            if not reached and attempt + 1 < START_ATTEMPTS:
+            if not reached and attempt + 1 < _START_ATTEMPTS:
                 continue  # no cell had started: the kernel's start is worth a second try
             outcome = _failure(error, len(reached) or None)
         except (PapermillException, NoSuchKernel, OSError, ValueError) as error:

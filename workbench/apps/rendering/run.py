@@ -49,9 +49,9 @@ from workbench.frames.provenance import PARAMETERS, dump
 from workbench.models.loading import DEVICE, find_device
 
 _DATA_SUFFIXES = (".json", ".csv", ".tex", ".figure.json", ".figure.tex")
-FEWEST = 3
+_FEWEST = 3
 """Least number of notebooks for which forking kernels from a process with all imports saves time."""
-COMMITTED = (
+_COMMITTED = (
     "README.md",
     "examples",
 )  # files of the repository's folder `figures/` that are not part of a gallery
@@ -161,7 +161,7 @@ def render(
     _check_folder(folder)
     with locked(folder, "render"):
         if restart:
-            set_aside(folder, stays=COMMITTED)
+            set_aside(folder, stays=_COMMITTED)
         (folder / "notebooks").mkdir(exist_ok=True)
         sweep_leftovers(folder / "notebooks", "partial")
         return _Render(folder, wanted, style, preset, workers, device, progress).run(notebooks, values)
@@ -226,7 +226,7 @@ class _Render:
                     else:
                         stale.append(item)
                 self.started = NotebookProcesses(
-                    environment=self._threads(), forked=POSSIBLE and len(stale) >= FEWEST
+                    environment=self._threads(), forked=POSSIBLE and len(stale) >= _FEWEST
                 )
                 for item in self._longest_first(stale):
                     waiting[pool.submit(self._run_notebook, item, outcomes[item.name])] = item

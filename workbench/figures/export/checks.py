@@ -17,9 +17,9 @@ import numpy as np
 
 from workbench.figures.words import NO_DATA
 
-SMALLEST_POINTS = 7.0
+_SMALLEST_POINTS = 7.0
 """Letters that journals ask for at the least; indices and powers are smaller, as everywhere."""
-LEGEND_SHARE = 0.3
+_LEGEND_SHARE = 0.3
 """Of a figure's area, that its key may take."""
 _SLACK = 1.0  # pixels by which words may touch: the ink of two letters is not as wide as their boxes
 _MEASURED = b"<!--measured "  # behind the SVG
@@ -99,12 +99,12 @@ def page_flaws(page: Page) -> list[str]:
 
 def _small(page: Page) -> Iterator[str]:
     small = sorted(
-        (words for words in page.words if words.size * 0.75 < SMALLEST_POINTS - 0.05),
+        (words for words in page.words if words.size * 0.75 < _SMALLEST_POINTS - 0.05),
         key=lambda line: line.size,
     )
     if small:
         yield (
-            f"{_some(len(small), 'line')} of text below {SMALLEST_POINTS:g} pt, the smallest "
+            f"{_some(len(small), 'line')} of text below {_SMALLEST_POINTS:g} pt, the smallest "
             f"{small[0].size * 0.75:.1f} pt ({_named(small)}): give them the theme's size, or a wider figure"
         )
 
@@ -143,9 +143,9 @@ def _large_key(page: Page) -> Iterator[str]:
         left, upper, right, lower = (max(round(end), 0) for end in box)
         key[upper:lower, left:right] = True
     share = key.mean()
-    if share > LEGEND_SHARE:
+    if share > _LEGEND_SHARE:
         yield (
-            f"the key takes {share:.0%} of the figure (at most {LEGEND_SHARE:.0%}): shorten its names, name lines at "
+            f"the key takes {share:.0%} of the figure (at most {_LEGEND_SHARE:.0%}): shorten its names, name lines at "
             "their ends, or make the figure taller"
         )
 

@@ -20,12 +20,12 @@ NAMES = (
     "chrome-headless-shell",
     "microsoft-edge",
 )
-MAC = (
+_MAC = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "/Applications/Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
 )
-SANDBOX = "WORKBENCH_SANDBOX"
+_SANDBOX = "WORKBENCH_SANDBOX"
 HOW = "run `make chrome` to fetch one, or install Chromium (Debian, Ubuntu: apt-get install chromium fonts-liberation)"
 
 
@@ -40,7 +40,7 @@ def find_chrome() -> Path | None:
         return path if _runs(path) else None
     if program := next(filter(None, map(shutil.which, NAMES)), None):
         return Path(program)
-    places = [Path(name) for name in (*MAC, *(str(Path.home()) + name for name in MAC))]
+    places = [Path(name) for name in (*_MAC, *(str(Path.home()) + name for name in _MAC))]
     # what `make chrome` (plotly's own fetcher) puts into the user's data folder
     deps = Path(PlatformDirs("choreographer", "plotly").user_data_dir) / "deps"
     for pattern in ("chrome-*/chrome", "chrome-*/*.app/Contents/MacOS/*"):
@@ -66,14 +66,14 @@ def chrome_version(path: Path) -> str | None:
 def has_sandbox() -> bool:
     """Whether Chrome runs in its sandbox: unless root starts it, whom it refuses, or ``WORKBENCH_SANDBOX`` is "off"."""
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return not root and os.environ.get(SANDBOX, "").lower() not in ("0", "off", "no", "false")
+    return not root and os.environ.get(_SANDBOX, "").lower() not in ("0", "off", "no", "false")
 
 
 def without_sandbox() -> str:
     """Return the remedy where a Chrome with its sandbox does not start; nothing where it has none."""
     if not has_sandbox():
         return ""
-    return f"; where the system forbids its sandbox, as in many containers, {SANDBOX}=off starts it without"
+    return f"; where the system forbids its sandbox, as in many containers, {_SANDBOX}=off starts it without"
 
 
 def missing_chrome() -> str:

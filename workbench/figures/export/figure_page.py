@@ -14,12 +14,12 @@ from plotly.offline import get_plotlyjs
 from workbench.core.files import atomic_write
 from workbench.frames.provenance import HTML_ID, html_element
 
-PLOTLY_JS = "plotly.min.js"
+_PLOTLY_JS = "plotly.min.js"
 
 
 def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """An interactive page that needs no network: plotly.js is beside it, one copy for all figures."""
-    script = path.with_name(PLOTLY_JS)
+    script = path.with_name(_PLOTLY_JS)
     source = get_plotlyjs().encode()
     if not script.is_file() or script.stat().st_size != len(source):
         atomic_write(script, source)
@@ -46,7 +46,7 @@ figure {{ margin: 0; overflow-x: auto; padding-top: 2rem; }}
 .modebar-container {{ top: -2rem !important; }} /* above the figure, whose key it would cover */
 figcaption {{ margin-top: .75rem; }}
 </style>
-<script src="{PLOTLY_JS}" charset="utf-8"></script>
+<script src="{_PLOTLY_JS}" charset="utf-8"></script>
 </head>
 <body>
 <figure>

@@ -202,10 +202,10 @@ def save_figure(
     static = tuple(format for format in wanted if format in STATIC)
     if static:
         _export_now(folder, name, static, provenance)
-    return SavedFigure(themed, folder / f"{name}.svg")
+    return _SavedFigure(themed, folder / f"{name}.svg")
 
 
-class SavedFigure(go.Figure):
+class _SavedFigure(go.Figure):
     """A figure whose SVG is the file ``printed``: a notebook keeps both, for viewers that do not run plotly.
 
     An SVG has the figure's width and height. With a PNG beside plotly's output, JupyterLab shows that PNG, several

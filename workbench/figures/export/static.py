@@ -35,16 +35,16 @@ from workbench.frames.provenance import embed
 
 STATIC = ("pdf", "svg", "png")
 PRINTING = ("kaleido", "pypdf")  # modules of the extra "figures"
-START_SECONDS = 90.0
-FILE_SECONDS = 90.0
-NO_NETWORK = (
+_START_SECONDS = 90.0
+_FILE_SECONDS = 90.0
+_NO_NETWORK = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     "script-src file: 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:\">"
 )
 """Allow a drawn figure no address outside of it. An image in it may name any address."""
 EXACT = "text { text-rendering: geometricPrecision }"
 """Without it, hinted fonts round the width of letters to pixels, and words leave their room."""
-FRESH = 40  # images after which a tab loads its page again: for every one it would take half of the time
+_FRESH = 40  # images after which a tab loads its page again: for every one it would take half of the time
 
 
 def png_scale(width: int) -> int:
@@ -105,7 +105,7 @@ class WarmChrome:
         self._thread.start()
         self._browser: Any = None
         try:
-            self._browser = self._wait(self._open(), START_SECONDS)
+            self._browser = self._wait(self._open(), _START_SECONDS)
         except BaseException as error:
             self._stop_loop()
             if isinstance(error, Exception):
@@ -120,12 +120,12 @@ class WarmChrome:
         page = kaleido.PageGenerator(mathjax=False)  # which would be fetched from a content-delivery address
         # Kaleido prints with margins of 0.1 in, for which Chrome shrinks the figure by 6 %: 8 pt would be 7.5 pt.
         page.header = page.header.replace("<title>", f"<style>@page {{ margin: 0 }} {EXACT}</style><title>")
-        page.header = page.header.replace("<head>", f"<head>{NO_NETWORK}")
+        page.header = page.header.replace("<head>", f"<head>{_NO_NETWORK}")
         page.footer = page.footer.replace("</head>", f"<script>{page_scripts()}</script></head>")
         index = self._folder / "index.html"
         index.write_text(page.generate_index(), encoding="utf-8")
         places = {"page_generator": index, "path": str(self._path), "tmp_dir": str(self._folder)}
-        browser = _printer()(n=1, timeout=FILE_SECONDS, enable_sandbox=chrome.has_sandbox(), **places)
+        browser = _printer()(n=1, timeout=_FILE_SECONDS, enable_sandbox=chrome.has_sandbox(), **places)
         await browser.open()
         return browser
 
@@ -160,7 +160,7 @@ class WarmChrome:
         async def draw_all() -> list[bytes | ExportFault]:
             return [await draw(format) for format in formats]  # in turn, in the tab that has drawn the figure
 
-        return self._wait(draw_all(), (FILE_SECONDS + 10) * len(formats))
+        return self._wait(draw_all(), (_FILE_SECONDS + 10) * len(formats))
 
     def close(self) -> None:
         """Stop Chrome; safe to call twice."""
@@ -195,7 +195,7 @@ def _printer() -> Any:
         async def _return_kaleido_tab(self, tab: Any) -> None:
             self.printed += 1
             # Handed back by an image that failed: what stopped it may still run in this tab.
-            if sys.exception() is not None or self.printed % FRESH == 0:
+            if sys.exception() is not None or self.printed % _FRESH == 0:
                 await super()._return_kaleido_tab(tab)
             else:
                 tab.js_logger.reset()
@@ -220,11 +220,11 @@ def shared_chrome() -> WarmChrome:
     with _shared_lock:
         if _shared is None:
             _shared = WarmChrome()
-            atexit.register(close_shared)
+            atexit.register(_close_shared)
         return _shared
 
 
-def close_shared() -> None:
+def _close_shared() -> None:
     """Stop the shared Chrome, if it runs."""
     global _shared
     with _shared_lock:
@@ -294,11 +294,11 @@ def _place(job: ExportJob, format: str) -> Path:
 
 def check_picture(content: bytes, format: str, width: int, height: int) -> list[str]:
     """Names of a PDF's fonts. Raises `ExportFault` for a wrong size, a blank image, a font that is not embedded."""
-    checks = {"pdf": check_pdf, "svg": check_svg, "png": check_png}
+    checks = {"pdf": _check_pdf, "svg": _check_svg, "png": _check_png}
     return checks[format](content, width, height) or []
 
 
-def check_png(content: bytes, width: int, height: int) -> None:
+def _check_png(content: bytes, width: int, height: int) -> None:
     """Pixels are size × `png_scale`, and not all of one colour."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
@@ -321,7 +321,7 @@ def check_png(content: bytes, width: int, height: int) -> None:
         raise ExportFault(f"the PNG is blank: {inked:.2%} of its pixels differ from the background")
 
 
-def check_svg(content: bytes, width: int, height: int) -> None:
+def _check_svg(content: bytes, width: int, height: int) -> None:
     """Width and height are as asked, it is XML, and something is drawn beside the background."""
     from xml.etree import ElementTree
 
@@ -337,7 +337,7 @@ def check_svg(content: bytes, width: int, height: int) -> None:
         raise ExportFault("the SVG is blank: fewer than three drawn elements")
 
 
-def check_pdf(content: bytes, width: int, height: int) -> list[str]:
+def _check_pdf(content: bytes, width: int, height: int) -> list[str]:
     """One page of the right size, with drawing operators, and a font file for every font: their names."""
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError

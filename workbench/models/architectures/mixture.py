@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from workbench.core.errors import InputError
 
-CAPACITY = 1.25
+_CAPACITY = 1.25
 """As published for training: how many tokens of a sequence an expert takes, as a multiple of a uniform share."""
-BALANCE = 0.01
+_BALANCE = 0.01
 """As published: what the load-balancing loss is multiplied by."""
 
 
@@ -29,7 +29,7 @@ class SwitchMlp(nn.Module):
     """
 
     def __init__(
-        self, width: int, hidden: int, experts: int, *, capacity: float = CAPACITY, balance: float = BALANCE
+        self, width: int, hidden: int, experts: int, *, capacity: float = _CAPACITY, balance: float = _BALANCE
     ) -> None:
         super().__init__()
         if experts < 2:

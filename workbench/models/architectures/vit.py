@@ -18,7 +18,7 @@ from workbench.core.options import Numbers, parse_numbers
 from workbench.models.architectures.ista import IstaBlock
 from workbench.models.architectures.sizes import Classes, Count, Positive, Size
 
-MLPS = ("mlp", "ista")
+_MLPS = ("mlp", "ista")
 """Second half of a block: timm's MLP with its residual, or CRATE's ISTA instead of both."""
 CLASS_TOKEN_FIRST = "the class token, which stands first, would see no patch"
 """Why vision transformers with a class token take no causal attention."""
@@ -124,8 +124,8 @@ def block_class(mlp: str, boost: bool) -> type[Block]:
 
     Raises UnknownName for an mlp that does not exist, InputError for both at once.
     """
-    if mlp not in MLPS:
-        raise UnknownName("mlp", str(mlp), MLPS)
+    if mlp not in _MLPS:
+        raise UnknownName("mlp", str(mlp), _MLPS)
     if mlp == "ista" and boost:
         raise InputError(
             "boost and mlp 'ista' change the same block, and no paper has both; take one of them"

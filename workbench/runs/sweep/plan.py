@@ -25,7 +25,7 @@ SHARD = 256
 """Inputs of a shard, about, where nothing else is asked for."""
 HELD: dict[str, LoadedModel] = {}
 """Models that were given to a sweep of this process, by their names in its plan."""
-MOST_TASKS = 1_000_000
+_MOST_TASKS = 1_000_000
 """Of a plan; each is a file."""
 
 
@@ -78,9 +78,9 @@ class Plan:
         if len(self.shards) != len(self.models):
             raise InputError(f"it has {len(self.models)} models, and shards of {len(self.shards)}")
         tasks = sum(self.shards) * len(self.analyses)
-        if tasks > MOST_TASKS:
+        if tasks > _MOST_TASKS:
             raise InputError(
-                f"a sweep of {tasks:,} tasks is too long; {MOST_TASKS:,} is the most: take fewer shards"
+                f"a sweep of {tasks:,} tasks is too long; {_MOST_TASKS:,} is the most: take fewer shards"
             )
 
     def tasks(self) -> Iterator[Task]:

@@ -26,9 +26,9 @@ from workbench.runs.sweep.sweep_folder import DamagedPart, SweepFolder
 from workbench.runs.sweep.tasks import Outcome, run_task
 from workbench.runs.sweep.workers import Pool, open_pool
 
-RETRIES = 2
-IDLE_LOSSES = 5
-MANIFEST_SECONDS = 5.0
+_RETRIES = 2
+_IDLE_LOSSES = 5
+_MANIFEST_SECONDS = 5.0
 """Shortest time between two writes of the manifest; after a crash, parts are found without it."""
 PATIENCE = 60.0
 """Seconds to wait for the manifest, which parts of a sweep write in turn."""
@@ -170,7 +170,7 @@ class _Sweep:
 
     def write(self, now: bool = True) -> None:
         """Write the manifest, unless it was just written."""
-        if now or time.monotonic() - self.written > MANIFEST_SECONDS:
+        if now or time.monotonic() - self.written > _MANIFEST_SECONDS:
             if self.shared:
                 with self.folder.store.locked(PATIENCE):
                     self._write(*self.folder.plan())
@@ -222,7 +222,7 @@ class _Sweep:
                     again += self.after_loss(task, task in marked, alone, error, suspects, tell)
                 nothing = not (marked & open_tasks.keys()) and len(again) == len(waiting)
                 self.idle = self.idle + 1 if nothing else 0
-                if self.idle > IDLE_LOSSES:
+                if self.idle > _IDLE_LOSSES:
                     raise WorkbenchError(
                         f"workers ended {self.idle} times before they began anything ({error}); what is finished is "
                         "kept: see why, with one worker (--workers 1), then run it again"
@@ -253,7 +253,7 @@ class _Sweep:
             self.write(now=False)
         if outcome.state == "failed":
             self.attempts[task] += 1
-            if not outcome.final and self.attempts[task] <= RETRIES:
+            if not outcome.final and self.attempts[task] <= _RETRIES:
                 return [task]
             self.failed[name] = {"attempts": self.attempts[task], "error": outcome.error}
             if outcome.lost_model:

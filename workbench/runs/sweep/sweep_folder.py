@@ -32,8 +32,8 @@ from workbench.frames.provenance import versions
 from workbench.runs.sweep.plan import Plan, Task
 
 FORMAT = 4
-MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
-RUNNING = ".running"
+_MANIFEST, PARTS, _MERGED = "manifest.json", "parts", "merged"
+_RUNNING = ".running"
 _META = b"workbench_sweep"
 
 
@@ -117,7 +117,7 @@ class SweepFolder:
         self.store = RunStore(
             path,
             "sweep",
-            MANIFEST,
+            _MANIFEST,
             format=FORMAT,
             under="plan",
             unknown=PARTS,
@@ -131,7 +131,7 @@ class SweepFolder:
         """Return the plan and the manifest. Raises `InputError` where the folder holds no sweep."""
         manifest = self.store.content()
         if manifest is None:
-            raise InputError(f"{self.path} holds no sweep: there is no {MANIFEST} in it")
+            raise InputError(f"{self.path} holds no sweep: there is no {_MANIFEST} in it")
         plan = conforming(Plan, manifest["plan"])
         if plan.fingerprint != manifest["fingerprint"]:
             raise InputError(
@@ -159,7 +159,7 @@ class SweepFolder:
 
     def merged_path(self, plan: Plan, model: int, analysis: int) -> Path:
         """Return where the result of one model and analysis is kept."""
-        return self.path / MERGED / f"{_names(plan, model, analysis)}.parquet"
+        return self.path / _MERGED / f"{_names(plan, model, analysis)}.parquet"
 
     def write_part(self, plan: Plan, task: Task, part: PartialResult) -> Path:
         """Write the part of a task. Raises `MissingResource` where there is no room."""
@@ -224,7 +224,7 @@ class SweepFolder:
     @contextmanager
     def begun(self, task: Task) -> Generator[None]:
         """Mark a task as begun; the mark stays where the worker is killed."""
-        mark = self.path / RUNNING / f"{task.model}-{task.analysis}-{task.shard}"
+        mark = self.path / _RUNNING / f"{task.model}-{task.analysis}-{task.shard}"
         with suppress(OSError):  # on a full disk the task itself will say so
             mark.parent.mkdir(exist_ok=True)
             mark.touch()
@@ -236,7 +236,7 @@ class SweepFolder:
     def take_marks(self, tasks: Collection[Task]) -> set[Task]:
         """Return those of the tasks that were begun and neither finished nor failed, and remove their marks."""
         begun = set()
-        for mark in [*(self.path / RUNNING).glob("*")]:
+        for mark in [*(self.path / _RUNNING).glob("*")]:
             if re.fullmatch(r"\d+-\d+-\d+", mark.name):
                 task = Task(*map(int, mark.name.split("-")))
                 if task in tasks:
@@ -249,7 +249,7 @@ class SweepFolder:
     @contextmanager
     def part_locked(self, number: int, count: int) -> Generator[None]:
         """Hold one of the parts that the tasks are divided into. Raises `InputError` where another process does."""
-        folder = self.path / RUNNING / f"part-{number}-of-{count}"
+        folder = self.path / _RUNNING / f"part-{number}-of-{count}"
         with locked(folder, f"part {number} of {count} of the sweep"):
             yield
         with suppress(OSError):  # another process may wait for it
@@ -257,7 +257,7 @@ class SweepFolder:
 
     def parts_running(self) -> bool:
         """Return whether a process runs one of the parts that the tasks are divided into."""
-        return any(map(is_locked, (self.path / RUNNING).glob("part-*")))
+        return any(map(is_locked, (self.path / _RUNNING).glob("part-*")))
 
 
 def _names(plan: Plan, model: int, analysis: int) -> str:

@@ -95,7 +95,7 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
             accumulated, inputs = _accumulated(plan, task, model, size, deadline)
             break
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if not _is_out_of_memory(error):
                 raise
             if size == 1:
                 raise WorkbenchError(
@@ -151,7 +151,7 @@ def _accumulated(
     return accumulated, inputs
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory was short, of an accelerator or of the machine."""
     import torch
 

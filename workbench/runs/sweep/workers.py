@@ -16,7 +16,7 @@ from workbench.core.children import safe_path
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.extras import require
 
-BACKENDS = ("loky", "dask", "ray")
+_BACKENDS = ("loky", "dask", "ray")
 CONNECT_SECONDS = 30
 LOOK_SECONDS = 1.0
 """Seconds between two checks of a worker that its parent is alive."""
@@ -87,8 +87,8 @@ def open_pool(backend: str, workers: int, scheduler: str | None = None) -> Gener
     Without an address Dask and Ray start ``workers`` processes here. Raises `InputError` for an unknown backend or an
     address that loky has no use for, `MissingResource` where the backend is not installed or nobody answers.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"backend is {', '.join(BACKENDS)}; got {backend!r}")
+    if backend not in _BACKENDS:
+        raise InputError(f"backend is {', '.join(_BACKENDS)}; got {backend!r}")
     if backend == "loky":
         if scheduler is not None:
             raise InputError("a scheduler's address needs backend='dask' or 'ray'; loky runs on this machine")

@@ -44,9 +44,9 @@ ANALYSES_WATCHED: dict[str, dict[str, Any]] = {
 """Default analyses with their options, without null samples, which would take most of the time."""
 EVERY = 500
 """Default number of steps between two loggings."""
-MAX_COST = 0.03
+_MAX_COST = 0.03
 """Share of the training's time that loggings may take."""
-GIVE_UP = 3
+_GIVE_UP = 3
 """Failures in a row after which an analysis is no longer tried."""
 OnAlert = Literal["warn", "stop"] | Callable[[Alert], object]
 
@@ -61,7 +61,7 @@ def watch(
     analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     layers: Numbers = None,
     seed: setting.Seed = 0,
-    max_cost: Annotated[float, Gt(0), Le(1)] | None = MAX_COST,
+    max_cost: Annotated[float, Gt(0), Le(1)] | None = _MAX_COST,
     alert: Mapping[str, str] | None = None,
     on_alert: OnAlert = "warn",
     on_rows: Callable[..., object] | None = None,
@@ -241,7 +241,7 @@ class Watch:
         try:
             with undisturbed(self.module):
                 for name, options in self.identity["analyses"].items():
-                    if self._failures[name] < GIVE_UP:
+                    if self._failures[name] < _GIVE_UP:
                         self._analyse(folder, name, options, number)
         finally:
             self._logged, self._ended = number, self._clock()
@@ -254,7 +254,7 @@ class Watch:
             folder.write(name, number, frame)
         except Exception as error:
             self._failures[name] += 1
-            last = f"; not tried again after {GIVE_UP} in a row" if self._failures[name] == GIVE_UP else ""
+            last = f"; not tried again after {_GIVE_UP} in a row" if self._failures[name] == _GIVE_UP else ""
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 torch.cuda.empty_cache()  # the training may need what the attempt has left reserved
             self._tell(

@@ -22,7 +22,7 @@ from workbench.frames.provenance import versions
 from workbench.frames.results import read_frames, write_frame
 
 FORMAT = 4
-WATCH_FILE = "watch.json"
+_WATCH_FILE = "watch.json"
 SUPERSEDED = "superseded"
 """Subfolder of loggings that a resumed run made again."""
 _PART = re.compile(r"step-(\d+)\.feather")
@@ -128,7 +128,7 @@ def read_watch(
 
 
 def _store(folder: str | os.PathLike[str]) -> RunStore:
-    return RunStore(folder, "watch", WATCH_FILE, format=FORMAT, check=partial(conforming, _Stored))
+    return RunStore(folder, "watch", _WATCH_FILE, format=FORMAT, check=partial(conforming, _Stored))
 
 
 def _parts(folder: Path) -> dict[int, Path]:

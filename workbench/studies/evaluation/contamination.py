@@ -55,8 +55,8 @@ _DRAWN: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "noise": _noise,
     "salt-and-pepper": _salt_and_pepper,
 }
-ATTACK = "fgsm"
-CONTAMINATIONS = (*_DRAWN, ATTACK)
+_ATTACK = "fgsm"
+CONTAMINATIONS = (*_DRAWN, _ATTACK)
 """noise: every pixel of the block uniform in [0, 1]; salt-and-pepper: black or white; fgsm: one signed gradient step
 of the model's own loss, of size `EPSILON`."""
 
@@ -129,7 +129,7 @@ def contaminate(
         marked[number, row : row + side, column : column + side] = True
         if kind in _DRAWN:
             drawn[number] = _DRAWN[kind](clean.pixels[number], null_distributions.generator(seed, name, kind))
-    if kind == ATTACK:
+    if kind == _ATTACK:
         drawn = fgsm(classifier, clean.pixels, clean.targets, EPSILON, seed=seed)
     height, width = clean.pixels.shape[-2:]
     # A patch is a whole number of pixels; a remainder at the edge, as after a resize, belongs to no patch.

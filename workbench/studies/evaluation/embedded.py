@@ -15,12 +15,12 @@ from workbench.studies.evaluation.evaluating import evaluate
 from workbench.studies.evaluation.pixel_models import BATCH, PHOTO_CUTS
 from workbench.studies.training.feeding import pad_together
 
-PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
+_PROTOCOLS_OF_TASK = {"segmentation": ("corruptions", "fgsm", "pgd"), "images": ("fgsm", "pgd")}
 IMAGES = {("images", "pgd"): 100}
 """Number of test images if not all: FAN takes PGD's twenty steps on 100, as the models of digits do."""
 BUDGETS = dict.fromkeys([("images", "fgsm"), ("images", "pgd")], (0.0, 0.0025, 0.005, 0.0075, 0.01, 0.02))
 """Budgets that replace the protocol's, under which PGD reduces FAN to zero (docs/papers/verdicts.md)."""
-INPUTS_OF_TASK = {"images": PHOTO_CUTS}
+_INPUTS_OF_TASK = {"images": PHOTO_CUTS}
 """Test set of checkpoints that do not name theirs: the embedded cuts are those of the task ``photos``."""
 
 
@@ -32,11 +32,11 @@ def undergone(checkpoint: Path, task: str) -> pd.DataFrame:
     if task == "passages":
         return swapped(checkpoint)
     rows: list[dict[str, Any]] = []
-    for protocol in PROTOCOLS_OF_TASK.get(task, ()):
+    for protocol in _PROTOCOLS_OF_TASK.get(task, ()):
         evaluation = evaluate(
             f"file:{checkpoint}",
             protocol,
-            INPUTS_OF_TASK.get(task),
+            _INPUTS_OF_TASK.get(task),
             n=IMAGES.get((task, protocol), "all"),
             epsilons=BUDGETS.get((task, protocol)),
         )

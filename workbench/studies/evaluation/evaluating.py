@@ -22,7 +22,7 @@ from workbench.studies.records import EVALUATION_COLUMNS, conform_evaluation
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
-TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
+_TEST_SETS = {"digits": "bundled:digits", "photos": "task:photos", "prose": "bundled:prose"}
 """Training task of a model → its test set."""
 
 
@@ -198,7 +198,7 @@ def _test_set(model: LoadedModel) -> str:
     from workbench.studies.training.tasks.embedded import PREFIX
 
     if model.modality == "text":
-        return TEST_SETS["prose"]
+        return _TEST_SETS["prose"]
     scheme, name = resolve(model.spec)
     task, source = None, ""
     if scheme in ("bundled", "file"):
@@ -208,12 +208,12 @@ def _test_set(model: LoadedModel) -> str:
         task, source = about.get("task"), str(about.get("data", {}).get("source", ""))
     if task == "segmentation" and source.startswith(PREFIX):
         return SCENES + source.removeprefix(PREFIX)
-    if task not in TEST_SETS:
+    if task not in _TEST_SETS:
         raise InputError(
             f"say with inputs what to evaluate {model.spec} on: bundled:digits, imagenet:FOLDER with a folder "
             "per class, or segmentation:FOLDER in ADE20K's layout"
         )
-    return TEST_SETS[task]
+    return _TEST_SETS[task]
 
 
 def _frame(rows: list[dict[str, Any]], outcomes: bool = False) -> pd.DataFrame:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel
 
 Image = Float[np.ndarray, "height width channel"]
-TILE = 32
+_TILE = 32
 """Side in pixels of the tiles of identity attention, which compares all pairs of a tile's pixels."""
-REACH = 1
+_REACH = 1
 """Pixels on each side in a pixel's neighbourhood: 3 × 3."""
 _SMALLEST = 16  # pixels: below, scikit-image's filters see the edge more than the image
 # Strengths that are tried for each filter; the clean image chooses. Contents are apart by multiples of the noise.
@@ -203,7 +203,7 @@ def _candidates(noisy: Image, sigma: float) -> Iterator[tuple[str, list[tuple[st
         ],
     )
     parts: dict[tuple[float, float], list[Image]] = {}
-    for tile in _tiles(noisy, (TILE, TILE)):
+    for tile in _tiles(noisy, (_TILE, _TILE)):
         for bandwidths, image in _identity(tile, content_widths, (np.inf, *_PLACE)):
             parts.setdefault(bandwidths, []).append(image)
     for name, places in (("identity attention", (np.inf,)), ("identity attention with positions", _PLACE)):
@@ -249,8 +249,8 @@ def _identity(
 def _pixel_distances(image: Image) -> tuple[np.ndarray, np.ndarray]:
     """Return squared distances of all pairs of pixels: mean over neighbourhoods, and of positions."""
     height, width = image.shape[:2]
-    padded = np.pad(image, ((REACH, REACH), (REACH, REACH), (0, 0)), mode="reflect")
-    span = 2 * REACH + 1
+    padded = np.pad(image, ((_REACH, _REACH), (_REACH, _REACH), (0, 0)), mode="reflect")
+    span = 2 * _REACH + 1
     around = np.lib.stride_tricks.sliding_window_view(padded, (span, span), axis=(0, 1))
     content = torch.from_numpy(around.reshape(height * width, -1).copy())
     places = grid_positions((height, width))

@@ -25,14 +25,14 @@ def _cause(module: nn.Module, inputs: Any) -> str:
     for name, weight in module.state_dict().items():
         if not weight.isfinite().all():
             return f"nor are its weights, the first of them {name}"
-    layer = first_not_finite(module, inputs)
+    layer = _first_not_finite(module, inputs)
     return (
         "but every layer's output is" if layer is None else f"the first layer whose output is not is {layer}"
     )
 
 
 @torch.no_grad()
-def first_not_finite(module: nn.Module, inputs: Any) -> str | None:
+def _first_not_finite(module: nn.Module, inputs: Any) -> str | None:
     """Return the first layer, in the order of a forward pass, whose output is not finite."""
     layer_names: list[str] = []
 

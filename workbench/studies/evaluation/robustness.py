@@ -36,17 +36,17 @@ from workbench.studies.records import (
 )
 
 COMMAND = "workbench study records robustness"
-REFERENCE = "bundled:digits-vit"
+_REFERENCE = "bundled:digits-vit"
 """The softmax baseline: mCE is relative to its errors."""
 SEED = 0
-ALL_TEST_IMAGES = 445
+_ALL_TEST_IMAGES = 445
 RUNS = {
     "image": {
-        "clean": ALL_TEST_IMAGES,
-        "noise": ALL_TEST_IMAGES,
-        "fgsm": ALL_TEST_IMAGES,
-        "corruptions": ALL_TEST_IMAGES,
-        "ood": ALL_TEST_IMAGES,
+        "clean": _ALL_TEST_IMAGES,
+        "noise": _ALL_TEST_IMAGES,
+        "fgsm": _ALL_TEST_IMAGES,
+        "corruptions": _ALL_TEST_IMAGES,
+        "ood": _ALL_TEST_IMAGES,
         "pgd": 100,
         "sld": 100,
         "spsa": 100,
@@ -133,7 +133,7 @@ def make_robustness_record(
         "command": COMMAND if runs is None else f"{COMMAND} --confirm",
         "seed": SEED,
         "threads": 1,
-        **({"reference": REFERENCE} if runs is None else {}),
+        **({"reference": _REFERENCE} if runs is None else {}),
         "models": {name: run["model"] for name, run in zip(names, origins, strict=True)},
         "protocols": {
             run["evaluation"]: {key: run[key] for key in ("inputs", "epsilons", "settings")}
@@ -338,7 +338,7 @@ def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
         n=job.n,
         seed=SEED,
         epsilons=job.epsilons,
-        reference=REFERENCE if job.protocol == "corruptions" and job.file is None else None,
+        reference=_REFERENCE if job.protocol == "corruptions" and job.file is None else None,
         outcomes=job.file is not None,
     )
     origin = {**frame.attrs["provenance"][0], "model": identity, "asked": settings_key}

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 Pixels = Float[Tensor, "n channel height width"]
 Labels = Int[Tensor, "n height width"]
-METRICS_OF_SCENES = {"mean_iou": "mean_iou", "pixel_accuracy": "accuracy", "class_accuracy": "class_accuracy"}
+_METRICS_OF_SCENES = {
+    "mean_iou": "mean_iou",
+    "pixel_accuracy": "accuracy",
+    "class_accuracy": "class_accuracy",
+}
 """Metric of an evaluation → its name in training."""
 
 
@@ -35,7 +39,7 @@ def scene_scores(
     ]
     means = {name: float(torch.cat([part[name] for part in parts]).double().mean()) for name in parts[0]}
     scores = SEGMENTATION.derive(means)
-    for metric, name in METRICS_OF_SCENES.items():
+    for metric, name in _METRICS_OF_SCENES.items():
         yield {"metric": metric, "value": scores[name], **named}
 
 
@@ -71,6 +75,6 @@ def climb(
 
 def mean_over_corruptions(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the mean of each metric over types and severities (teo2024 Table 6)."""
-    for metric in METRICS_OF_SCENES:
+    for metric in _METRICS_OF_SCENES:
         values = [row["value"] for row in rows if row["metric"] == metric]
         yield {"metric": metric, "value": math.fsum(values) / len(values)}

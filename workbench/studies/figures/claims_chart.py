@@ -43,14 +43,14 @@ from workbench.papers.verdicts import (
     sameness,
 )
 
-AGAINST = "no effect beyond the margin, against the claim"
+_AGAINST = "no effect beyond the margin, against the claim"
 # Verdict: colour and marker; the word always stands beside it. Diamonds and red are the published numbers' alone.
 VERDICTS = {
     "holds": (COLOURS[0], "circle"),
     EQUIVALENT: (COLOURS[0], "square-open"),
     RANDOM_TOO: (COLOURS[2], "square"),
     NOT_DIAGNOSTIC: ("#7B4FA3", "hourglass-open"),
-    AGAINST: ("#7A3300", "square-open"),
+    _AGAINST: ("#7A3300", "square-open"),
     "fails": ("#7A3300", "x"),
     UNDECIDED: ("#8A6A00", "circle-open"),
     PREMISE: (GREY, "line-ns-open"),
@@ -495,7 +495,7 @@ def _lane(row: dict[str, Any], factor: float, unit: str) -> _Lane:
     doubts += "‡" * (verdict == UNDECIDED and row["p_adjusted"] <= ALPHA and CARRIED in str(row.get("why")))
     return _Lane(
         variant_words(model) if model else short_name(row["model"]),
-        AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
+        _AGAINST if verdict == EQUIVALENT and refuted_by_equality(comparison) else verdict,
         (value, value if math.isnan(low) else low, value if math.isnan(high) else high), allowed, band, same,
         words, str(row.get("why") or ""), doubts,
         thin if math.isfinite(thin[0]) and thin != (low, high) else (),

@@ -55,7 +55,7 @@ def embedded_scores_figure(
     Raises:
         InputError: no such rows, or a metric that is none of these.
     """
-    words, factor, (least, most) = axis_of(metric)
+    words, factor, (least, most) = _axis_of(metric)
     rows = _scores(frame, metric)
     headings = "budgets" in rows
     rows = rows.assign(budgets=rows["budgets"] if headings else "")
@@ -121,7 +121,7 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     ]
 
 
-def axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
+def _axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
     """Return the title of a metric's axis, the factor of its values, and their smallest and largest possible value."""
     if metric not in _AXES:
         raise InputError(f"no axis for {metric!r}; give {', '.join(_AXES)}")

@@ -20,8 +20,8 @@ from workbench.figures.marks import At, Band, Line, Rule
 from workbench.figures.overlays import frame_shape
 from workbench.figures.scales import Scale
 
-MOST_IMAGES = 3
-OUTLINE = "#004488"
+_MOST_IMAGES = 3
+_OUTLINE = "#004488"
 CANDIDATES = {
     "sparse": "S",
     "clean": "S of the clean image",
@@ -36,7 +36,7 @@ Maps: TypeAlias = Annotated[Any, Predicate(lambda value: hasattr(value, "marked"
 
 
 @checked
-def sparse_map_figure(maps: Maps, most: int = MOST_IMAGES) -> go.Figure:
+def sparse_map_figure(maps: Maps, most: int = _MOST_IMAGES) -> go.Figure:
     """‖S_j‖ of every patch beside the image: a row each for the clean image, the contaminated image, and the change.
 
     All maps share one colour scale; the contaminated block is outlined. The images of the last row are what was
@@ -74,7 +74,7 @@ def _outline(marked: np.ndarray) -> dict:
     """The rectangle around the marked patches of a grid."""
     down, right = (np.flatnonzero(marked.any(axis)) for axis in (1, 0))
     x, y = (right[0] - 0.5, right[-1] + 0.5), (down[0] - 0.5, down[-1] + 0.5)
-    return frame_shape(x, y, color=OUTLINE, width=1.6)
+    return frame_shape(x, y, color=_OUTLINE, width=1.6)
 
 
 @checked

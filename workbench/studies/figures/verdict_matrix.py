@@ -24,7 +24,7 @@ from workbench.papers.verdicts import (
 )
 from workbench.studies.figures.claims_chart import VERDICTS
 
-RECORDS, MECHANISM = "records", "own model"
+_RECORDS, _MECHANISM = "records", "own model"
 """Columns of claims that committed records answer, and of models that carry a paper's mechanism."""
 _HEADS = {"digits-vit": "ViT", "all-MiniLM-L6-v2": "MiniLM"}
 _KEY = {NOT_DIAGNOSTIC: "noise passes"}
@@ -102,8 +102,8 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
     named = {
         "digits-vit": "ViT: a vision transformer of digits",
         "all-MiniLM-L6-v2": "MiniLM: a sentence encoder",
-        MECHANISM: "own model: one with the paper's mechanism",
-        RECORDS: "records: models that differ only in their attention, or timed operators",
+        _MECHANISM: "own model: one with the paper's mechanism",
+        _RECORDS: "records: models that differ only in their attention, or timed operators",
     }
     words = [
         f"Of {len(cells)} verdicts on the papers' primary claims {(cells['outcome'] == HOLDS).sum()} hold.",
@@ -131,10 +131,10 @@ def matrix_cells(claims: pd.DataFrame) -> pd.DataFrame:
     names = rows["model"].map(short_name)
     papers = rows.groupby(names)["paper"].nunique()
     shared = [name for name in dict.fromkeys(names) if papers[name] > 1 and name != "trained models"]
-    evidence = names.where(names.isin(shared), MECHANISM).mask(names == "trained models", RECORDS)
-    evidence = evidence.mask(rows["over"].isin([*OF_NO_MODEL]), RECORDS)
-    kinds = [name for name in [*shared, MECHANISM, RECORDS] if name in {*evidence}]
-    labels = rows.groupby("paper", group_keys=False)["label"].apply(short_labels)
+    evidence = names.where(names.isin(shared), _MECHANISM).mask(names == "trained models", _RECORDS)
+    evidence = evidence.mask(rows["over"].isin([*OF_NO_MODEL]), _RECORDS)
+    kinds = [name for name in [*shared, _MECHANISM, _RECORDS] if name in {*evidence}]
+    labels = rows.groupby("paper", group_keys=False)["label"].apply(_short_labels)
     order = pd.Categorical(rows["paper"], [*PAPERS])
     cells = pd.DataFrame(
         {
@@ -148,7 +148,7 @@ def matrix_cells(claims: pd.DataFrame) -> pd.DataFrame:
     return cells.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 
 
-def short_labels(labels: pd.Series) -> pd.Series:
+def _short_labels(labels: pd.Series) -> pd.Series:
     """Return labels without their measure, "V equals the predicted V̇"; the whole label where two would agree."""
     short = labels.map(lambda label: re.split(r": (?=[^:]*$)", label)[0])
     shared = labels.groupby(short).transform("nunique") > 1

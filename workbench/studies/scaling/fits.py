@@ -10,9 +10,9 @@ from workbench.frames.results import provenance_of
 from workbench.papers.operators import SWEEPS
 from workbench.papers.published import published
 
-WITHIN = 0.5
+_WITHIN = 0.5
 """Largest deviation of a local exponent of the counted cost from the last one, for sizes in a fit."""
-LEAST = 3
+_LEAST = 3
 EXPONENT_COLUMNS = (
     "sweep", "operator", "condition", "metric", "source", "value", "low", "high", "points", "smallest", "largest",
 )  # fmt: skip
@@ -53,7 +53,7 @@ def scaling_exponents(frame: pd.DataFrame) -> pd.DataFrame:
         quantity, source = _QUANTITIES[str(metric)]
         counted = curves.get((sweep, operator, condition, _COUNTED[quantity]))
         upper = part if counted is None else part[part[axis] >= _regime(counted[axis], counted["value"])]
-        if len(upper) < LEAST:
+        if len(upper) < _LEAST:
             continue
         slope, error = fitted_power(upper[axis].to_numpy(float), upper["value"].to_numpy(float))
         error = error if source == "measured" else np.nan
@@ -75,7 +75,7 @@ def _regime(sizes: pd.Series, counted: pd.Series) -> float:
     order = np.argsort(sizes.to_numpy(float))
     x, y = (np.log(values.to_numpy(float)[order]) for values in (sizes, counted))
     slopes = np.diff(y) / np.diff(x)
-    other = np.flatnonzero(np.abs(slopes - slopes[-1:]) > WITHIN) + 1
+    other = np.flatnonzero(np.abs(slopes - slopes[-1:]) > _WITHIN) + 1
     return float(sizes.to_numpy(float)[order][other[-1] if len(other) else 0])
 
 

@@ -16,7 +16,7 @@ from workbench.papers.operators import BOTH, OPERATORS, Point
 from workbench.studies.training.cost_measures import Allocations, operation_counter
 
 
-class EagerSoftmaxAttention(SoftmaxAttention):
+class _EagerSoftmaxAttention(SoftmaxAttention):
     """Softmax attention that forms its token × token matrix, without a fused kernel."""
 
     def attend(
@@ -39,7 +39,7 @@ def _layer(point: Point) -> AttentionModule:
     operator = OPERATORS[point.operator]
     options: dict[str, Any] = {**operator.options, "num_tokens": point.tokens}
     if operator.eager:
-        return EagerSoftmaxAttention(point.width, point.heads, **options)
+        return _EagerSoftmaxAttention(point.width, point.heads, **options)
     return attention_module(operator.variant, point.width, point.heads, **options)
 
 

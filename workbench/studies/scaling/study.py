@@ -31,7 +31,7 @@ SECONDS_A_PASS = 30.0
 """A pass expected to take longer is skipped, and ends its curve."""
 MEMORY_SHARE = 0.8
 """Share of the free memory that a pass may use."""
-DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "float16")
 IDENTITY_FILE = "study.json"
 COMMAND = "workbench study records operators"
 _STARTING = 1.5  # seconds that a point takes beside its passes, about
@@ -262,7 +262,7 @@ def _check(
         ("sweep", sweeps or (), SWEEPS),
         ("operator", operators or (), OPERATORS),
         ("condition", conditions, CONDITIONS),
-        ("dtype", [dtype], DTYPES),
+        ("dtype", [dtype], _DTYPES),
     ):
         for name in names:
             if name not in accepted:

@@ -25,7 +25,7 @@ THREADS = 1
 """On a CPU: on shared cores threads wait for each other, which would dominate the measurement."""
 ROUNDS, SECONDS = 3, 0.5  # at least so many passes, and so long in all
 ENOUGH = 6.0  # seconds after which no further pass is begun: longer ones are run once
-COUNTS = 1.0  # the first pass, which finds caches and memory cold, counts from so many seconds on
+_COUNTS = 1.0  # the first pass, which finds caches and memory cold, counts from so many seconds on
 
 
 def measure(
@@ -56,7 +56,7 @@ def measure(
 def _timed(compute: Callable[[], object], device: str) -> tuple[list[float], float]:
     first: list[float] = []
     memory = memory_growth(lambda: first.append(seconds_of(compute, device)), device)
-    seconds = [first[0]] if first[0] >= COUNTS else []
+    seconds = [first[0]] if first[0] >= _COUNTS else []
     while (len(seconds) < ROUNDS and sum(seconds) < ENOUGH) or sum(seconds) < SECONDS:
         seconds.append(seconds_of(compute, device))
     return seconds, memory

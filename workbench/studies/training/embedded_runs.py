@@ -43,7 +43,7 @@ SEEDS = (1907, 1912, 1931)
 MAJORITY = "majority"
 """Name of the trivial predictor in the record."""
 COMMAND = "workbench study records embedded"
-CURVES = ("loss", "accuracy", "mean_iou", "normalised_return")
+_CURVES = ("loss", "accuracy", "mean_iou", "normalised_return")
 """Metrics kept for every epoch; of others only the last epoch is kept."""
 
 
@@ -342,7 +342,7 @@ def collect(
                     f"{folder} was trained on other data than {PREFIX}{name} is now: start over (--restart)"
                 )
         metrics = read_metrics(folder / METRICS_FILE)
-        kept = metrics["metric"].isin(CURVES) if " " not in variant else metrics["epoch"] < 0
+        kept = metrics["metric"].isin(_CURVES) if " " not in variant else metrics["epoch"] < 0
         kept |= metrics["epoch"].isin([0, metrics["epoch"].max()])
         frames.append(
             metrics[kept & ~metrics["metric"].isin(["seconds", "peak_memory"])].assign(variant=variant)

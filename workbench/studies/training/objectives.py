@@ -52,7 +52,7 @@ def language_scores(
     return {"loss": loss.mean(1), "accuracy": (logits.argmax(-1) == targets).float().mean(1)}
 
 
-def with_perplexity(means: Mapping[str, float]) -> dict[str, float]:
+def _with_perplexity(means: Mapping[str, float]) -> dict[str, float]:
     """Add ``perplexity``, exp of the mean loss per token, to the means."""
     return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
 
@@ -61,7 +61,7 @@ UNLABELLED = -100
 """Target of an unlabelled pixel, which does not count."""
 
 
-def segmentation_scores(
+def _segmentation_scores(
     logits: Float[Tensor, "n classes height width"], targets: Int[Tensor, "n height width"]
 ) -> dict[str, Float[Tensor, " n"]]:
     """Return the mean cross-entropy over the labelled pixels of an image (``loss``), and pixel counts for each class c.
@@ -117,7 +117,7 @@ def _mean_ratio(parts: list[float], wholes: list[float]) -> float:
     return math.fsum(ratios) / len(ratios) if ratios else math.nan
 
 
-def action_scores(
+def _action_scores(
     actions: Float[Tensor, "n step action"], targets: Float[Tensor, "n step action"]
 ) -> dict[str, Float[Tensor, " n"]]:
     """Return half the squared distance of an action (``loss``), mean over the steps with a target (others are NaN).
@@ -132,6 +132,6 @@ def action_scores(
 
 
 CLASSIFICATION = Objective("accuracy", classification_scores)
-LANGUAGE = Objective("perplexity", language_scores, with_perplexity)
-SEGMENTATION = Objective("mean_iou", segmentation_scores, with_mean_iou)
-ACTIONS = Objective("loss", action_scores)
+LANGUAGE = Objective("perplexity", language_scores, _with_perplexity)
+SEGMENTATION = Objective("mean_iou", _segmentation_scores, with_mean_iou)
+ACTIONS = Objective("loss", _action_scores)

@@ -48,7 +48,7 @@ from workbench.studies.training.trainer import Trainer, reproducible
 if TYPE_CHECKING:
     from workbench.studies.training.tasks import Task
 
-ERROR = 0.05
+_ERROR = 0.05
 """Chance that one of two mechanisms at chance is called learned: half for each, divided by the number of epochs."""
 RESAMPLES = 20_000
 """Bootstrap samples, for scores that are no accuracy."""
@@ -90,7 +90,7 @@ def make_learned_record(
             rows = pd.concat([rows, frame], ignore_index=True) if len(rows) else frame
             splits = [*splits, split]
             write_record(folder, PILOTS_FILE, rows, {
-                "command": COMMAND, "seed": PILOT, "seed_of_split": SEED, "share": SHARE, "error": ERROR,
+                "command": COMMAND, "seed": PILOT, "seed_of_split": SEED, "share": SHARE, "error": _ERROR,
                 "resamples": RESAMPLES, "device": "cpu", "threads": 1, "pilots": splits, "versions": versions(),
             })  # fmt: skip
             last = frame.iloc[-1]
@@ -136,16 +136,16 @@ def pilot(
     parts = {part: Subset(whole.train, chosen) for part, chosen in numbers.items()}
     divided = dataclasses.replace(whole, train=parts["training"], test=parts["validation"])
     score = "normalised_return" if whole.acting else whole.objective.headline
-    level = 1 - ERROR / recipe.epochs
+    level = 1 - _ERROR / recipe.epochs
     rows = []
     with one_thread(), reproducible():
         trainer = Trainer(divided, recipe, PILOT, "cpu")
         if start:
             start.put_into(trainer.module)
-        floor = trivial_score(divided)
+        floor = _trivial_score(divided)
         for epoch in range(1, recipe.epochs + 1):
             trainer.train_epoch(epoch)
-            scores = example_scores(trainer.module, divided, recipe.batch_size)
+            scores = _example_scores(trainer.module, divided, recipe.batch_size)
             means = divided.objective.derive({key: float(values.mean()) for key, values in scores.items()})
             low = lower_end(scores, score, divided.objective.derive, level)
             rows.append({"epoch": epoch, "value": means[score], "low": low, "trivial": floor})
@@ -170,7 +170,7 @@ def _split(name: str, task: Task) -> dict[str, list[int]]:
 
 
 @torch.inference_mode()
-def example_scores(module: nn.Module, task: Task, rows: int) -> dict[str, np.ndarray]:
+def _example_scores(module: nn.Module, task: Task, rows: int) -> dict[str, np.ndarray]:
     """Return every score of each validation example, or the normalised return of each validation episode.
 
     The validation split is ``task.test``, which is read in batches of ``rows``.
@@ -208,12 +208,12 @@ def lower_end(
     return float(np.quantile(values, (1 - level) / 2))
 
 
-def trivial_score(task: Task) -> float:
+def _trivial_score(task: Task) -> float:
     """Return the validation score of a constant answer: the best class, the usual pixel, the mean action."""
     parts: tuple[Any, Any] = task.train, task.test
     if task.acting:
         policy = ConstantAction(parts[0].dataset)
-        return float(example_scores(policy, task, 1)["normalised_return"].mean())
+        return float(_example_scores(policy, task, 1)["normalised_return"].mean())
     if task.trivial:
         return task.trivial(task)[task.objective.headline]
     targets = [int(target) for _, target in parts[1]]

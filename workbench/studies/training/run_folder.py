@@ -36,7 +36,7 @@ from workbench.studies.training.tasks import Task
 from workbench.studies.training.trainer import Trainer
 
 MODEL_FILE = "model.json"
-RESUME_FILE = "resume.pt"
+_RESUME_FILE = "resume.pt"
 METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
 _UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
 # What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
@@ -144,7 +144,7 @@ class RunFolder:
 
     def restore(self, trainer: Trainer) -> int | None:
         """Restore the trainer to the last complete epoch and return it, or None if there is none."""
-        path = self.path(RESUME_FILE)
+        path = self.path(_RESUME_FILE)
         if not path.exists() or self.store.content() is None:
             return None
         try:
@@ -194,7 +194,7 @@ class RunFolder:
             "trainer": trainer.state_dict(),
         }
         torch.save(state, buffer)
-        atomic_write(self.path(RESUME_FILE), buffer.getvalue())
+        atomic_write(self.path(_RESUME_FILE), buffer.getvalue())
 
     def write_checkpoint(self, state: dict[str, torch.Tensor], epoch: int) -> Path:
         """Write an epoch's weights, and their row in the table of ``model.json``."""
@@ -229,7 +229,7 @@ class RunFolder:
 
     def keep_last_good(self, trainer: Trainer) -> Path:
         """Make a checkpoint of the last complete epoch, unless the recipe already did."""
-        state = read_torch_file(self.path(RESUME_FILE))
+        state = read_torch_file(self.path(_RESUME_FILE))
         epoch = int(state["epoch"])
         kept = [row for row in self.table if row["epoch"] == epoch]
         if kept:
@@ -244,7 +244,7 @@ class RunFolder:
         """Mark the run complete and remove the state for resuming."""
         if trainer.is_main:
             self.write_model(trainer, complete=True)
-            self.path(RESUME_FILE).unlink(missing_ok=True)
+            self.path(_RESUME_FILE).unlink(missing_ok=True)
         trainer.accelerator.wait_for_everyone()
 
     def result(self, resumed_from: int | None) -> TrainResult:

@@ -111,7 +111,7 @@ def train(
         command = command_line(task, flags, seed, chosen.epochs)
     named = recipe if data_name is None or isinstance(recipe, Recipe) else f"{data_name}-embedded"
     run = RunFolder(
-        Path(out), loaded, chosen, seed, command, run_name(task, named, attention, options, boost)
+        Path(out), loaded, chosen, seed, command, _run_name(task, named, attention, options, boost)
     )
     with run.alone():
         run.prepare_folder(restart)
@@ -125,7 +125,7 @@ def train(
             return _train(run, trainer, report)
 
 
-def run_name(
+def _run_name(
     task: str,
     recipe: Recipe | str | Path | None,
     attention: str | None = None,

@@ -41,7 +41,7 @@ class Environment:
         return 100 * (total - self.random) / (self.expert - self.random)
 
 
-def swing_up(observation: Float[np.ndarray, " observation"]) -> float:
+def _swing_up(observation: Float[np.ndarray, " observation"]) -> float:
     """Pendulum: apply torque along the speed up to the energy of the upright position, then a linear controller."""
     cosine, sine, speed = observation
     if cosine > 0.9:
@@ -62,7 +62,7 @@ def balance(observation: Float[np.ndarray, " observation"]) -> float:
 
 ENVIRONMENTS: dict[str, Environment] = {
     # random and expert: means of 200 episodes here; of D4RL's (v2) those that its authors print
-    "pendulum": Environment("Pendulum-v1", -1200.0, -150.0, 200, swing_up),
+    "pendulum": Environment("Pendulum-v1", -1200.0, -150.0, 200, _swing_up),
     "mountain-car": Environment("MountainCarContinuous-v0", -6.6, 89.4, 200, along),
     "cart-pole": Environment("CartPole-v1", 23.0, 200.0, 200, balance),
     "halfcheetah": Environment("HalfCheetah-v5", -280.178953, 12135.0, 1000),

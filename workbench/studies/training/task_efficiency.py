@@ -35,13 +35,13 @@ from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.runs import recipe_for
 
 TASK_COLUMNS = ("task", "problem", "tokens", *COLUMNS)
-EAGER, PRIMAL_ALL = "softmax-eager", "primal layers=0-1"
+_EAGER, _PRIMAL_ALL = "softmax-eager", "primal layers=0-1"
 _TOKENS = 2048
 """Largest number of tokens of a batch, unless one example is longer."""
 
 
 @dataclass(frozen=True)
-class CostedTask:
+class _CostedTask:
     """A task of the papers with the sizes of its models."""
 
     title: str
@@ -62,43 +62,43 @@ class CostedTask:
 
 
 _ARENA = {
-    EAGER: "Trans.",
+    _EAGER: "Trans.",
     SOFTMAX: "",
     "primal": "Primal.Trans.",
-    PRIMAL_ALL: "Primal.",
+    _PRIMAL_ALL: "Primal.",
     "linformer": "Lin.",
     "nystrom": "Nyström.",
 }
 _BYTES = {"vocabulary": 258, "num_classes": 2}
 _HOPPER = {"observations": 11, "actions": 3, "horizon": 1000}
-TASKS: dict[str, CostedTask] = {
-    "listops": CostedTask(
+TASKS: dict[str, _CostedTask] = {
+    "listops": _CostedTask(
         "ListOps", "listops", 100, {"LRA ListOps": 2000}, {"vocabulary": 20, "num_classes": 10}, _ARENA, "4"
     ),
-    "bytes": CostedTask("Text", "bytes", 256, {"LRA Text": 4000}, _BYTES, _ARENA, "4"),
-    "retrieval": CostedTask(
+    "bytes": _CostedTask("Text", "bytes", 256, {"LRA Text": 4000}, _BYTES, _ARENA, "4"),
+    "retrieval": _CostedTask(
         "Retrieval", "retrieval", 256, {"LRA Retrieval": 4000}, {**_BYTES, "pairs": True}, _ARENA, "4"
     ),
-    "pixels": CostedTask(
+    "pixels": _CostedTask(
         "Image", "pixels", 256, {"LRA Image": 1024}, {"vocabulary": 258, "num_classes": 10}, _ARENA, "4"
     ),
-    "series": CostedTask(
+    "series": _CostedTask(
         "UEA",
         "series",
         80,
         {"UEA JapaneseVowels": 29, "UEA EthanolConcentration": 1751},
         {"channels": 3, "num_classes": 4},
-        {EAGER: "Trans.", SOFTMAX: "", "primal": "Primal.Trans.", PRIMAL_ALL: "Primal."},
+        {_EAGER: "Trans.", SOFTMAX: "", "primal": "Primal.Trans.", _PRIMAL_ALL: "Primal."},
         "2",
         {"values": (3,)},
     ),
-    "rl": CostedTask(
+    "rl": _CostedTask(
         "D4RL",
         "rl",
         20,
         {"D4RL Medium": 20},
         _HOPPER,
-        {EAGER: "DT", SOFTMAX: "", "primal-causal": "Primal.DT"},
+        {_EAGER: "DT", SOFTMAX: "", "primal-causal": "Primal.DT"},
         "6",
         {"returns": (1,), "observations": (11,), "actions": (3,), "times": ()},
     ),
@@ -197,16 +197,16 @@ def _measured(name: str, recipe: str, length: int, rounds: int, budget: float | 
         variant: {("seconds_per_sample", "training"): pd.Series(seconds) / steps[variant].n}
         for variant, seconds in zip(steps, taken, strict=True)
     }
-    rows = [row for variant in steps for row in rows_of_costs(costs, times, variant, EAGER)]
+    rows = [row for variant in steps for row in rows_of_costs(costs, times, variant, _EAGER)]
     frame = frame_of_costs(rows, model=recipe, source="measured")
     tokens = length * (3 if name == "rl" else 1)
     title = f"{task.title} (embedded)" if recipe != task.recipe else task.title
     return frame.assign(task=name, problem=f"{title}, {tokens} tokens", tokens=tokens)
 
 
-def _recipe(task: CostedTask, recipe: str, variant: str, length: int) -> Recipe:
+def _recipe(task: _CostedTask, recipe: str, variant: str, length: int) -> Recipe:
     attention, _, layers = variant.partition(" layers=")
-    name = SOFTMAX if attention == EAGER else attention
+    name = SOFTMAX if attention == _EAGER else attention
     base = recipe_for(task.recipe, recipe, name, layers or None, None, False)
     return dataclasses.replace(base, architecture={**base.architecture, **task.sizes, "context": length})
 
@@ -214,7 +214,7 @@ def _recipe(task: CostedTask, recipe: str, variant: str, length: int) -> Recipe:
 class _Step:
     """A training step of a model with random weights, on random inputs."""
 
-    def __init__(self, recipe: Recipe, task: CostedTask, length: int, *, fused: bool) -> None:
+    def __init__(self, recipe: Recipe, task: _CostedTask, length: int, *, fused: bool) -> None:
         self.recipe = recipe
         self.fused = fused
         self.model = build(recipe.architecture).train()
@@ -236,7 +236,7 @@ class _Step:
         self.model.zero_grad(set_to_none=True)
 
 
-def _drawn(task: CostedTask, n: int, length: int) -> Batch:
+def _drawn(task: _CostedTask, n: int, length: int) -> Batch:
     rows = 2 * n if task.sizes.get("pairs") else n
     if not task.batch:
         return {"input_ids": torch.randint(2, task.sizes["vocabulary"], (rows, length))}
@@ -267,8 +267,8 @@ def published_task_costs() -> pd.DataFrame:
                     {
                         "task": name, "problem": f"{task.title}, {tokens} tokens", "tokens": tokens,
                         "source": f"chen2023 Table {task.table}", "attention": variant, "row": task.variants[variant],
-                        "baseline": EAGER, "metric": _PRINTED[str(metric)], "condition": "training", "value": value,
-                        "ratio": value / by_variant[EAGER],
+                        "baseline": _EAGER, "metric": _PRINTED[str(metric)], "condition": "training", "value": value,
+                        "ratio": value / by_variant[_EAGER],
                     }
                     for variant, value in by_variant.items()
                 ]  # fmt: skip
@@ -295,7 +295,7 @@ def task_cost_findings(costs: pd.DataFrame, printed: pd.DataFrame) -> list[str]:
     sentences = []
     for metric, words in (("seconds_per_sample", "time"), ("peak_memory", "memory")):
         for variant, variant_rows in costs[costs["metric"] == metric].groupby("attention", sort=False):
-            if variant == EAGER:
+            if variant == _EAGER:
                 continue
             theirs = printed[(printed["metric"] == metric) & (printed["attention"] == variant)]
             theirs = theirs.set_index("problem")["ratio"]

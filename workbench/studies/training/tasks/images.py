@@ -15,7 +15,7 @@ from workbench.core.errors import InputError, MissingResource
 from workbench.data.pools import DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digits_split, photo_files, read_image
 from workbench.studies.training.tasks.task import DataRequest, Task, spread, watched_of
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as everywhere
+MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as everywhere
 TILES = 4
 """Rows and columns of tiles in the central square of a photograph."""
 TEST_TILES = ((0, 1), (1, 3), (2, 0), (3, 2))
@@ -116,7 +116,7 @@ def cuts_of(photo: np.ndarray, size: int) -> dict[str, list[np.ndarray]]:
 def normalised(raw: np.ndarray) -> torch.Tensor:
     """Convert (n, height, width, 3) colours from 0 to 255 to (n, 3, height, width) with ImageNet's normalisation."""
     images = torch.from_numpy(raw).permute(0, 3, 1, 2).float() / 255
-    return (images - torch.tensor(MEAN).view(-1, 1, 1)) / torch.tensor(STD).view(-1, 1, 1)
+    return (images - torch.tensor(MEAN).view(-1, 1, 1)) / torch.tensor(_STD).view(-1, 1, 1)
 
 
 def preprocessing_of(size: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def preprocessing_of(size: int) -> dict[str, Any]:
         "resize": size,
         "interpolation": "bilinear",
         "mean": list(MEAN),
-        "std": list(STD),
+        "std": list(_STD),
     }
 
 
@@ -138,7 +138,7 @@ def folder(request: DataRequest) -> Task:
     from timm.data import create_transform
 
     size, options = request.number("img_size"), request.images
-    plain: Any = create_transform(size, crop_pct=options.test_crop, mean=MEAN, std=STD)
+    plain: Any = create_transform(size, crop_pct=options.test_crop, mean=MEAN, std=_STD)
     changing: Any = create_transform(
         size,
         is_training=True,
@@ -149,7 +149,7 @@ def folder(request: DataRequest) -> Task:
         re_prob=options.random_erasing,
         re_mode="pixel",
         mean=MEAN,
-        std=STD,
+        std=_STD,
     )
     train, test = open_splits("images", request.data, changing, plain)
     seen: Any = Subset(train, spread(len(train), request.limit))

@@ -29,7 +29,7 @@ EPISODES = 10
 FIRST_SEED = 1_000_000
 """Seed of the first test episode; no data set made here uses these seeds."""
 
-Episode = dict[str, Float[np.ndarray, "step *"]]
+_Episode = dict[str, Float[np.ndarray, "step *"]]
 
 
 class Histories(Dataset):
@@ -38,7 +38,7 @@ class Histories(Dataset):
     Input: returns to go, observations, actions and numbers of the steps; target: the actions, NaN after the end.
     """
 
-    def __init__(self, episodes: Sequence[Episode], context: int, about: dict[str, Any]) -> None:
+    def __init__(self, episodes: Sequence[_Episode], context: int, about: dict[str, Any]) -> None:
         self.episodes, self.context, self.about = episodes, context, about
         self.starts = [
             (number, start)
@@ -134,7 +134,7 @@ def offline(request: DataRequest) -> Task:
         collate=default_collate,
         reorder=reordered_steps,
         acting=acted,
-        trivial=mean_action,
+        trivial=_mean_action,
     )
 
 
@@ -149,7 +149,7 @@ def _file(root: Path | None) -> Path:
     return files[0]
 
 
-def read_episodes(path: Path) -> list[Episode]:
+def read_episodes(path: Path) -> list[_Episode]:
     """Read the episodes of a file: each ends at a terminal step, at a timeout, or at the end of the file."""
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -237,7 +237,7 @@ def episode_returns(
         model.train(training)
 
 
-def mean_action(task: Task) -> dict[str, float]:
+def _mean_action(task: Task) -> dict[str, float]:
     """Return the test scores of always taking the mean training action."""
     policy = ConstantAction(task.train)
     usual = policy.action.detach()

@@ -20,7 +20,7 @@ from workbench.studies.training.tasks.images import normalised, open_image, prep
 from workbench.studies.training.tasks.task import DataRequest, Task, spread, watched_of
 from workbench.studies.training.tasks.user_files import numbered_lines
 
-SPLITS = {"train": "training", "test": "validation"}
+_SPLITS = {"train": "training", "test": "validation"}
 _LAYOUT = (
     "images/training/*.jpg, annotations/training/*.png, the same under validation, and objectInfo150.txt"
 )
@@ -104,7 +104,7 @@ def segment(request: DataRequest) -> Task:
     size, patch, root = request.number("img_size"), request.number("patch_size"), request.data
     if root is None or not root.is_dir():
         raise InputError(f"{root} is no folder; task segmentation takes a folder with {_LAYOUT}")
-    pairs = {split: _pairs(root, name) for split, name in SPLITS.items()}
+    pairs = {split: _pairs(root, name) for split, name in _SPLITS.items()}
     classes = _classes(root)
     kept = [pairs["train"][number] for number in spread(len(pairs["train"]), request.limit)]
     test = Scenes(pairs["test"], size, len(classes))

@@ -28,7 +28,7 @@ from workbench.studies.training.tasks.task import WATCHED, DataRequest, Task, sp
 from workbench.studies.training.tasks.ts_files import SeriesFile, read_ts
 from workbench.studies.training.tasks.user_files import check_classes, file_pair, numbered_lines
 
-BRACKETS = "()"
+_BRACKETS = "()"
 """Words of ListOps that are dropped: [MAX and ] suffice. The Long Range Arena's reader drops ] as well."""
 
 
@@ -395,7 +395,12 @@ def listops(request: DataRequest) -> Task:
         "input_ids",
         **sets,
         classes=classes,
-        preprocessing={"tokens": "words", "words": list(vocabulary), "dropped": BRACKETS, "context": context},
+        preprocessing={
+            "tokens": "words",
+            "words": list(vocabulary),
+            "dropped": _BRACKETS,
+            "context": context,
+        },
         data={"source": "lists of a .tsv file", **{split: part.identity() for split, part in sets.items()}},
         architecture={"vocabulary": len(SPECIAL) + len(vocabulary)},
     )
@@ -410,7 +415,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str], str]]:
             f"{path} begins with {header[:4]}; a file of lists begins with a line Source<TAB>Target"
         )
     source, target = header.index("Source"), header.index("Target")
-    blank = str.maketrans(dict.fromkeys(BRACKETS, " "))
+    blank = str.maketrans(dict.fromkeys(_BRACKETS, " "))
     row = 0
     for row, line in lines:
         cells = line.split("\t")

@@ -15,12 +15,12 @@ from workbench.studies.training.simulators import ENVIRONMENTS, episode
 
 MEDIUM = 0.6
 """Share of random actions of the medium policy, whose returns are about half the expert's."""
-QUALITIES = ("medium", "medium-replay", "medium-expert")
+_QUALITIES = ("medium", "medium-replay", "medium-expert")
 NAMES = tuple(
     f"{name}-{quality}"
     for name, kind in ENVIRONMENTS.items()
     if kind.policy is not None
-    for quality in QUALITIES
+    for quality in _QUALITIES
 )
 
 

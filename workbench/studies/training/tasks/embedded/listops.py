@@ -17,9 +17,9 @@ OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     "[MED": lambda values: int(median(values)),
     "[SM": lambda values: sum(values) % 10,
 }
-NESTED = 0.25
+_NESTED = 0.25
 """Probability of an operator instead of a digit."""
-MOST_ARGUMENTS, DEEPEST = 10, 10
+_MOST_ARGUMENTS, _DEEPEST = 10, 10
 SHORTEST, LONGEST = 10, 100
 
 
@@ -39,10 +39,10 @@ def expression(draw: random.Random) -> tuple[str, int, int]:
 
 
 def _tree(draw: random.Random, depth: int, room: int) -> tuple[list[str], int, int]:
-    if depth >= DEEPEST or draw.random() > NESTED:
+    if depth >= _DEEPEST or draw.random() > _NESTED:
         digit = draw.randrange(10)
         return [str(digit)], digit, 1
-    count = draw.randint(2, MOST_ARGUMENTS)
+    count = draw.randint(2, _MOST_ARGUMENTS)
     values: list[int] = []
     inside: list[str] = []
     length = 2  # the operator and its bracket

@@ -25,7 +25,7 @@ DIGITS = (2, 3)
 """Fewest and most digits of a collage."""
 INK = 8
 """Smallest grey level, of 16, that counts as ink."""
-FOLDERS = {"train": "training", "test": "validation"}
+_FOLDERS = {"train": "training", "test": "validation"}
 
 Drawn = tuple[np.ndarray, np.ndarray]
 """(side, side, 3) colours and (side, side) classes from 1; 0 is an unlabelled pixel."""
@@ -37,7 +37,7 @@ def textures() -> dict[str, dict[str, list[np.ndarray]]]:
     if absent := [name for name in TEXTURES if name not in files]:
         raise MissingResource(f"no photograph {absent[0]} in the installed scikit-image; install it again")
     cuts = {name: cuts_of(read_image(files[name]), SIDE) for name in TEXTURES}
-    return {split: {name: both[split] for name, both in cuts.items()} for split in FOLDERS}
+    return {split: {name: both[split] for name, both in cuts.items()} for split in _FOLDERS}
 
 
 def mosaic(draw: np.random.Generator, cuts: dict[str, list[np.ndarray]]) -> Drawn:
@@ -81,7 +81,7 @@ def write_mosaics(folder: Path, sizes: dict[str, int], seed: int) -> None:
 def write_collages(folder: Path, sizes: dict[str, int], seed: int) -> None:
     """Write digits on textures: the class "texture", and one for each digit."""
     cuts = textures()
-    splits = {split: digits_split(split) for split in FOLDERS}
+    splits = {split: digits_split(split) for split in _FOLDERS}
     digits = {split: (part.raw, part.labels.numpy()) for split, part in splits.items()}
     names = ("texture", *"0123456789")
     _write(folder, sizes, seed, names, lambda draw, split: collage(draw, cuts[split], digits[split]))
@@ -101,6 +101,6 @@ def _write(
         draw = np.random.default_rng([seed, at])
         for number in range(count):
             for kind, pixels in zip(("images", "annotations"), make(draw, split), strict=True):
-                target = folder / kind / FOLDERS[split]
+                target = folder / kind / _FOLDERS[split]
                 target.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels.astype(np.uint8)).save(target / f"{number:05d}.png")

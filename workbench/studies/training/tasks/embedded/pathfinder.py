@@ -18,16 +18,16 @@ from PIL import Image, ImageDraw
 SIDE = 16
 LONG, SHORT = 13, 5
 """Steps of one pixel in a path that may be marked, and in a distractor."""
-DISTRACTORS = 2
-TURN = 0.3
+_DISTRACTORS = 2
+_TURN = 0.3
 """Standard deviation of the change of direction from step to step, in radians."""
 CLEAR = 2.0
 """Pixels between two paths; half of that between a path and the border."""
-TRIALS = 48
+_TRIALS = 48
 """Number of candidate paths drawn at once; the first that fits is taken."""
-DASH, GAP = 2, 1
+_DASH, GAP = 2, 1
 """Numbers of steps drawn and skipped, alternating."""
-DISC = 1.3
+_DISC = 1.3
 _FINE = 4
 CLASSES = ("apart", "connected")
 
@@ -36,7 +36,7 @@ def picture(draw: np.random.Generator, connected: bool) -> UInt8[np.ndarray, "16
     """Draw one image of a class."""
     while True:
         paths: list[np.ndarray] = []
-        for steps in (LONG, LONG, *[SHORT] * DISTRACTORS):
+        for steps in (LONG, LONG, *[SHORT] * _DISTRACTORS):
             path = path_beside(draw, steps, paths)
             if path is None:
                 break
@@ -49,12 +49,12 @@ def path_beside(
     draw: np.random.Generator, steps: int, others: list[np.ndarray]
 ) -> Float[np.ndarray, "point 2"] | None:
     """Draw a slightly curved path clear of the others and of itself; None if no trial fits."""
-    turns = draw.normal(0, TURN, (TRIALS, steps)).cumsum(1) + draw.uniform(0, 2 * math.pi, (TRIALS, 1))
+    turns = draw.normal(0, _TURN, (_TRIALS, steps)).cumsum(1) + draw.uniform(0, 2 * math.pi, (_TRIALS, 1))
     moves = np.stack([np.cos(turns), np.sin(turns)], axis=-1)
-    paths = np.concatenate([np.zeros((TRIALS, 1, 2)), moves.cumsum(1)], axis=1)
+    paths = np.concatenate([np.zeros((_TRIALS, 1, 2)), moves.cumsum(1)], axis=1)
     low = paths.min(1)
     room = SIDE - CLEAR - (paths.max(1) - low)
-    paths += (CLEAR / 2 - low + draw.uniform(size=(TRIALS, 2)) * room)[:, None]
+    paths += (CLEAR / 2 - low + draw.uniform(size=(_TRIALS, 2)) * room)[:, None]
     clear = (room >= 0).all(1)
     # of itself: a path that leads straight on is this far from where it was so many steps before
     after = math.ceil(CLEAR) + 1
@@ -88,11 +88,11 @@ def _drawn(paths: list[np.ndarray], discs: tuple[np.ndarray, np.ndarray]) -> UIn
     pen = ImageDraw.Draw(image)
     for path in paths:
         fine = [(float(x), float(y)) for x, y in path * _FINE]
-        for start in range(0, len(fine) - 1, DASH + GAP):
-            pen.line(fine[start : start + DASH + 1], fill=160, width=_FINE - 1)
+        for start in range(0, len(fine) - 1, _DASH + GAP):
+            pen.line(fine[start : start + _DASH + 1], fill=160, width=_FINE - 1)
     for x, y in discs:
         pen.ellipse(
-            [(x - DISC) * _FINE, (y - DISC) * _FINE, (x + DISC) * _FINE, (y + DISC) * _FINE], fill=255
+            [(x - _DISC) * _FINE, (y - _DISC) * _FINE, (x + _DISC) * _FINE, (y + _DISC) * _FINE], fill=255
         )
     return np.asarray(image.reduce(_FINE))
 

@@ -15,7 +15,7 @@ from workbench.studies.training.tasks.images import CUTS
 
 SHARE = 0.2
 """Share of the sources of each class in the validation split, rounded, at least one source."""
-FIFTHS = 5
+_FIFTHS = 5
 
 
 class _Example(NamedTuple):
@@ -74,7 +74,7 @@ def _examples(name: str, folder: Path, targets: Sequence[int]) -> tuple[list[_Ex
         cut = pd.DataFrame([path.stem.split("_") for path in paths], columns=["file", "place"])
         cut["place"] = cut["place"].astype(int)
         passages = cut["place"].groupby(cut["file"]).transform("max") + 1
-        fifth = cut["file"] + "." + (cut["place"] * FIFTHS // passages).astype(str)
+        fifth = cut["file"] + "." + (cut["place"] * _FIFTHS // passages).astype(str)
         sources = fifth if name == "five-files" else cut["file"]
         length = -(-LENGTH // STRIDE["train"])
         return [
