@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import re
 import sys
@@ -11,6 +12,7 @@ import warnings
 import pytest
 import torch
 
+import workbench
 from docs.hooks.papers import pages_with_records, rewritten
 from tests.pages import PAGES, ROOT, blocks_of, commands_of, run_page, understand
 from workbench import METRICS, read_watch
@@ -89,6 +91,20 @@ FACTS = {
 ADDED = ("key-share", "tempered")
 """An analysis and an attention variant that a page adds before its commands run."""
 COMMANDS = {" ".join(words): words for page in PAGES for words in commands_of(page)}
+
+
+def test_every_function_of_the_package_is_called_on_a_page():
+    """In a block that runs; `reproduce` by its command, which a tutorial runs."""
+    code = "\n".join(
+        block.code
+        for page in PAGES
+        for block in blocks_of(page)
+        if not block.why_not and block.language in ("python", "sh")
+    )
+    functions = {name for name in workbench.__all__ if inspect.isfunction(getattr(workbench, name))}
+    assert len(functions) > 20
+    called = {name for name in functions if re.search(rf"\b{name}\(|^workbench {name} ", code, re.MULTILINE)}
+    assert functions - called == set()
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=lambda words: " ".join(words)[:70])

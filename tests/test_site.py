@@ -83,6 +83,18 @@ def test_what_language_models_are_told_leads_to_pages_that_are_there(site):
     assert [link for link in links if not (site / link / "index.html").is_file()] == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["attention rollout", "logit lens", "induction head", "attention sink", "linear CKA", "oversmoothing"],
+)
+def test_the_search_index_has_the_words_of_the_field(site, words):
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    pages = {
+        part["location"].partition("#")[0] for part in index["docs"] if words.lower() in part["text"].lower()
+    }
+    assert pages - {"skill/"}
+
+
 def test_a_browser_asks_the_site_alone(site):
     if find_chrome() is None:
         pytest.skip(f"looks at pages: {missing_chrome()}")
