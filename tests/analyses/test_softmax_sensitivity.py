@@ -325,9 +325,9 @@ def test_the_frame_of_random_logits_holds_what_is_sampled():
     row = frame[(frame["candidate"] == "local") & (frame["tokens"] == 10) & (frame["spread"] == 5)]
     assert row["value"].item() == sampled_lipschitz(10, 60, 3, 5.0).local
     moved = frame[
-        (frame["metric"] == "softmax_perturbation") & (frame["tokens"] == 40) & (frame["spread"] == 1)
+        (frame["metric"] == "softmax_perturbation") & (frame["tokens"] == 40) & (frame["spread"] == 5)
     ]
-    null_samples = pd.Series(sampled_perturbation(40, 60, 3))
+    null_samples = pd.Series(sampled_perturbation(40, 60, 3, 5.0))
     assert moved["value"].item() == pytest.approx(null_samples.mean())
     assert moved["low"].item() < null_samples.mean() < moved["high"].item()
     assert frame.attrs["provenance"]["seed"] == 3

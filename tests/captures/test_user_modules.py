@@ -24,7 +24,7 @@ from workbench.captures import (
 from workbench.captures.family import Block as BlockReading
 from workbench.captures.family import Family, Visit, class_path, register_family
 from workbench.captures.layer_records import Call
-from workbench.captures.layout import looks_like_attention
+from workbench.captures.layout import is_attention, looks_like_attention
 from workbench.captures.recomputation import check_call
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
 from workbench.core.options import parse_numbers
@@ -112,6 +112,22 @@ def test_any_number_of_leading_axes(lead: tuple[int, ...]):
     record = capture(Bare(), q)[0]
     assert record.q.ndim == 4
     assert record.head_out.reshape(q.shape).equal(Bare()(q))
+
+
+def test_keys_that_all_inputs_share_are_those_of_each():
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.keys = nn.Parameter(torch.randn(1, 7, 5))
+
+        def forward(self, q: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, self.keys, self.keys)
+
+    model, q = Shared(), torch.randn(3, 4, 5)
+    record = capture(model, q)[0]
+    assert record.k.shape == record.v.shape == (3, 1, 7, 5)
+    for number in range(3):
+        torch.testing.assert_close(record.attn[number, 0] @ record.v[number, 0], model(q)[number])
 
 
 FOLDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -301,6 +317,19 @@ def test_a_module_that_hands_on_its_input_has_attended_to_nothing(x: Tensor):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(capture(Stack(Functional(), Idle()).eval(), x)) == 1
+
+
+@pytest.mark.parametrize(("softmax_last", "attends"), [(False, True), (True, False)])
+def test_attention_written_out_has_its_softmax_between_two_products(softmax_last: bool, attends: bool):
+    class Between(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ x.mT).softmax(-1) @ x
+
+    class After(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ((x @ x.mT) @ x).softmax(-1)
+
+    assert is_attention(After() if softmax_last else Between()) == attends
 
 
 def test_deformable_attention_looks_like_attention():

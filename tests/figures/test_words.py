@@ -10,7 +10,15 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.figures.export import save_figure
-from workbench.figures.words import DEFINED, in_words, sentences, with_definitions, with_marks, without_nulls
+from workbench.figures.words import (
+    DEFINED,
+    in_words,
+    sentences,
+    variant_words,
+    with_definitions,
+    with_marks,
+    without_nulls,
+)
 from workbench.frames.provenance import read_provenance
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
@@ -41,6 +49,18 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").rglob("*.ipynb"))
 )
 def test_a_caption_speaks_the_words_of_its_figure(told, said):
     assert in_words(told) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("digits-rpc-sym", "symmetric RPC"),
+        ("bundled:digits-tssa beside prose-rpc-sym", "token statistics beside symmetric RPC"),
+        ("digits-of-mine stays", "digits-of-mine stays"),
+    ],
+)
+def test_models_of_the_records_are_named_by_their_mechanism(text, words):
+    assert variant_words(text) == words
 
 
 def test_abbreviations_are_written_out_once_and_mechanisms_are_not_explained():

@@ -372,8 +372,8 @@ class _Watch(TorchFunctionMode):
         lead = output.shape[:-2]
         call = (CausalCall if is_causal else Call)(
             q=four_axes(query, lead),
-            k=four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 2 else lead),
-            v=four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 2 else lead),
+            k=four_axes(key, (*lead[:-1], key.shape[-3]) if key.ndim > 3 else lead),
+            v=four_axes(value, (*lead[:-1], value.shape[-3]) if value.ndim > 3 else lead),
             scale=used_scale,
             mask=None if attn_mask is None else _four_axes_mask(attn_mask, lead),
             head_out=four_axes(output, lead),

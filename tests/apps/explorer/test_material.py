@@ -3,6 +3,7 @@
 import shutil
 import threading
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from workbench.apps.explorer import Address, code
 from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
-from workbench.apps.explorer.measures import MEASURES, measure
+from workbench.apps.explorer.measures import MEASURES, measure, series
 from workbench.apps.explorer.uploads import keep_text
 from workbench.apps.explorer.views import without_attention
 from workbench.captures import Family, capture, capturing, register_family
@@ -49,6 +50,31 @@ def test_what_is_looked_at_is_what_capture_gives(material):
     assert torch.allclose(seen.record.attn[0], whole[2].attn[1], atol=1e-6)
     assert seen.name == material.inputs(PLACE).ids[1]
     assert (seen.image == material.inputs(PLACE).images[1]).all()
+
+
+def test_a_number_measured_in_several_ways_is_a_series_each_also_one_without_a_name():
+    ways = [None, "pairs", "local"]
+    rows = [
+        {"metric": "softmax_lipschitz", "candidate": way, "layer": layer, "value": 10.0 * layer + number}
+        for layer in range(2)
+        for number, way in enumerate(ways)
+    ]
+    empty = {
+        "axis": None,
+        "convention": None,
+        "standardize": None,
+        "statistic": None,
+        "rank": None,
+        "head": None,
+    }
+    frame = pd.DataFrame(rows).assign(**empty)
+    values = {part.words: part.rows["value"].tolist() for part in series("softmax-sensitivity", frame)}
+    assert values == {"": [0, 10], "pairs": [1, 11], "local": [2, 12]}
+
+
+def test_the_command_names_weights_only_where_they_are_random():
+    assert "pretrained" not in code.command(PLACE)
+    assert "-p pretrained False" in code.command(PLACE.moved(pretrained=False))
 
 
 def test_kept_material_stays_within_its_bound():

@@ -24,6 +24,22 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        ("done", "n: done in 1.5 s, 1 figure"),
+        ("unchanged", "n: unchanged, 1 figure"),
+        ("interrupted", "n: interrupted"),
+        ("failed", "n: failed in cell [3]: ValueError: bad"),
+    ],
+)
+def test_a_line_says_how_a_notebook_ended(status, line):
+    outcome = Outcome(
+        "n", status=status, seconds=1.54, figures={"a": ""}, cell=3, error="ValueError", message="bad\nmore"
+    )
+    assert str(outcome) == line
+
+
 def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(folder):
     page = write_gallery(folder).index.read_text()
     assert page.count("<article") == 2
