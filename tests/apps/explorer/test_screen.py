@@ -415,3 +415,35 @@ def test_colour_by_ratio_to_a_word_counts_the_keys_that_each_query_may_see(brows
     expected = 0.9 * by_ratio(attn[0, :, 1] * np.arange(1, 9))
     np.testing.assert_allclose(shown, np.where(expected > 0.01, expected, 0), atol=0.006)
     page.close()
+
+
+def test_a_slider_goes_through_the_checkpoints_of_a_training(browser, tmp_path):
+    """Each checkpoint shows its own attention; layer, head and token stay."""
+    explorer = Explorer("bundled:digits-vit", n=2, layer=1, head=2, token=7)
+    saved = explorer.save_html(
+        tmp_path / "page.html", layers=[1], indices=[0, 1], ablations=False, checkpoints=True
+    )
+    bundle = bundle_of(saved.read_text())
+    cards = bundle.header.inputs
+    names = sorted({card.checkpoint for card in cards})
+    assert (len(cards), len(names), cards[0].checkpoint) == (20, 10, names[-1])
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{saved.as_uri()}#layer=1&head=2&token=7&input=1")
+    slider = page.get_by_label("checkpoint of the training")
+    model = workbench.load("bundled:digits-vit@epoch-000")
+    digit = workbench.inputs("bundled:digits", model, n=2)[1:2]
+    for place, name in ((0, "epoch-000"), (9, names[-1])):
+        slider.fill(str(place))
+        page.wait_for_function(SHOWS, arg=[".aw-training", f"{name} ({place + 1} of 10)"])
+        index = next(i for i, card in enumerate(cards) if (card.id, card.checkpoint) == (cards[1].id, name))
+        row = bundle.attention(1, index)[2, 7].astype(float)
+        if name == "epoch-000":
+            captured = workbench.capture(model, digit, sites=["attn"])[1].attn[0, 2, 7].numpy()
+            np.testing.assert_allclose(row, captured, atol=5e-4)
+        most = cards[1].labels[int(row.argmax())]
+        page.wait_for_function(
+            SAYS, arg=f"Layer 1, head 2: from patch {cards[1].labels[7]}, most attention goes to patch {most}"
+        )
+        assert cards[1].id in page.text_content(".aw-top")
+    assert page.locator(".aw-input").count() == 2
+    page.close()

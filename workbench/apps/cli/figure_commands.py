@@ -250,6 +250,11 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
     metavar="NUMBER",
     help="With --save: number of tokens that a language model generates, to step through.",
 )
+@click.option(
+    "--checkpoints",
+    is_flag=True,
+    help="With --save: all checkpoints of the model, with a slider through training.",
+)
 @analysis_option("With --save: an analysis whose results for heads and layers are added. May be repeated.")
 @theme_option
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
@@ -265,6 +270,7 @@ def explore(
     max_size: float | None,
     analyses: tuple[str, ...],
     generate: int | None,
+    checkpoints: bool,
     device: str | None,
     texts: tuple[str, ...],
     trust: bool,
@@ -284,12 +290,12 @@ def explore(
         trust_models(address["model"])
     location = {name: value for name, value in address.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, location, max_size, analyses, generate or 0, device)
+        _save_explorer(save, figure, location, max_size, analyses, generate or 0, device, checkpoints)
         return
-    if location or analyses or device or max_size is not None or generate is not None:
+    if location or analyses or device or checkpoints or max_size is not None or generate is not None:
         raise click.UsageError(
-            "--model, --inputs, --text, --index, --device, --analysis, --generate and --max-size need "
-            "--save: add --save FILE.html"
+            "--model, --inputs, --text, --index, --device, --analysis, --checkpoints, --generate and --max-size "
+            "need --save: add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
@@ -304,6 +310,7 @@ def _save_explorer(
     analyses: Sequence[str],
     generate: int,
     device: str | None,
+    checkpoints: bool,
 ) -> None:
     """Write the page of a location: that of a saved figure, updated by the options."""
     from workbench.apps.explorer import Explorer
@@ -316,5 +323,7 @@ def _save_explorer(
     figure_address = {} if figure is None else address_of_figure(figure)
     explorer = Explorer.at({**figure_address, **with_weights(location)}, device=device)
     limit = LIMIT_MB if megabytes is None else megabytes
-    written = explorer.save_html(path, limit_mb=limit, analyses=analyses, generate=generate)
+    written = explorer.save_html(
+        path, limit_mb=limit, analyses=analyses, generate=generate, checkpoints=checkpoints
+    )
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

@@ -131,6 +131,8 @@ class InputCard(_Part):
     """How many of its last tokens the model wrote itself."""
     streams: list[StreamCard] = []
     """Its other tokens, which some layers have."""
+    checkpoint: str = ""
+    """The model's checkpoint that saw it, where the file holds several."""
 
     def tokens(self, stream: int) -> InputCard | StreamCard:
         """Return the tokens that a layer's card names; raise `InputError` for a stream that is not here."""
@@ -404,6 +406,31 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                 yield f"{start}.probability", ("float16", (count, positions, kept))
                 yield f"{start}.actual", ("float16", (count, positions))
                 yield f"{start}.divergence", ("float32", (count, positions))
+
+
+def of_checkpoints(bundles: Mapping[str, Bundle]) -> Bundle:
+    """Join bundles of one model's checkpoints, by their names: each input stands once for each of them.
+
+    Raises `InputError` where their layers differ.
+    """
+    cards: list[InputCard] = []
+    arrays: dict[str, np.ndarray] = {}
+    max_error: dict[str, float] = {}
+    first = next(iter(bundles.values())).header
+    for name, bundle in bundles.items():
+        if bundle.header.layers != first.layers or bundle.header.metrics != first.metrics:
+            raise InputError(
+                f"the layers or metrics of {name} are not those of the other checkpoints; save it alone"
+            )
+
+        def renamed(key: str, start: int = len(cards)) -> str:
+            _, index, rest = key.split(".", 2)
+            return f"inputs.{start + int(index)}.{rest}"
+
+        arrays |= {renamed(key): array for key, array in bundle.arrays.items()}
+        max_error |= {renamed(key): error for key, error in bundle.header.max_error.items()}
+        cards += [card.model_copy(update={"checkpoint": name}) for card in bundle.header.inputs]
+    return Bundle(first.model_copy(update={"inputs": cards, "max_error": max_error}), arrays)
 
 
 # ---------------------------------------------------------------------------------------------------------- read

@@ -243,6 +243,7 @@ class Explorer:
         ablations: bool | None = None,
         analyses: Sequence[str] = (),
         generate: int = 0,
+        checkpoints: bool = False,
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
@@ -251,8 +252,9 @@ class Explorer:
         ``ablations`` runs the model again without each head in turn; None does so where that is a matter of seconds.
         ``analyses`` are registered ones ("gram-spectrum") whose numbers of heads and layers the page shows besides.
         ``generate`` has a language model continue its texts by that number of tokens: the page steps through them,
-        each with the attention that chose it. The page opens at the most striking head and token, unless a layer, head
-        or token was chosen. Raises the errors of `workbench.apps.explorer.page.save_page`.
+        each with the attention that chose it. ``checkpoints`` takes all of a bundled model or a training run: a slider
+        goes through training. The page opens at the most striking head and token, unless a layer, head or token was
+        chosen. Raises the errors of `workbench.apps.explorer.page.save_page`.
         """
         return save_page(
             path,
@@ -265,6 +267,7 @@ class Explorer:
             analyses,
             generate=generate,
             placed=self._placed,
+            checkpoints=checkpoints,
         )
 
     def page(

@@ -395,6 +395,19 @@ def models_to_choose() -> list[dict[str, str]]:
     ]
 
 
+def checkpoints_of(spec: str) -> dict[str, str]:
+    """Return name and spec of every checkpoint of a model of the bundle or of a training run; nothing for others."""
+    from workbench.models.loading import bundled_checkpoints
+
+    base = spec.partition("@")[0]
+    scheme, _, name = base.partition(":")
+    if scheme == "bundled":
+        return {checkpoint: f"{base}@{checkpoint}" for checkpoint in bundled_checkpoints(name)}
+    if scheme == "file":
+        return {path.stem: f"file:{path}" for path in sorted(Path(name).parent.glob("epoch-*.safetensors"))}
+    return {}
+
+
 def _last_checkpoints(folder: Path) -> Iterator[tuple[Path, int]]:
     """Yield the last checkpoint of every training run below a folder, and the number of its checkpoints."""
     for about in sorted(folder.rglob("model.json")):

@@ -24,9 +24,11 @@ from workbench.apps.explorer.bundle import (
     make_bundle,
     map_limit,
     map_size,
+    of_checkpoints,
     operands_of,
     why_without,
 )
+from workbench.apps.explorer.material import checkpoints_of
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_writable
 
@@ -119,6 +121,7 @@ def save_page(
     say: Callable[[str], object] = print,
     generate: int = 0,
     placed: bool = True,
+    checkpoints: bool = False,
 ) -> Path:
     """Write the page of an address: its model on its input, all layers, or those that fit.
 
@@ -127,13 +130,15 @@ def save_page(
     ones whose numbers of heads and layers the page shows besides; ``generate`` has the model continue its texts
     by that number of tokens, each with the attention that chose it. The page opens at the address or, unless it is
     ``placed``, at the most striking head and token. Warns first if the file holds your own inputs, and lists layers
-    that are left out for its size. Raises `InputError` where not even one layer fits, or the ending is not .html, and
-    `MissingResource` where the file cannot be written.
+    that are left out for its size. With ``checkpoints`` it holds all of the model's, and a slider goes through
+    training; heads are switched off in the address' own only. Raises `InputError` where not even one layer fits, or the
+    ending is not .html, and `MissingResource` where the file cannot be written.
     """
     target = Path(path).expanduser()
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a page is saved as .html; got {target.name!r}")
     check_writable(target)
+    others = _own_first(material.model(address)) if checkpoints else {}
     addresses = [address] if indices is None else [address.moved(index=index) for index in indices]
     if not addresses:
         raise InputError("indices are those of the inputs to save, [0, 3]; got none")
@@ -146,7 +151,9 @@ def save_page(
     with_operands = True
     if layers is None:
         count = len(material.whole_outline(address))
-        layers, with_operands = _that_fit(address, material, limit_mb / len(samples), generate)
+        layers, with_operands = _that_fit(
+            address, material, limit_mb / len(samples) / (1 + len(others)), generate
+        )
         if len(layers) < count:
             say(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
@@ -158,6 +165,15 @@ def save_page(
                 "empty; --max-size (limit_mb=) takes them"
             )
     bundle = bundle_at(address, material, layers, samples, ablations, with_operands, analyses, generate)
+    if others:
+        own, *rest = others.items()
+        bundles = {own[0]: bundle}
+        for name, spec in rest:
+            there = address.moved(model=spec)
+            bundles[name] = bundle_at(
+                there, material, layers, samples, False, with_operands, analyses, generate
+            )
+        bundle = of_checkpoints(bundles)
     token = {} if address.token is None else {"token": address.token}
     if generate:
         written = bundle.header.inputs[0]
@@ -166,6 +182,19 @@ def save_page(
     start = "#" + urlencode(place) if placed or generate else ""
     page = page_html(bundle, f"{address.describe()} · attention", start)
     return atomic_write(target, page.encode())
+
+
+def _own_first(model: LoadedModel) -> dict[str, str]:
+    """Return name and spec of all checkpoints of a model, its own first."""
+    every = checkpoints_of(model.spec)
+    if len(every) < 2:
+        raise InputError(
+            f"{model.spec} has no checkpoints to go through; give bundled:digits-vit or file:RUN/epoch-NNN.safetensors"
+        )
+    own = next(
+        (name for name in every if name == model.checkpoint or every[name] == model.spec), [*every][-1]
+    )
+    return {own: every[own], **every}
 
 
 def bundle_at(

@@ -16,6 +16,7 @@ import traitlets
 
 from workbench.apps.explorer.evidence import umap_plane
 from workbench.apps.explorer.jobs import Report, Worker
+from workbench.apps.explorer.material import checkpoints_of
 from workbench.apps.explorer.measures import measure, options_of
 from workbench.apps.explorer.page import FRONT, live_bundle, matrix_part, script, with_head_off
 from workbench.apps.explorer.uploads import keep_image, keep_text
@@ -84,6 +85,9 @@ class PageWidget(anywidget.AnyWidget):
     choices = traitlets.List(traitlets.Unicode(), help="Inputs that the kernel can show.").tag(sync=True)
     index = traitlets.Int(0, help="Which of the choices is shown.").tag(sync=True)
     models = traitlets.List(traitlets.Dict(), help="Models to choose from, by group.").tag(sync=True)
+    checkpoints = traitlets.List(traitlets.Unicode(), help="Checkpoints of the model, first to last.").tag(
+        sync=True
+    )
     umap = traitlets.Bool(False, help="Whether umap-learn is installed.").tag(sync=True)
     measures = traitlets.List(traitlets.Unicode(), help="Analyses that can be measured.").tag(sync=True)
     busy = traitlets.Unicode("", help="What the kernel does.").tag(sync=True)
@@ -279,6 +283,7 @@ class PageWidget(anywidget.AnyWidget):
             with self.hold_sync(), self.hold_trait_notifications():  # the page hears of all at once
                 self.busy, self.trouble, self.missing = "", trouble, missing
                 self.choices, self.index = choices, address.index
+                self.checkpoints = [*checkpoints_of(bundle.header.model.spec)]
                 self.layer, self.head, self.input = address.layer, address.head, 0
                 if before is None or address.token != before.token or _captured(before) != _captured(address):
                     self.tokens = [] if address.token is None else [address.token]

@@ -197,6 +197,7 @@ export function readBundle(buffer) {
       place,
       count: card.labels.length,
       generated: card.generated ?? 0,
+      checkpoint: card.checkpoint ?? "",
       layerAt: (index) => layers.find((layer) => layer.index === index),
       pixels: card.image ? array(start + "image").values : null,
       maps(layer) {

@@ -105,7 +105,7 @@ export function viewSvg(state, view) {
   const scale = new SvgPen(12, foot);
   view.drawScale(scale, 270);
   const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
-  const source = text(`attention · ${bundle.model.spec}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
+  const source = text(`attention · ${bundle.model.spec}${one.checkpoint && ` ${one.checkpoint}`}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
   return shape(
     "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
     null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), ...drawn, ...names, scale.shapes, source,

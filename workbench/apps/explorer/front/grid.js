@@ -4,6 +4,7 @@ import { HEADS, RATIO, fresh, hue, lightLetters, mosaics, number, palette, perce
 import { patchesOf } from "./image.js";
 import { asked, ranked } from "./links.js";
 import { make, placeOn, readable, refill } from "./state.js";
+import { Training } from "./training.js";
 
 const GAP = 3;
 const BAR = 4;
@@ -52,12 +53,13 @@ export class ModelView {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
     this.scroll = make("div", "aw-grid-scroll", null, this.canvas);
+    this.training = new Training(state, host);
     this.note = make("p", "aw-note");
     this.leaders = make("div", "aw-leaders");
     this.box = make(
       "section", "aw-panel aw-model", null,
       make("header", "aw-head", null, make("h2", "", "Heads"), make("div", "aw-row", null, this.others, this.order, this.find)),
-      this.scroll, this.note, this.leaders,
+      this.scroll, this.training.box, this.note, this.leaders,
     );
     this.box.setAttribute("aria-label", "model view");
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
@@ -146,6 +148,7 @@ export class ModelView {
   draw() {
     const { state } = this;
     this.order.value = state.sort;
+    this.training.draw();
     if (this.find.value !== state.find) this.find.value = state.find;
     const [width, room] = state.measured(this, "room", () => [this.scroll.clientWidth, this.room()]);
     const { height, size } = this.layout(width, room);
@@ -306,7 +309,7 @@ export class ModelView {
   lead() {
     const { state } = this;
     const patterns = state.bundle.metrics.filter((metric) => metric.short);
-    const key = [state.input, `${state.layer}.${state.head}`, state.theme, state.tokens, state.link, state.direction].join("|");
+    const key = [state.input, state.bundle.metrics.length, `${state.layer}.${state.head}`, state.theme, state.tokens, state.link, state.direction].join("|");
     if (this.led === key) return;
     this.led = key;
     this.leaders.classList.toggle("aw-linking", state.link !== null);

@@ -200,9 +200,10 @@ function topBar(state, help, taken, other, options) {
   const badge = make("span", "aw-badge", "random weights");
   badge.hidden = !model.random_weights;
   badge.title = "This model was not trained: what its heads do is random weights and architecture";
-  const chosen = options.chosen ?? (() => state.input);
-  const choose = options.choose ?? ((input) => state.set({ input, hover: null }));
-  const input = inputChoice(state, options.choices?.length > 1 ? options.choices : inputs.map((one) => one.id), choose);
+  const shown = inputs.filter((one) => one.checkpoint === inputs[0].checkpoint); // the others are the same inputs, seen by other checkpoints
+  const chosen = options.chosen ?? (() => state.input % shown.length);
+  const choose = options.choose ?? ((place) => state.set({ input: state.input - (state.input % shown.length) + place, hover: null }));
+  const input = inputChoice(state, shown, options.choices?.length > 1 ? options.choices : shown.map((one) => one.id), choose);
   const linked = Boolean(options.address || options.link);
   const copied = () => copy(say, linked ? location.href : JSON.stringify(addressOf(state)));
   const share = button(linked ? "Copy link" : "Copy address", `Copy the address of this view${linked ? "" : ": Explorer.at(…) opens it, and so does “Open”"} (C)`, copied);
@@ -229,8 +230,7 @@ function topBar(state, help, taken, other, options) {
 }
 
 /** Inputs to choose from: a few images as small images, else a list of names beside the one that is shown; of one only its name. */
-function inputChoice(state, names, choose) {
-  const { inputs } = state.bundle;
+function inputChoice(state, inputs, names, choose) {
   const small = make("span", "aw-small");
   let seen = -1;
   const see = () => {

@@ -88,6 +88,12 @@ function render({ model, el }) {
       wait(`Opening ${name}`, name);
       model.send({ open: what }, undefined, bytes ? [bytes] : []);
     },
+    /** The same view at another checkpoint of the model. */
+    checkpoint(name, state) {
+      wait(`Opening ${name}`, name);
+      const address = addressOf(state, state.against ? "attention" : undefined);
+      model.send({ open: { address: JSON.stringify({ ...address, model: `${address.model.replace(/@[^@]*$/, "")}@${name}` }) } }, undefined, []);
+    },
     cancel: () => model.send({ cancel: true }, undefined, []),
     measure(analysis) {
       wait(`Measuring ${analysis}`, analysis);
@@ -128,7 +134,7 @@ function render({ model, el }) {
     page?.destroy();
     clearTimeout(waiting);
     const options = {
-      ...host, link: own ? link : null, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), umap: model.get("umap"), kernel: model.get("models").length > 0,
+      ...host, link: own ? link : null, choices: model.get("choices"), models: model.get("models"), measures: model.get("measures"), checkpoints: model.get("checkpoints"), umap: model.get("umap"), kernel: model.get("models").length > 0,
     };
     page = bytes.byteLength
       ? mount(view, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength), options)
