@@ -241,6 +241,8 @@ def test_links_that_need_a_public_repository_are_there_with_its_address_alone():
         "https://colab.research.google.com/github/me/workbench/blob/main/notebooks/gram_spectra.ipynb"
         in opened
     )
+    kaggle = "https://www.kaggle.com/kernels/welcome?src=https://github.com/me/workbench/blob/main/notebooks/"
+    assert f"{kaggle}gram_spectra.ipynb" in opened
     assert "https://vscode.dev/github/me/workbench/blob/main/notebooks/gram_spectra.ipynb" in opened
     for absent in ("", "https://codeberg.org/me/workbench"):
         opened = notebooks._ways_to_open(path, False, absent)

@@ -169,8 +169,9 @@ def _ways_to_open(path: Path, run: bool, repository: str) -> str:
     lines = []
     if found := _GITHUB.fullmatch(repository):
         lines += [
-            f"[Open in Colab](https://colab.research.google.com/github/{found[1]}/blob/main/{place}) "
-            f"(first run there `!pip install git+{repository}`)",
+            f"[Open in Colab](https://colab.research.google.com/github/{found[1]}/blob/main/{place}) or "
+            f"[in Kaggle](https://www.kaggle.com/kernels/welcome?src=https://github.com/{found[1]}/blob/main/{place}), "
+            f'which were not tried; one cell first: `%pip install "attention-workbench[figures] @ git+{repository}"`',
             f"[Open in VS Code](https://vscode.dev/github/{found[1]}/blob/main/{place})",
         ]
     lines += [
