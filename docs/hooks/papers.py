@@ -6,6 +6,7 @@ writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, wh
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
 `theorems PAPER PLACE`, what a theorem comes to in bundled models;
 `seeds RECORD MODELS`, how many training seeds of them are on record;
+`confirmed`, how many trainings with confirmatory seeds are on record;
 `verdicts PAPER`, its counted claims and how they come out; `stated PAPER DATE`, the claims about trained models that
 were stated on a date, counted or not; `counts PAPER`, how many of
 those about trained models hold; `verdict PAPER LABEL` and `measured PAPER LABEL`, of one claim about trained models.
@@ -27,6 +28,7 @@ from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies.over_seeds import answering
 from workbench.studies.record_claims import claims_from_records, count_verdicts
 from workbench.studies.records import claims_record, embedded_record, recorded, theorems_record
+from workbench.studies.seeds import CONFIRMATORY, CONFIRMED
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
@@ -169,6 +171,13 @@ def seeds(record: str, models: str) -> str:
     return _seeds_in_words(counts)
 
 
+def confirmed() -> str:
+    """Return how many trainings with confirmatory seeds are on record, of both stages."""
+    rows = recorded(list(CONFIRMATORY), "training")
+    rows = rows[rows["seed_kind"] == CONFIRMED]
+    return str(len(rows[["model", "seed"]].drop_duplicates()))
+
+
 def _seeds_in_words(counts: set[int]) -> str:
     text = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return {"0": "no seeds", "1": "1 seed"}.get(text, f"{text} seeds")
@@ -282,6 +291,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "counts": counts,
     "theorems": theorems,
     "seeds": seeds,
+    "confirmed": confirmed,
     "verdict": verdict,
     "measured": measured,
 }
