@@ -230,7 +230,7 @@ _OURS = (
     "gram-spectrum", "attention-map", "attention-patterns", "class-attention", "token-similarity", "value-similarity",
     "eigenvector-test", "projection-error", "membership", "coding-rate", "subspaces", "position-logits",
     "attention-spectrum", "softmax-sensitivity", "robust-components", "filter-kernels", "snr", "value-output",
-    "head-effect", "patching", "logit-attribution", "sinks", "logit-lens",
+    "head-effect", "patching", "logit-attribution", "sinks", "logit-lens", "qk-ov-circuits",
 )  # fmt: skip
 """Our analyses, each in the file of its name. Their names are known before any is imported, which takes torch."""
 

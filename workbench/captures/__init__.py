@@ -56,6 +56,7 @@ from workbench.captures.projections import (
     Projection,
     head_projection,
     output_projection,
+    output_weight,
 )
 from workbench.captures.readout import Readout, find_readout
 from workbench.captures.recomputation import attention_output, attention_weights
@@ -89,6 +90,7 @@ __all__ = [
     "head_projection",
     "OutputProjection",
     "output_projection",
+    "output_weight",
     "Readout",
     "find_readout",
     "attention_weights",

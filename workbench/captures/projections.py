@@ -121,3 +121,27 @@ def linear_weight(module: nn.Module) -> Tensor | None:
     if isinstance(module, nn.Linear):
         return weight.mT
     return weight if type(module).__name__ == "Conv1D" else None  # GPT-2's, which transformers stores so
+
+
+_OUTPUTS = ("out_proj", "o_proj", "c_proj", "proj", "out_lin", "o", "wo", "dense", "to_out", "to_out.0")
+
+
+def output_weight(model: Any, path: str, features: int) -> Float[Tensor, "feature width"]:
+    """Return the output projection W_O of the attention at ``path``, found by its name, without running the model.
+
+    ``features`` is its number of inputs, heads × head_dim. Raises `InputError` where no linear layer of that size has
+    one of the usual names, in the module or beside it.
+    """
+    model = module_of(model)
+    parent = path.rpartition(".")[0]
+    for owner, prefix in ((path, ""), (parent, ""), (parent, "output.")):
+        for name in _OUTPUTS:
+            child = dict(model.get_submodule(owner).named_modules()).get(prefix + name)
+            weight = None if child is None else linear_weight(child)
+            if weight is not None and len(weight) == features:
+                return weight.detach()
+    module = class_path(model.get_submodule(path))
+    raise InputError(
+        f"{path}: where {module} keeps its output projection is not known; looked for a linear layer of {features} "
+        f"inputs called {', '.join(_OUTPUTS)}"
+    )

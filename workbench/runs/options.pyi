@@ -307,3 +307,8 @@ class LogitLens(OfInputs, total=False, closed=True):
     """What the model would predict after each layer."""
     null_samples: int
     """samples of the null, streams of random other tokens of the input, at least 2; 0 leaves it out"""
+
+class QkOvCircuits(OfMatrices, total=False, closed=True):
+    """What the weights of heads do: spectra of W_QK and W_OV, copying, and composition between heads."""
+    null_samples: int
+    """samples of the null distribution, Gaussian matrices, at least 2; 0 leaves it out"""
