@@ -487,6 +487,13 @@ def test_claims_about_several_weights_are_not_tested_on_a_checkpoint(run):
     assert "bundled:digits-primal@epoch-030 names one" in verdicts["@epoch-030"][1]
 
 
+def test_pilot_runs_are_offered_for_the_data_of_claims_only(run):
+    status, _, err = run("study", "records", "learned", "--name", "photo")
+    assert status == 2
+    assert "unknown embedded data of claims 'photo'" in err
+    assert "photos" not in err
+
+
 def test_claims_print_the_rows_that_count_and_their_reasons(run):
     few = ("claims", "--paper", "abdullaev2025", "-n", 2, "-s", "null_samples=2")
     printed = {more: run(*few, *more)[1] for more in ((), ("--primary",), ("--why",))}
@@ -500,6 +507,12 @@ def test_claims_print_the_rows_that_count_and_their_reasons(run):
     ]
     assert "against" in printed["--why",]
     assert "against" not in printed["--primary",]
+    table, *reasons = printed["--why",].split("\n\n")
+    assert "against" not in table
+    assert len(reasons) == len(rows[()])
+    for reason, row in zip(reasons, rows[()], strict=True):
+        assert reason.startswith(f"{row['place']}, {row['claim']}")
+        assert row["why"] in reason
 
 
 @pytest.mark.parametrize("path", [("analyze",), ("capture",), ("sweep", "run"), ("claims",)], ids=" ".join)

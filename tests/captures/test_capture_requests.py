@@ -54,6 +54,30 @@ def test_sites_may_be_any_iterable():
         assert capture(MODEL, BATCH, sites=sites).sites == ("q",)
 
 
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("numbers", [torch.float32, torch.float64, torch.float16])
+def test_a_batch_is_read_in_the_precision_of_the_weights(weights, numbers):
+    model = FAMILIES["vit"].build().to(weights)
+    batch = BATCH.to(numbers)
+    captured = capture(model, batch)
+    assert torch.equal(captured.result, model(batch.to(weights)))
+    assert captured[0].q.dtype == weights
+
+
+def test_weights_in_several_precisions_leave_the_batch_as_it_is():
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.project = nn.LayerNorm(6), nn.Linear(6, 4, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.dtype == torch.float64
+            q = self.project(x)
+            return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    assert capture(Mixed(), torch.randn(2, 3, 5, 6, dtype=torch.float64))[0].q.dtype == torch.float64
+
+
 def test_tensors_without_values_are_refused():
     empty = nn.TransformerEncoderLayer(8, 2, device="meta")
     for batch in (torch.randn(2, 3, 8), torch.randn(2, 3, 8, device="meta")):

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -140,6 +141,14 @@ def test_files_that_are_no_results_are_refused(frame, tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(InputError, match=name[0]):
             read_frame(tmp_path / name)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_table_of_another_separator_names_it(frame, tmp_path, mark):
+    path = write_frame(frame, tmp_path / "result.csv")
+    pd.read_csv(path).to_csv(path, sep=mark, decimal=",", index=False)
+    with pytest.raises(InputError, match=re.escape(f"separated by {mark!r}; save it with commas")):
+        read_frame(path)
 
 
 def test_values_and_names_that_do_not_fit_are_refused():

@@ -22,6 +22,7 @@ from workbench.captures.layer_records import DEFAULT_SITES, SITES, LayerRecord
 from workbench.captures.layout import attends_compiled, is_library_model, module_of
 from workbench.captures.position_path import POSITION, watch_positions
 from workbench.captures.projections import PROJ_OUT
+from workbench.captures.recomputation import TOLERANCE
 from workbench.captures.recorder import Overwritten, Recorder
 from workbench.captures.routes import (
     Visitor,
@@ -343,10 +344,15 @@ def tensors_and_inputs(batch: Any, model: Any) -> tuple[Any, Any]:
 
 
 def batch_on_device(batch: Any, module: nn.Module) -> Any:
-    """Return the batch on the model's device; float inputs of a half-precision model in its precision."""
+    """Return the batch on the model's device, with float inputs in the model's precision.
+
+    Of weights in several precisions only a first one of 16 bits decides.
+    """
     if isinstance(batch, Placed):
         return batch
-    parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+    parameters = [p for p in module.parameters() if p.is_floating_point()]
+    parameter = parameters[0] if parameters else None
+    decides = len({p.dtype for p in parameters}) == 1 or (parameter is not None and parameter.itemsize == 2)
 
     def move(value: Any) -> Any:
         if _are_numbers(value):
@@ -362,8 +368,8 @@ def batch_on_device(batch: Any, module: nn.Module) -> Any:
             return value
         if parameter.is_meta:  # offloaded: accelerate brings weights and batch together
             return value
-        half = parameter.dtype in (torch.float16, torch.bfloat16) and value.is_floating_point()
-        return value.to(parameter.device, parameter.dtype if half else None)
+        converted = decides and value.is_floating_point() and parameter.dtype in TOLERANCE
+        return value.to(parameter.device, parameter.dtype if converted else None)
 
     if isinstance(batch, Tensor):
         return move(batch)

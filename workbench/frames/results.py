@@ -336,6 +336,12 @@ def _read_text(path: Path) -> pd.DataFrame:
                 raise ValueError("JSON results are a list with an object for every row")
             frame = pd.DataFrame(rows, columns=None if rows else [*COLUMNS])
         else:
+            with path.open(encoding="utf-8") as file:
+                header = file.readline()
+            if "," not in header and (mark := re.search("[;\t]", header)):
+                raise ValueError(
+                    f"its columns are separated by {mark[0]!r}; save it with commas between columns and decimal points"
+                )
             # every field as text first: pandas' own parser may round the last bit of a number
             frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
             frame = without_apostrophes(frame)

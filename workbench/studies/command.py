@@ -52,9 +52,16 @@ def _recipes() -> Iterable[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
+def _claimed_data() -> Iterable[str]:
+    from workbench.studies.training.pilots import compared_on
+
+    return compared_on()
+
+
 RECIPE = Known("recipe", _recipes, more=True)
 TASK = Known("task", "studies.training.tasks:TASKS")
 _EMBEDDED_DATA = Known("embedded data", "studies.training.tasks.embedded:EMBEDDED")
+_CLAIMED_DATA = Known("embedded data of claims", _claimed_data)
 VARIANT = Known("attention variant", "attention:VARIANTS")
 _PROTOCOL = Known("protocol", "studies.evaluation:PROTOCOLS")
 SWEEP = Known("sweep", "papers.operators:SWEEPS")
@@ -439,7 +446,7 @@ def embedded(
 
 
 @records.command()
-@click.option("--name", type=_EMBEDDED_DATA, metavar="NAME", multiple=True,
+@click.option("--name", type=_CLAIMED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all that claims are about]")  # fmt: skip
 @_into("runs/embedded")
 def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -> None:

@@ -292,7 +292,9 @@ primary_option = click.option(
     "--primary", is_flag=True, help="Only the rows that count: one interpretation of each claim."
 )
 why_option = click.option(
-    "--why", is_flag=True, help="Print the reason of each verdict; --out and --json always have it."
+    "--why",
+    is_flag=True,
+    help="Print the reason of each verdict below the table; --out and --json always have it.",
 )
 
 
@@ -429,21 +431,24 @@ def _interval(row: dict[str, Any], middle: str, low: str, high: str) -> str:
 def print_claims(
     frame: pd.DataFrame, title: str, primary: bool, why: bool, out: str | None, as_json: bool
 ) -> None:
-    """Print claims with their verdicts, or only those that count, and write them if a path is given."""
+    """Print claims with their verdicts, or only those that count, and write them if a path is given.
+
+    With ``why`` the reasons follow the table, a paragraph each.
+    """
     from workbench.papers.verdicts import counted
 
     selection = counted(frame) if primary else frame
     write_csv(selection, out)
-    rows = (
-        records_of(selection)
-        if as_json
-        else [_claim_row(claim, why) for claim in selection.to_dict("records")]
-    )
+    claims = selection.to_dict("records")
+    rows = records_of(selection) if as_json else [_claim_row(claim) for claim in claims]
     print_table(rows, title, as_json)
+    if why and not as_json:
+        for row, claim in zip(rows, claims, strict=True):
+            click.echo(f"\n{row['place']}, {row['claim']}: {row['verdict']}. {claim['why']}")
     print_notes(frame.attrs.get("notes", ()))
 
 
-def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
+def _claim_row(claim: dict[str, Any]) -> dict[str, Any]:
     """Return the cells of a claim in the printed table; an interval is one cell."""
     published = claim["published"]
     interpretation = f" ({claim['interpretation']})" if claim["interpretation"] else ""
@@ -456,7 +461,7 @@ def _claim_row(claim: dict[str, Any], why: bool) -> dict[str, Any]:
         "null distribution [range]": _interval(claim, "null_mean", "null_low", "null_high"),
         "untrained [95 %]": _interval(claim, "untrained", "untrained_low", "untrained_high"),
         "verdict": claim["verdict"],
-    } | ({"why": claim["why"]} if why else {})
+    }
 
 
 @click.group()
