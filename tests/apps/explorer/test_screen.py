@@ -447,3 +447,32 @@ def test_a_slider_goes_through_the_checkpoints_of_a_training(browser, tmp_path):
         assert cards[1].id in page.text_content(".aw-top")
     assert page.locator(".aw-input").count() == 2
     page.close()
+
+
+@pytest.mark.parametrize(("wide", "query"), [(700, ""), (740, "?embed"), (380, "")])
+def test_a_page_in_a_frame_shows_the_grid_and_one_head(browser, digits, tmp_path, wide, query):
+    """Without bars; a click on the grid still chooses the head."""
+    frame = f'<iframe src="{digits[0]}{query}" width="{wide}" height="460"></iframe>'
+    outer = tmp_path / "post.html"
+    outer.write_text(f"<!doctype html><body>{frame}")
+    page = browser.new_page(viewport={"width": 1000, "height": 700})
+    page.goto(outer.as_uri())
+    inner = page.frame_locator("iframe")
+    inner.locator(".aw-embed .aw-headline:not(:empty)").wait_for()
+    shown = {
+        name: inner.locator(f".aw-{name}").is_visible()
+        for name in ("model", "centre", "top", "evidence", "depth", "leaders")
+    }
+    assert [name for name, is_shown in shown.items() if is_shown] == ["model", "centre"]
+    grid, head = (inner.locator(f".aw-{name}").bounding_box() for name in ("model", "centre"))
+    assert grid["x"] + grid["width"] <= head["x"] or grid["y"] + grid["height"] <= head["y"]
+    canvas = inner.locator(".aw-grid").bounding_box()
+    inner.locator(".aw-grid").click(position={"x": 32, "y": 24})
+    assert canvas["width"] > 100
+    inner.locator(".aw-headline", has_text="Layer 0, head 0").wait_for()
+    page.close()
+
+
+def test_a_wide_page_of_its_own_is_whole(page):
+    assert page.locator(".aw-embed").count() == 0
+    assert page.locator(".aw-evidence").is_visible()

@@ -14,6 +14,7 @@ import { Notice } from "./notice.js";
 import { SCALES, State, TABS, button, make, placeOn, preferred } from "./state.js";
 
 const MOST_THUMBS = 8;
+const NARROW = 760; // px: in a frame narrower than that, grid and head are shown alone
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log, times uniform"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
@@ -84,9 +85,10 @@ export function mount(element, buffer, options = {}) {
 
   function draw() {
     root.dataset.theme = state.theme;
+    root.classList.toggle("aw-embed", embeds());
     if (options.address) document.documentElement.dataset.theme = state.theme;
     top.draw();
-    for (const part of parts) {
+    for (const part of embeds() ? [model, head] : parts) {
       try {
         part.draw();
       } catch (error) {
@@ -104,6 +106,12 @@ export function mount(element, buffer, options = {}) {
     }
     if (options.link && state.hover === null && options.link(state) !== linked) history.replaceState(null, "", (linked = options.link(state)));
     options.changed?.(state);
+  }
+
+  /** Whether the page is part of another: grid and head, without bars. */
+  function embeds() {
+    if (!options.address) return false;
+    return new URLSearchParams(location.search).has("embed") || (window.self !== window.top && root.offsetWidth < NARROW);
   }
 
   let linked = "";
