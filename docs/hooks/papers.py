@@ -95,7 +95,7 @@ def verdicts(paper: str) -> str:
         for row in tested.to_dict("records")
     ]
     table = _table(["claim", "model", "measured, 95 % interval", "null", "n", "verdict"], lines)
-    return f"{table}\n\nNot tested at this scale: {len(rows) - len(tested)} of {len(rows)} (claim and model)."
+    return f"{table}\n\nNot tested at this scale: {len(rows) - len(tested)} of {len(rows)} pairs of claim and model."
 
 
 def stated(paper: str, date: str) -> str:
@@ -236,7 +236,7 @@ def numbers(paper: str) -> str:
         metrics = ", ".join(f"`{name}`" for name in part["metric"].unique())
         legible = int(part["value"].notna().sum())
         rows.append([str(place), str(legible), str(len(part) - legible or ""), metrics])
-    return _table(["table or place", "numbers", "illegible in our copy", "metrics"], rows)
+    return _table(["table or place", "legible numbers", "illegible in our copy", "metrics"], rows)
 
 
 def coverage(paper: str) -> str:
