@@ -269,6 +269,19 @@ def test_offline_weights_are_reported_with_what_was_tried_and_what_helps(offline
     assert caught.value.exit_code == 3
 
 
+def test_random_weights_of_a_model_whose_config_is_not_here_need_that_file(offline, tmp_path):
+    """Asked for or not: nothing offers random weights where the architecture is unknown, and a folder has it."""
+    from transformers import GPT2Config
+
+    for pretrained in (True, False):
+        with pytest.raises(MissingResource) as raised:
+            load("hf:openai-community/gpt2", pretrained=pretrained)
+        assert "pass pretrained=False" not in str(raised.value)
+        assert "save its config.json and tokenizer into a folder" in str(raised.value)
+    GPT2Config(n_layer=1, n_head=2, n_embd=6, vocab_size=11).save_pretrained(tmp_path)
+    assert load(f"hf:{tmp_path}", pretrained=False).has_random_weights
+
+
 @pytest.mark.parametrize(
     ("spec", "nearest"),
     [

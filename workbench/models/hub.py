@@ -188,7 +188,11 @@ def missing(
     remedies = ["connect this machine and load it once", "set HF_HOME to a cache that holds it"]
     if kind == "model":
         remedies.append("give a local folder as hf:FOLDER")
-    if random_weights:
+    if random_weights and what == f"hf:{repo}" and not cached_file(repo, ["config.json"]):
+        remedies.append(
+            "for random weights, save its config.json and tokenizer into a folder: hf:FOLDER with pretrained=False"
+        )
+    elif random_weights:
         remedies.append("pass pretrained=False for the architecture with random weights")
     folder = "a folder of that name; " if what == f"hf:{repo}" else ""
     return MissingResource(
