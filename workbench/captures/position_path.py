@@ -40,7 +40,7 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
 
     Raises `NoAdditivePositions` saying what the model, called ``name``, has instead.
     """
-    instead = _positions_instead(model)
+    instead = positions_instead(model)
     if instead is not None:
         raise NoAdditivePositions(
             f"{name} has {instead}, and adds no position embedding to its tokens; {_TAKE}"
@@ -79,7 +79,7 @@ def position_path(model: nn.Module, name: str) -> PositionPath:
 _TAKE = "take a model that does: ViT or DeiT, GPT-2, BERT or one of its descendants"
 
 
-def _positions_instead(model: nn.Module) -> str | None:
+def positions_instead(model: nn.Module) -> str | None:
     """Return the positions that a model has instead of an added embedding; None where nothing else was found."""
     has_alibi = any(hasattr(child, attribute) for child in model.modules() for attribute in _ALIBI)
     if has_alibi or getattr(getattr(model, "config", None), "alibi", False):
