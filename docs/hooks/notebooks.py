@@ -138,7 +138,7 @@ def _with_formulas(text: str) -> str:
         # a bar that stretches would hang beneath the letters beside it
         formula = re.sub(r"<mo>(?=&#x(?:02016|0007C);)", '<mo stretchy="false">', formula)
         # at the start of a line <math> would end the paragraph
-        return formula if block else f"<span>{formula}</span>"
+        return f'<div class="formula">{formula}</div>' if block else f"<span>{formula}</span>"
 
     return _FORMULA.sub(drawn, text)
 
