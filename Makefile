@@ -11,9 +11,9 @@ MINUTES ?= 10
 unexport PYTHONDONTWRITEBYTECODE
 # which tests run on one worker, and in which order: tests/conftest.py; numpy is there before it, and begins its threads
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
-test check: export OMP_NUM_THREADS = 1
+test check versions: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel versions clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -108,6 +108,11 @@ chrome: $(READY) ## fetch a Chrome for static export where the system has none
 
 wheel: $(READY) ## build dist/*.whl, with notebooks, bundled models and tables inside
 	@$(BIN)/python -m build --wheel --no-isolation
+
+versions: $(READY) ## run the fast tests with the lowest and with the newest versions of the dependencies
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/python scripts/versions lowest $(SPREAD) $(or $(FLAGS),-m "not integration and not e2e")
+	@$(BIN)/python scripts/versions highest $(SPREAD) $(or $(FLAGS),-m "not integration and not e2e")
 
 clean: ## remove what the targets above made, the environment included
 	rm -rf $(VENV) dist build site .pytest_cache .ruff_cache

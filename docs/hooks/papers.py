@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -27,7 +27,13 @@ from workbench.papers import verdicts as rules
 from workbench.papers.published import RECORDED, published, stated_claims
 from workbench.studies.over_seeds import answering
 from workbench.studies.record_claims import claims_from_records, count_verdicts
-from workbench.studies.records import claims_record, embedded_record, recorded, theorems_record
+from workbench.studies.records import (
+    claims_record,
+    embedded_record,
+    recorded,
+    theorems_record,
+    trained_models,
+)
 from workbench.studies.seeds import CONFIRMATORY, CONFIRMED
 
 if TYPE_CHECKING:
@@ -161,7 +167,8 @@ def seeds(record: str, models: str) -> str:
         counts = set(rows["n"]) or {0}
         return _seeds_in_words(counts)
     if record in ("trained", "evaluated"):
-        rows = answering(recorded(names, "training" if record == "trained" else "evaluation"))
+        everything = _recorded("training" if record == "trained" else "evaluation")
+        rows = answering(everything[everything["model"].str.removeprefix("bundled:").isin(names)])
         compared = [name if record == "trained" else f"bundled:{name}" for name in names]
     else:
         rows = pd.concat([_embedded(data) for data in record.split(",")])
@@ -181,6 +188,14 @@ def confirmed() -> str:
 def _seeds_in_words(counts: set[int]) -> str:
     text = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return {"0": "no seeds", "1": "1 seed"}.get(text, f"{text} seeds")
+
+
+@functools.cache
+def _recorded(kind: Literal["training", "evaluation"]) -> pd.DataFrame:
+    """Every committed row of the bundled models, without what describes the runs."""
+    rows = recorded(sorted({*trained_models(), *trained_models(confirmed=True)}), kind)
+    rows.attrs.clear()  # pandas would copy them with every selection
+    return rows
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -414,7 +415,9 @@ def test_options_of_an_analysis_are_set_by_key(run, tmp_path):
 
 def test_claims_are_printed_and_written(run, tmp_path):
     out = tmp_path / "claims.csv"
-    status, said, err = run("claims", "--paper", "saritas2025", "-n", 2, "-s", "null_samples=2", "-o", out)
+    status, said, err = run(
+        "claims", "--paper", "saritas2025", "-n", 2, "-s", "null_samples=2", "--untrained", 2, "-o", out
+    )
     assert status == 0, err
     assert "verdict" in said
     frame = pd.read_csv(out)
@@ -450,7 +453,7 @@ def test_claims_take_all_texts_of_a_command_line(run, tmp_path):
 
 
 def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
-    few = ("claims", "--paper", "wu2025", "-n", 2, "--device", "cpu")
+    few = ("claims", "--paper", "wu2025", "-n", 2, "--device", "cpu", "--untrained", 0)
     tables = {}
     for checkpoint in ("epoch-000", "epoch-030"):
         out = tmp_path / f"{checkpoint}.csv"
@@ -471,7 +474,7 @@ def test_claims_of_a_checkpoint_are_its_own(run, tmp_path):
 
 
 def test_claims_about_several_weights_are_not_tested_on_a_checkpoint(run):
-    few = ("claims", "--paper", "chen2023", "-n", 2, "-s", "null_samples=2")
+    few = ("claims", "--paper", "chen2023", "-n", 2, "-s", "null_samples=2", "--untrained", 0)
     verdicts = {}
     for end in ("", "@epoch-030"):
         status, said, err = run(*few, "-m", f"bundled:digits-primal{end}", "--json")
@@ -494,8 +497,9 @@ def test_pilot_runs_are_offered_for_the_data_of_claims_only(run):
     assert "photos" not in err
 
 
-def test_claims_print_the_rows_that_count_and_their_reasons(run):
-    few = ("claims", "--paper", "abdullaev2025", "-n", 2, "-s", "null_samples=2")
+def test_claims_print_the_rows_that_count_and_their_reasons(run, monkeypatch):
+    few = ("claims", "--paper", "abdullaev2025", "-n", 2, "-s", "null_samples=2", "--untrained", 0)
+    monkeypatch.setattr(workbench, "claims", cache(workbench.claims))  # measured once, printed five times
     printed = {more: run(*few, *more)[1] for more in ((), ("--primary",), ("--why",))}
     rows = {more: json.loads(run(*few, *more, "--json")[1]) for more in ((), ("--primary",))}
     assert rows["--primary",] == [row for row in rows[()] if row["primary"] and not row["kind"]]

@@ -53,7 +53,7 @@ def browser():
 
 
 @pytest.mark.parametrize("name", ["executed", *NOTEBOOKS])
-def test_a_figure_has_its_own_size_before_it_is_touched(browser, tmp_path, name):
+def test_a_figure_has_its_own_size_before_it_is_touched(browser, warm, tmp_path, name):
     """In the executed copy of a render, and in notebooks that a person runs."""
     if name == "executed":
         render(NOTEBOOKS[0], preset="quick", out=tmp_path / "figures", progress=False)

@@ -212,8 +212,8 @@ class Sample:
             return within_bounds(pd.DataFrame(ends).dropna().reset_index(), self.rows)
         if over not in self.units:
             return pd.DataFrame(columns=[*self.by, "low", "high"])
-        means = self.rows.groupby([*self.by, over], sort=True)["value"].mean()
-        places = means.groupby(level=[*self.by])
+        means = self.rows.groupby([*self.by, over], sort=True)["value"].mean().reset_index()
+        places = means.groupby([*self.by])["value"]
         intervals = [(*position, *mean_interval(unit_means)[1:3]) for position, unit_means in places]
         return within_bounds(pd.DataFrame(intervals, columns=[*self.by, "low", "high"]).dropna(), self.rows)
 

@@ -427,7 +427,7 @@ def recorded(models: Sequence[str], kind: Literal["training", "evaluation"]) -> 
     frames = [exploratory.assign(training_seed=exploratory["model"].map(bundled), seed_kind=EXPLORED)]
     try:
         confirmed = evaluation_record(confirmed=True)
-        frames.append(_complete(confirmed).assign(seed_kind=CONFIRMED))
+        frames.append(_complete(confirmed[confirmed["model"].isin(specs)]).assign(seed_kind=CONFIRMED))
     except MissingResource:
         pass
     frame = pd.concat([conform_evaluation(source, (*CONFIRMED_COLUMNS, "seed_kind")) for source in frames])
