@@ -98,13 +98,17 @@ def same(a, b, rtol=1e-4, atol=1e-6):
 def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
     options = {"null_samples": 2} if "null_samples" in ANALYSES[name].options else {}
     runs = bool(ANALYSES[name].sites)  # an analysis of weights takes no inputs
+    count = 4 if name == "patching" else INPUTS  # which takes pairs
     model = vit()
     if name == "robust-components":
         replace_attention(model, "rpc-sym")
-    frame = analyze(name, model=model, inputs=images() if runs else None, **options)
+    if name == "patching":  # it leaves out pairs of one prediction
+        with torch.no_grad():
+            model.head.bias -= model(images(50)).mean(0)
+    frame = analyze(name, model=model, inputs=images(count) if runs else None, **options)
     assert tuple(frame.columns) == COLUMNS
     assert set(frame["model"]) == {"VisionTransformer"}
-    assert set(frame["input"].dropna()) == {str(i) for i in range(INPUTS if runs else 0)}
+    assert set(frame["input"].dropna()) == {str(i) for i in range(count if runs else 0)}
     assert set(frame["layer"].dropna()) == set(range(LAYERS))
     for metric, rows in frame.groupby("metric"):
         known = workbench.METRICS[metric]

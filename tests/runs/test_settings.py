@@ -136,7 +136,7 @@ def test_a_sweep_has_no_finer_rows(tmp_path):
         workbench.analyze_many("membership", [("bundled:digits-tssa", f"sweep:{tmp_path}")], per="token")
 
 
-@pytest.mark.parametrize("kind", ["hugging_face.HuggingFaceCallback", "lightning.LightningCallback"])
+@pytest.mark.parametrize("kind", ["trainer_callback.HuggingFaceCallback", "lightning.LightningCallback"])
 def test_a_callback_has_the_arguments_of_the_watch(kind):
     module, _, name = kind.rpartition(".")
     callback = getattr(importlib.import_module(f"workbench.runs.watch.{module}"), name)
