@@ -19,7 +19,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from tests.captures.families import call, first_output, hf_model, words
 from tests.captures.test_mixers import BASE, EXPERTS, LATENT
 from workbench.captures import Capture, LayerRecord, attention_modules, attention_weights, capture
+from workbench.captures.implicit_masks import allowed, in_packed_rows
 from workbench.captures.recomputation import attention_output
+from workbench.captures.routes import _flash_mask
 from workbench.core.errors import IncompleteCapture
 
 BATCH, TOKENS, HEADS, KV_HEADS, HEAD_DIM = 2, 7, 4, 2, 5
@@ -422,6 +424,25 @@ def test_packed_sequences_of_torch(
     record = exact(capture(model, given), model, given)
     assert record.attn[0, :, 6:, :6].abs().sum() == record.attn[0, :, :6, 6:].abs().sum() == 0
     assert (record.attn[0, :, :6, :6].triu(1).abs().sum() == 0) == (window[1] == 0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_may_have_more_keys_than_queries_and_use_the_first_of_them(causal: bool):
+    starts_q, starts_k, used = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 9]), torch.tensor([3, 5])
+    expected = torch.zeros(5, 9, dtype=torch.bool)
+    for first, first_key, queries, keys in ((0, 0, 2, 3), (2, 4, 3, 5)):
+        for query in range(queries):  # the last query is as far as the last key that is used
+            seen = query + keys - queries + 1 if causal else keys
+            expected[first + query, first_key : first_key + seen] = True
+    assert torch.equal(allowed(*in_packed_rows(starts_q, starts_k, 5, 9, used), causal)[0, 0], expected)
+
+
+def test_transformers_names_the_starts_of_packed_sequences():
+    query, key = torch.zeros(1, HEADS, 5, HEAD_DIM), torch.zeros(1, HEADS, 9, HEAD_DIM)
+    starts = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "cu_seq_lens_k": torch.tensor([0, 4, 9])}
+    module = types.SimpleNamespace(is_causal=False)
+    expected = torch.block_diag(torch.ones(2, 4), torch.ones(3, 5)).bool()
+    assert torch.equal(_flash_mask(module, query, key, None, starts)[0, 0], expected)
 
 
 def test_what_cannot_be_read_is_said(flash_attn: Any, tensors: tuple[Tensor, ...]):

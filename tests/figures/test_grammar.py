@@ -361,6 +361,16 @@ def test_a_panel_for_each_value_has_the_same_axis_and_only_data():
     assert key(fig).count("chance") == 1
 
 
+def test_two_published_numbers_of_a_row_are_their_median_and_their_range():
+    numbers = pd.DataFrame([{"paper": "teo2024", "model": MODELS[0], "metric": "KCKA", "value": 0.3}] * 2)
+    numbers["value"] = [0.2, 0.6]
+    marks = Interval(), Published(numbers, ranges=True)
+    fig = Plot(means(), y="model", x=["KCKA"]).add(*marks).figure()
+    (cross,) = [trace for trace in fig.data if "median of 2" in str(trace.text)]
+    assert cross.x[0] == pytest.approx(0.4)
+    assert [cross.error_x.arrayminus[0], cross.error_x.array[0]] == pytest.approx([0.2, 0.2])
+
+
 def test_a_forest_has_a_row_each_with_its_interval_its_null_and_what_is_published():
     held = means()
     held = pd.concat([held, held.assign(model=MODELS[2], value=held["value"] + 0.1)])

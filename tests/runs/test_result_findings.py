@@ -273,6 +273,10 @@ def test_a_projection_error_tells_its_floor_its_formulas_and_the_two_norms():
     ratio = mean_interval(means["h_norm2"] / means["phi_norm2"], ratio=True)
     assert f"mean ‖h‖² is {ratio.words('.3g')} times mean ‖φ(q)‖²" in norms
     assert "in 4 of 4 layers" in norms
+    layered = frame[frame["layer"].notna() & frame["head"].isna() & frame["input"].isna()]
+    by_layer = layered[layered["statistic"] == "mean"].pivot(index="layer", columns="metric", values="value")
+    quotients = [row["h_norm2"] / row["phi_norm2"] for _, row in by_layer.iterrows()]
+    assert f"and {min(quotients):.3g} to {max(quotients):.3g} times by layer" in norms
     same = frame.assign(value=frame["value"].where(~frame["metric"].isin(["phi_norm2", "h_norm2"]), 1.0))
     assert "is 1 [1, 1] times mean ‖φ(q)‖²" in workbench.findings(same)[-1]
     assert "apart in 0 of 4 layers" in workbench.findings(same)[-1]
