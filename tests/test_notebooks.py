@@ -240,6 +240,7 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
         provenance = json.loads((rendered.out / f"{figure}.json").read_text())
         recorded += len(provenance["records"])
         words = provenance["figure"]["caption"].split()
+        assert provenance["figure"]["finding"], figure
         assert len(words) <= LONGEST_CAPTION or name == "claims", (figure, len(words))
         assert provenance["parameters_from"] == ("call" if figure in VIEWS else "render")
         if "seed" not in ABSENT.get(outcome.name, set()):

@@ -92,7 +92,7 @@ def _page(
         for image in [image for image in left if f'"{image.stem}"' in cell.source and run is not None]:
             shown.append(_figure(image, left.pop(image)))
     parts = [
-        _with_formulas(first.source),
+        _with_formulas((first if run is None else run.cells[0]).source),
         _papers(first.source),
         _ways_to_open(path, run is not None, repository),
         f"```sh\nworkbench render {notebook.name}\n```",
@@ -119,7 +119,8 @@ def _as_run(source: Path, copy: Path) -> nbformat.NotebookNode | None:
         return None
     run = nbformat.read(copy, as_version=4)
     own = [cell.source for cell in run.cells if not _tagged(cell, "injected-parameters")]
-    if own != [cell.source for cell in nbformat.read(source, as_version=4).cells]:
+    # a render writes the finding into the first cell
+    if own[1:] != [cell.source for cell in nbformat.read(source, as_version=4).cells][1:]:
         return None
     run.metadata.pop("papermill", None)
     for cell in run.cells:
@@ -203,7 +204,9 @@ def _presets(notebook: Notebook) -> list[str]:
 def _figure(image: Path, described: dict[str, Any]) -> str:
     alt = re.sub(r"[\[\]]", "", described["alt"])
     wide = round(MAGNIFIED * described["width_px"])
-    shown = f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {described['caption']}"
+    finding = described.get("finding") or ""
+    caption = f"**{finding}**" * bool(finding) + described["caption"].removeprefix(finding)
+    shown = f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {caption}"
     if not described.get("opens"):
         return shown
     return f"{shown} In the explorer, once rendered: `workbench explore figures/{image.stem}.json`."

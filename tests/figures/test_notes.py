@@ -60,9 +60,9 @@ def test_a_caption_has_what_the_runs_of_its_models_left_out():
     frame.attrs["provenance"] = [
         {"model": {"spec": f"bundled:{name}"}, "notes": notes.get(name)} for name in ("a", "a", "b", "c")
     ]
-    assert left_out_notes(frame) == ["b: layers 0–2, 7–8 left out: of 2-3 heads."]
+    assert left_out_notes(frame) == ["b: layers 0–2, 7–8 left out."]
     frame.attrs["provenance"][0]["notes"] = notes["b"]
-    assert left_out_notes(frame) == ["a, b: layers 0–2, 7–8 left out: of 2-3 heads."]
+    assert left_out_notes(frame) == ["a, b: layers 0–2, 7–8 left out."]
 
 
 def test_of_undefined_values_those_that_a_frame_holds_are_named():

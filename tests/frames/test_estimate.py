@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from workbench.core.intervals import Finding
-from workbench.frames.estimate import compare_with_null, first_to_last, null_range, with_means
+from workbench.frames.estimate import (
+    compare_with_null,
+    first_to_last,
+    mean_finding,
+    null_finding,
+    null_range,
+    range_finding,
+    with_means,
+)
 
 
 def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
@@ -81,3 +89,43 @@ def test_layers_below_their_null_range_are_counted():
     rows.attrs["provenance"] = []
     assert compare_with_null(rows).startswith("; in 1 of 4 layers above and in 2 of 4 layers below the ")
     assert compare_with_null(rows[rows["layer"] == 2]).startswith("; inside the ")
+
+
+def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
+    nulls = {"null_low": 0.0, "null_high": 1.0}
+    values = {("a", 0): 2.0, ("a", 1): 0.5, ("a", 2): 3.0, ("b", 0): -1.0, ("b", 1): 4.0}
+    rows = pd.DataFrame([
+        {"model": model, "layer": layer, "head": math.nan, "input": None, "value": value, **nulls}
+        for (model, layer), value in values.items()
+    ])  # fmt: skip
+    single = rows.assign(head=0, value=0.5)  # rows of heads do not count beside means
+    both = pd.concat([rows, single], ignore_index=True)
+    assert (
+        null_finding(both, "Rank")
+        == "Rank is above its null range in 2 of 3 layers of a and 1 of 2 layers of b."
+    )
+    more = pd.concat([both, rows.assign(model="c")])
+    assert null_finding(more, "Rank") == "Rank is above its null range in 5 of 8 layers of 3 models."
+    lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0)
+    assert (
+        null_finding(lower, "Rank")
+        == "Rank is below its null range in 2 of 3 layers of a and 1 of 2 layers of b."
+    )
+    without = rows.assign(null_low=math.nan)
+    assert (
+        null_finding(without, "Rank") == mean_finding(without, "Rank") == "Rank is 1.83 in a and 1.50 in b."
+    )
+    thirds = rows.assign(name=list("xyzxy"))
+    assert mean_finding(thirds, "Rank", ".1f", by="name") == "Rank is 0.5 in x, 2.2 in y and 3.0 in z."
+
+
+def test_the_heads_with_the_smallest_and_the_largest_mean_are_named():
+    values = {(0, 0): [3, 5], (0, 1): [9, 1], (2, 0): [0, 1], (2, 1): [2, 2]}
+    rows = pd.DataFrame([
+        {"layer": layer, "head": head, "value": value}
+        for (layer, head), several in values.items() for value in several
+    ])  # fmt: skip
+    assert (
+        range_finding(rows, "Entropy", ".1f")
+        == "Entropy runs from 0.5 (layer 2, head 0) to 5.0 (layer 0, head 1)."
+    )

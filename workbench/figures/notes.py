@@ -44,6 +44,7 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
                     ]
                     note = note.replace(undefined[1], ", ".join(names)) if names else ""
                 if " left out" in note:
+                    note = note.partition(": ")[0]  # the notebook prints the reason
                     models.setdefault(note, []).append(short_name(spec))
     sentences = {_RANGE.sub("–", note): names for note, names in models.items()}
     return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in sentences.items()]

@@ -43,9 +43,9 @@ DEFINED = {
 docs/attention.md defines the mechanisms."""
 
 DATA = {
-    "digits": "Digits: scikit-learn's handwritten ones, 8 × 8 pixels",
-    "photos": "Photos: pieces of scikit-image's and scikit-learn's photographs, each photograph a class",
-    "prose": "Prose: essays, stories and letters in English, written for this project",
+    "digits": "Digits: scikit-learn's, 8 × 8 pixels",
+    "photos": "Photos: pieces of photographs, each a class",
+    "prose": "Prose: English texts written for this project",
 }
 """Data that models here were trained on, as a caption says it."""
 
@@ -73,7 +73,7 @@ _NAME = re.compile(
     rf"(?<![\w:/.-])(?:{'|'.join(sorted(map(re.escape, _ALL), key=len, reverse=True))})(?![\w/+]|[-.]\w)"
 )
 _MODEL = re.compile(r"(?:\bbundled:)?\b((?:digits|photos|prose)-[\w-]+)")
-_SPEC = re.compile(r"\b(?:bundled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
+_SPEC = re.compile(r"\b(?:[Bb]undled|hf|timm|hub):(?:[\w.-]+/)*(?=[\w.-])")
 _POWER = re.compile(r"\b(\d)(?:\.(\d+))?e([+−-]\d+)\b")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MINUS = re.compile(r"(?<![\w)\]-])-(?=\d)")
@@ -97,6 +97,12 @@ def in_words(text: str) -> str:
 def sentences(text: str) -> list[str]:
     """Return the sentences of a caption; no number and no abbreviation before a lower case ends one."""
     return re.split(r"(?<=[.!?])\s+(?=[A-Z(])", text)
+
+
+def split_finding(caption: str) -> tuple[str, str]:
+    """Return the finding that begins a caption, between "**", and the rest of it."""
+    match = re.match(r"\*\*(.*?)\*\*\s*", caption)
+    return (match[1], caption[match.end() :]) if match else ("", caption)
 
 
 def without_nulls(text: str) -> str:

@@ -42,11 +42,9 @@ def compare_with_null(rows: pd.DataFrame, format: str = ".2f") -> str:
 
     The rows have one kind of null distribution; "" if they have none.
     """
-    null_rows = rows[rows["layer"].notna() & rows[["null_low", "null_high"]].notna().all(axis=1)]
+    null_rows = _null_rows(rows)
     if null_rows.empty:
         return ""
-    means = null_rows[null_rows["head"].isna() & null_rows["input"].isna()]  # single heads have wider ranges
-    null_rows = means if len(means) else null_rows
     by_layer = null_rows.groupby("layer")[["value", "null_mean", "null_low", "null_high"]].mean()
     unit = (
         "of one head"
@@ -68,6 +66,56 @@ def compare_with_null(rows: pd.DataFrame, format: str = ".2f") -> str:
         for side, count in counted.items()
     )
     return f"; {where} the {null_range(rows, kind)} ({unit}; mean {level:{format}})"
+
+
+def _null_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of layers that have a null range: those of means if there are any."""
+    null_rows = rows[rows["layer"].notna() & rows[["null_low", "null_high"]].notna().all(axis=1)]
+    means = null_rows[null_rows["head"].isna() & null_rows["input"].isna()]  # single heads have wider ranges
+    return means if len(means) else null_rows
+
+
+def null_finding(rows: pd.DataFrame, words: str) -> str:
+    """State on which side of its null range a metric lies, and in how many layers of each model.
+
+        null_finding(rows, "Effective rank")  # Effective rank is below its null range in 4 of 4 layers of digits-vit.
+
+    The side is the one on which more layers lie; the layers of three models or more are counted together. The rows
+    have one metric and one kind of null distribution; without one the sentence has the models' means (`mean_finding`).
+    """
+    null_rows = _null_rows(rows)
+    if null_rows.empty:
+        return mean_finding(rows, words)
+    columns = ["value", "null_low", "null_high"]
+    by_layer = null_rows.groupby(["model", "layer"], sort=False)[columns].mean()
+    above, below = by_layer["value"] > by_layer["null_high"], by_layer["value"] < by_layer["null_low"]
+    side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
+    counts = beyond.groupby("model", sort=False).agg(["sum", "size"])
+    if len(counts) > 2:
+        of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
+        return f"{words} is {side} its null range in {of_all} layers of {models}."
+    parts = [f"{row['sum']} of {row['size']} layers of {model}" for model, row in counts.iterrows()]
+    return f"{words} is {side} its null range in {_listed(parts)}."
+
+
+def mean_finding(rows: pd.DataFrame, words: str, format: str = ".2f", by: str = "model") -> str:
+    """State the mean of a metric for each model, or each value of another column: "Entropy is 0.93 in digits-vit."."""
+    means = rows.groupby(by, sort=False)["value"].mean()
+    return f"{words} is {_listed([f'{value:{format}} in {name}' for name, value in means.items()])}."
+
+
+def range_finding(rows: pd.DataFrame, words: str, format: str = ".2f") -> str:
+    """State the heads with the smallest and the largest mean of a metric of one model."""
+    means = rows.groupby(["layer", "head"])["value"].mean()
+    ends = [
+        f"{means[place]:{format}} (layer {place[0]:g}, head {place[1]:g})"
+        for place in (means.idxmin(), means.idxmax())
+    ]
+    return f"{words} runs from {ends[0]} to {ends[1]}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def null_range(frame: pd.DataFrame, kind: str = "", analyses: Collection[str] | None = None) -> str:

@@ -86,6 +86,7 @@ class _Drawing(TypedDict):
     flaws: NotRequired[list[str] | None]
     font: NotRequired[str | None]
     letters: NotRequired[str | None]
+    finding: NotRequired[str | None]
 
 
 class _Data(TypedDict):
@@ -313,7 +314,7 @@ def build_provenance(
         name: the figure's name.
         runs: provenance of the frames it shows (`frame.attrs["provenance"]`): analysis, model, inputs, seed.
         parameters: the caller's parameters; None for `notebook_parameters`.
-        figure: caption, alt text, size, theme and hash of the drawing.
+        figure: caption, finding, alt text, size, theme and hash of the drawing.
         data: rows, columns and hash of the CSV.
         records: committed files that the figure draws; each is named with its hash, and without the folders of this
             machine.

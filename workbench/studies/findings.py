@@ -315,6 +315,32 @@ def embedded_findings(
     return sentences
 
 
+def embedded_finding(
+    frame: pd.DataFrame, metric: str, baselines: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Count the comparisons of a mechanism with its baseline that it wins or loses significantly, over all data sets.
+
+    Arguments are those of `embedded_findings`; mechanisms with one seed are left out.
+    """
+    differences, seeds = [], set()
+    for _, data_rows in _ends(frame, metric).groupby("data", sort=False):
+        scores = {name: part["value"] for name, part in data_rows.groupby("variant", sort=False)}
+        for name in scores.keys() - {"majority", "softmax", *baselines.values()}:
+            reference = scores.get(baselines.get(name, "softmax"), ())
+            if min(len(scores[name]), len(reference)) > 1:
+                differences.append(welch_interval(scores[name], reference))
+                seeds |= {len(scores[name]), len(reference)}
+    sign = -1 if metric == "loss" else 1
+    better, worse = (
+        sum(one.low * side > 0 and one.high * side > 0 for one in differences) for side in (sign, -sign)
+    )
+    several = " to ".join(str(end) for end in dict.fromkeys([min(seeds), max(seeds)])) if seeds else "1"
+    return (
+        f"Of {len(differences)} comparisons with a baseline, mechanisms win {better} and lose {worse} significantly "
+        f"(95 % CI over {several} seeds)."
+    )
+
+
 ABLATIONS = {
     "primal-e": "primal",
     "primal-all-e": "primal-all",

@@ -2,13 +2,15 @@
 
 import json
 import re
+import shutil
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from workbench.apps.rendering.gallery import write_gallery
+from workbench.apps.rendering.gallery import FEATURED, QUESTIONS, write_gallery
 from workbench.apps.rendering.state import Outcome, read_report, write_report
+from workbench.core.paths import bundled_notebooks
 from workbench.figures.export import save_figure
 
 
@@ -18,7 +20,8 @@ def folder(tmp_path, monkeypatch):
     data = pd.DataFrame({"x": [1, 2]})
     for name in ("first", "second"):
         save_figure(
-            go.Figure(go.Scatter(y=data["x"])), name, data=data, caption=f"Caption of <{name}>.", alt='A "line".',
+            go.Figure(go.Scatter(y=data["x"])), name, data=data, alt='A "line".',
+            caption=f"**Finding of {name}.** Caption of <{name}>.",
             parameters={"model": "bundled:digits-vit", "layers": [0, 3]}, out=tmp_path, formats=["html"],
         )  # fmt: skip
     return tmp_path
@@ -43,7 +46,8 @@ def test_a_line_says_how_a_notebook_ended(status, line):
 def test_it_lists_every_figure_with_caption_parameters_and_the_files_that_exist(folder):
     page = write_gallery(folder).index.read_text()
     assert page.count("<article") == 2
-    assert "Caption of &lt;first&gt;." in page
+    assert "<figcaption>Caption of &lt;first&gt;.</figcaption>" in page
+    assert re.findall(r"<h2 id=.*?>(.*?)</h2>", page) == ["Finding of first.", "Finding of second."]
     assert "<dt>layers</dt><dd>[0, 3]</dd>" in page
     for name in ("second.html", "second.csv", "second.tex", "second.json"):
         assert f'href="{name}"' in page
@@ -55,7 +59,7 @@ def test_small_images_lead_to_the_figures_and_are_found_by_words(folder):
     page = write_gallery(folder).index.read_text()
     assert '<img src="first.png" alt="" loading="lazy">' in page
     assert page.count('<li data-words="') == 2
-    assert 'data-words="first caption of &lt;first&gt;.' in page
+    assert 'data-words="first finding of first. caption of &lt;first&gt;.' in page
     assert '<a href="#second">' in page
     for path in folder.glob("second.*"):
         path.unlink()
@@ -65,7 +69,7 @@ def test_small_images_lead_to_the_figures_and_are_found_by_words(folder):
     assert 'class="many"' not in alone
 
 
-def test_figures_stand_under_the_paper_of_their_notebook_and_open_in_the_explorer(folder):
+def test_figures_stand_under_the_question_of_their_notebook_and_open_in_the_explorer(folder):
     for name, notebook in (("first", "membership_maps"), ("second", "squared_norms")):
         path = folder / f"{name}.json"
         content = json.loads(path.read_text())
@@ -78,13 +82,33 @@ def test_figures_stand_under_the_paper_of_their_notebook_and_open_in_the_explore
     (folder / "first.explorer.html").write_text("a saved page")
     page = write_gallery(folder).index.read_text()
     groups = re.findall(r"<section>\n<h2>(.*?)</h2>(.*?)</section>", page, re.DOTALL)
-    assert [group for group, _ in groups] == ["saritas2025", "wu2025", "Of no single paper"]
+    assert [group for group, _ in groups] == ["Is it kernel PCA?", "Who attends where?", "Other figures"]
     for (_, listed), name in zip(groups, ("second", "first", "third"), strict=True):
         assert re.findall(r'<a href="#(\w+)">', listed) == [name]
-    assert '<small class="soft">membership_maps</small>' in groups[1][1]
-    assert "first caption of &lt;first&gt;. membership_maps wu2025 " in page
+    assert '<small class="soft">first</small>' in groups[1][1]
+    assert "caption of &lt;first&gt;. membership_maps who attends where? " in page
+    following = re.findall(r'<article id="(\w+)".*?class="back".*?</nav>', page, re.DOTALL)
+    assert following == ["second", "first", "third"]
+    assert re.findall(r'<a href="#(\w+)">(?:← Previous|Next →)', page) == [
+        "first",
+        "second",
+        "third",
+        "first",
+    ]
     assert re.findall(r"<code>workbench explore (\S+)</code>", page) == ["first.json"]
     assert '<a href="first.explorer.html">every head (saved page)</a>' in page
+
+
+def test_every_notebook_answers_one_question_and_a_full_gallery_begins_with_featured_figures(folder):
+    answering = [notebook for notebooks in QUESTIONS.values() for notebook in notebooks]
+    assert sorted(answering) == sorted(bundled_notebooks())
+    for number, name in enumerate([*FEATURED, *map(str, range(len(FEATURED) + 1))]):
+        shutil.copy(folder / "first.json", folder / f"{name}.json")
+        page = write_gallery(folder).index.read_text()
+        assert ("<h2>Start here</h2>" in page) == (number + 3 > 2 * len(FEATURED))
+    listed = re.findall(r'<li data-words=.*?<a href="#(\w+)">', page)
+    assert listed[: len(FEATURED)] == [*FEATURED]
+    assert len(listed) == page.count("<article") + len(FEATURED)
 
 
 def test_a_file_name_is_no_address(folder):

@@ -164,6 +164,20 @@ def test_a_latex_figure_stands_beside_it_with_caption_and_label(tmp_path, width,
     ]
 
 
+def test_the_finding_is_bold_in_every_format_and_plain_in_the_provenance(tmp_path):
+    save(tmp_path, caption="**σ_1 holds 50% in digits-vit.** Spectra by layer.", formats=["html"])
+    figure = json.loads((tmp_path / "f.json").read_text())["figure"]
+    assert figure["finding"] == "σ_1 holds 50 % in digits-vit."
+    assert figure["caption"].startswith("σ_1 holds 50 % in digits-vit. Spectra by layer.")
+    assert (
+        r"\caption{\textbf{\ensuremath{\sigma}\_1 holds 50 \% in digits-vit.} Spectra"
+        in (tmp_path / "f.figure.tex").read_text()
+    )
+    assert "<figcaption><b>σ_1 holds 50 % in digits-vit.</b> Spectra" in (tmp_path / "f.html").read_text()
+    save(tmp_path, name="plain", formats=[])
+    assert json.loads((tmp_path / "plain.json").read_text())["figure"]["finding"] is None
+
+
 def test_the_page_loads_nothing_from_elsewhere(tmp_path):
     save(tmp_path, formats=["html"], alt='a "quoted" <alt>')
     page = (tmp_path / "f.html").read_text()

@@ -8,7 +8,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.studies.figures import embedded_grid, embedded_scores_figure
 from workbench.studies.figures.embedded_tasks import NAMES
-from workbench.studies.findings import ablation_findings, embedded_findings
+from workbench.studies.findings import ablation_findings, embedded_finding, embedded_findings
 from workbench.studies.records import scores_by_epoch
 
 FINAL = {
@@ -97,6 +97,17 @@ def test_findings_name_what_has_not_learned_and_what_is_significant():
     (sentence,) = embedded_findings(record("loss"), "loss")  # smaller is better
     assert "of the trivial predictor 0.300 nats" in sentence
     assert "Not significantly better than shuffled: softmax." in sentence
+
+
+def test_one_sentence_counts_significant_wins_and_losses_over_data_sets_without_single_seeds():
+    """Primal is 45 points below softmax; shuffled has one seed; a baseline is not compared with itself."""
+    frame = pd.concat([record(), record().assign(data="again", value=record()["value"] / 2)])
+    sentence = embedded_finding(frame, "accuracy")
+    assert sentence.startswith(
+        "Of 2 comparisons with a baseline, mechanisms win 0 and lose 2 significantly (95 % CI over"
+    )
+    assert "win 1 and lose 0" in embedded_finding(record("loss"), "loss")  # smaller is better
+    assert embedded_finding(frame, "accuracy", {"softmax": "primal"}).startswith("Of 0 comparisons")
 
 
 def arena(data, mechanisms=14):

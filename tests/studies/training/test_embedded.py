@@ -501,15 +501,6 @@ def test_what_is_on_record_is_found_by_the_data_whose_question_it_asks(monkeypat
         embedded_runs.names_on_record("GLUE")
 
 
-def test_captions_say_what_embedded_data_are_in_the_order_in_which_they_are_named():
-    said = embedded_runs.embedded_titles(["pathfinder", "listops"])
-    assert said.startswith("pathfinder: two ends of one dashed path or of two, ")
-    assert "; listops: nested lists of up to 100 words, " in said
-    assert embedded_runs.embedded_titles(iter(["listops"])) == said.partition("; ")[2]
-    with pytest.raises(UnknownName, match="listop"):
-        embedded_runs.embedded_titles(["listop"])
-
-
 @pytest.mark.parametrize(
     ("name", "metric", "splits", "modality"),
     [

@@ -214,6 +214,7 @@ class Explorer:
     def save_at(self, address: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
         """Save the view of another address."""
         from workbench.figures.export import save_figure
+        from workbench.figures.words import sentences as split_sentences
 
         chosen_view = view(address.view)
         numbers = chosen_view.numbers(address, self.material)
@@ -227,9 +228,10 @@ class Explorer:
         sentences = chosen_view.read(address, self.material) + without_attention(address, self.material)
         if ", column " in sentences:
             sentences += " Rows and columns of patches count from 0."
+        finding, *rest = split_sentences(sentences)
         return save_figure(
             chosen_view.draw(address, self.material), name, data=numbers, width="page", out=out,
-            caption=f"{chosen_view.caption}: {named}. {sentences}",
+            caption=" ".join([f"**{finding}** {chosen_view.caption}: {named}.", *rest]),
             alt=f"{chosen_view.title}, {chosen_view.hint.partition(';')[0]}: {here}.",
             parameters=address.to_dict(),
         )  # fmt: skip

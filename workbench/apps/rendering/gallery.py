@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.apps.rendering.state import REPORT, Outcome, read_report
 from workbench.core.files import atomic_write, jsonable
-from workbench.core.paths import bundled_notebooks
 from workbench.frames.provenance import SCHEMA_VERSION
 from workbench.frames.results import is_random
 
@@ -28,7 +27,31 @@ _LINKS = (
     ("figure.json", "plotly figure (JSON)"),
 )
 
-OTHER = "Of no single paper"
+QUESTIONS = {
+    "Which claims hold?": ("claims",),
+    "Is it kernel PCA?": (
+        "squared_norms", "projection_error", "projection_error_training", "projection_error_by_attention",
+        "eigenvector_test", "value_similarity", "gram_spectra", "attention_spectrum",
+    ),
+    "Who attends where?": (
+        "attention_heatmaps", "class_attention", "class_attention_text", "position_logits", "attention_as_filter",
+        "membership_maps", "subspaces", "attention_in_one_hour", "explorer",
+    ),
+    "What happens to tokens and noise?": ("cosine_decay", "coding_rate", "snr_boost", "softmax_sensitivity"),
+    "Does it help?": (
+        "robustness", "robust_components", "training_curves", "tost_training", "language_modelling", "segmentation",
+        "long_range", "time_series", "offline_rl", "fan", "mixture",
+    ),
+    "What does it cost?": ("operator_efficiency", "efficiency_variants"),
+}  # fmt: skip
+"""Sections of the gallery: a question, and the notebooks that answer it."""
+
+OTHER = "Other figures"
+FEATURED = (
+    "verdict_matrix", "squared_norms", "attention_heatmaps_pair", "position_logits", "robust_components",
+    "segmentation_masks", "attention_as_filter_photograph", "operator_efficiency",
+)  # fmt: skip
+"""Figures on top of a full gallery."""
 
 
 @dataclass
@@ -37,7 +60,9 @@ class Entry:
 
     name: str
     title: str
+    """The finding; without one, the name in words."""
     caption: str
+    """Without the finding."""
     alt: str
     width: int
     height: int
@@ -82,9 +107,14 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
     entries = [entry for entry in read.values() if entry is not None]
     unknown = [name for name, entry in read.items() if entry is None] + ([REPORT] if saved is None else [])
     troubles = [outcome for outcome in report.values() if outcome.failed]
+    groups = _groups(entries)
+    entries = [entry for members in groups.values() for entry in members]
+    featured = [entry for name in FEATURED for entry in entries if entry.name == name]
+    if len(entries) > 2 * len(FEATURED) and featured:
+        groups = {"Start here": featured} | groups
     page = environment.get_template("gallery.html").render(
         entries=entries,
-        groups=_groups(entries),
+        groups=groups,
         troubles=troubles,
         interrupted=[name for name, outcome in report.items() if outcome.status == "interrupted"],
         static=any(entry.image for entry in entries),
@@ -95,21 +125,18 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
 
 
 def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
-    """Group entries by the paper of their notebook, and within it by notebook; empty groups are left out."""
-    from workbench.papers.published import PAPERS
+    """Group entries by the question that their notebook answers; empty groups are left out."""
+    question = {notebook: name for name, notebooks in QUESTIONS.items() for notebook in notebooks}
+    order = {notebook: number for number, notebook in enumerate(question)}
+    groups: dict[str, list[Entry]] = {name: [] for name in (*QUESTIONS, OTHER)}
 
-    about = {name: _paper(path, PAPERS) for name, path in bundled_notebooks().items()}
-    groups: dict[str, list[Entry]] = {name: [] for name in (*PAPERS, OTHER)}
-    for entry in sorted(entries, key=lambda entry: (entry.notebook or "", entry.name)):
-        groups[about.get(entry.notebook or "", OTHER)].append(entry)
+    def place(entry: Entry) -> tuple[int, bool, str]:
+        paper = entry.name.rpartition("_")[2] if entry.notebook == "claims" else ""
+        return order.get(entry.notebook or "", 0), entry.name != "verdict_matrix", paper
+
+    for entry in sorted(entries, key=place):
+        groups[question.get(entry.notebook or "", OTHER)].append(entry)
     return {name: members for name, members in groups.items() if members}
-
-
-def _paper(notebook: Path, papers: Sequence[str]) -> str:
-    """Return the paper that the first cell of a notebook names first."""
-    text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
-    named = [paper for paper in papers if paper in text]
-    return min(named, key=text.index, default=OTHER)
 
 
 def _entry(path: Path) -> Entry | None:
@@ -123,6 +150,7 @@ def _entry(path: Path) -> Entry | None:
 
 def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
     name, figure = path.stem, provenance["figure"]
+    finding = figure.get("finding") or ""
     links = [
         (f"{name}.{suffix}", label)
         for suffix, label in _LINKS
@@ -136,8 +164,8 @@ def _described(path: Path, provenance: Mapping[str, Any]) -> Entry:
     image = next((file for file in (f"{name}.png", f"{name}.svg") if file in present), None)
     return Entry(
         name=name,
-        title=name.replace("_", " ").replace("-", " "),
-        caption=figure["caption"],
+        title=finding or name.replace("_", " ").replace("-", " "),
+        caption=figure["caption"].removeprefix(finding).strip(),
         alt=figure["alt"],
         width=figure["width_px"],
         height=figure["height_px"],

@@ -20,7 +20,7 @@ from typing import Any
 from workbench.apps.rendering.gallery import write_gallery
 from workbench.apps.rendering.notebook_bars import Progress
 from workbench.apps.rendering.notebooks import Notebook, find_notebooks, resolve_parameters
-from workbench.apps.rendering.outputs import add_images
+from workbench.apps.rendering.outputs import complete_notebook
 from workbench.apps.rendering.state import REPORT, Outcome, read_report, result_key, shared_key, write_report
 from workbench.core import paths
 from workbench.core.children import python
@@ -401,7 +401,7 @@ class _Render:
                 self._print_figure(name, outcome)
         executed = self.out / "notebooks" / f"{outcome.name}.ipynb"
         if outcome.status != "interrupted" and executed.is_file():
-            add_images(executed, outcome.figures, self.out)
+            complete_notebook(executed, outcome.figures, self.out)
         self._record(outcome)
         self.show.finished(outcome)
 

@@ -25,6 +25,8 @@ def write_html(path: Path, figure: Mapping[str, Any], provenance: Mapping[str, A
         atomic_write(script, source)
     name = str(provenance["name"])
     described = provenance["figure"]
+    finding = described.get("finding") or ""
+    rest = html.escape(described["caption"].removeprefix(finding))
     plot = pio.to_html(
         dict(figure),
         full_html=False,
@@ -53,7 +55,7 @@ figcaption {{ margin-top: .75rem; }}
 <div role="img" aria-label="{html.escape(described["alt"])}">
 {plot}
 </div>
-<figcaption>{html.escape(described["caption"])}</figcaption>
+<figcaption><b>{html.escape(finding)}</b>{rest}</figcaption>
 </figure>
 <p><a href="index.html">All figures</a></p>
 {html_element(provenance)}

@@ -36,7 +36,7 @@ from workbench.figures.export.static import (
 from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.notes import left_out_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
-from workbench.figures.words import in_words, with_definitions, with_marks, without_nulls
+from workbench.figures.words import in_words, split_finding, with_definitions, with_marks, without_nulls
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
 from workbench.frames.results import provenance_of
 from workbench.frames.tables import csv_bytes, latex_table
@@ -94,9 +94,10 @@ def save_figure(
         fig: any plotly figure; it is not changed.
         name: file name without folder or suffix: letters, digits, "_" and "-".
         data: the numbers that the figure shows; by default the points of its traces.
-        caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. Names
-            of the code in it are written in the words of the legend (`workbench.figures.words`). Sentences that begin
-            with "Null" are left out where `data` is a result frame without null distributions.
+        caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. A
+            first sentence between "**" is the finding: bold in print, and the figure's title in the gallery. Names of
+            the code are written in the words of the legend (`workbench.figures.words`). Sentences that begin with
+            "Null" are left out where `data` is a result frame without null distributions.
         alt: what the figure shows, for readers who cannot see it; by default the caption.
         parameters: what was asked for (model, inputs, n, seed, …), instead of the notebook's parameters.
         out: folder; by default ``WORKBENCH_OUT``, else "figures".
@@ -139,12 +140,14 @@ def save_figure(
     _check_figure(fig, name)
     data = _points(fig) if data is None else _with_index(data)
     caption = _text(fig.layout.title.text) or name.replace("_", " ") if caption is None else caption
-    alt = caption if alt is None else alt
-    _check_words(name, data, caption, alt)
+    _check_words(name, data, caption, caption if alt is None else alt)
+    finding, caption = split_finding(caption.strip())
+    alt = f"{finding} {caption}".strip() if alt is None else alt
     if "null_mean" in data and data["null_mean"].isna().all():
         caption, alt = without_nulls(caption), without_nulls(alt)
     marks = (fig.layout.meta or {}).get("marks", ()) if isinstance(fig.layout.meta, Mapping) else ()
-    caption = in_words(" ".join([with_marks(caption.strip(), marks), *left_out_notes(data)]))
+    finding = in_words(finding)
+    caption = in_words(" ".join([finding, with_marks(caption, marks), *left_out_notes(data)]).strip())
     caption = with_definitions(caption, fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
@@ -162,7 +165,8 @@ def save_figure(
         provenance_of(data),
         parameters,
         figure={
-            "caption": caption.strip(),
+            "caption": caption,
+            "finding": finding or None,
             "alt": alt.strip(),
             "theme": theme.name,
             "width": width,
@@ -188,7 +192,7 @@ def save_figure(
             path.unlink()
     atomic_write(folder / f"{name}.csv", csv)
     atomic_write(folder / f"{name}.tex", table)
-    atomic_write(folder / f"{name}.figure.tex", latex_figure(name, caption, width).encode())
+    atomic_write(folder / f"{name}.figure.tex", latex_figure(name, caption, width, finding).encode())
     atomic_write(folder / f"{name}.figure.json", drawing)
     if "html" in wanted:
         write_html(folder / f"{name}.html", json.loads(drawing), provenance)

@@ -74,9 +74,9 @@ class Filtered:
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
         over_even = best["psnr"] - psnr["uniform attention"]
         return [
-            f"Noisy it has a PSNR of {psnr['noisy']:.1f} dB, after the {references.idxmax()} of scikit-image "
-            f"{references.max():.1f} dB, after {free.idxmax()}, which has no trained weight, {free.max():.1f} dB. A "
-            "filter that has settings takes those, of a small grid, that come nearest to the clean photograph.",
+            f"The noisy photograph has a PSNR of {psnr['noisy']:.1f} dB; {references.idxmax()} raise it to "
+            f"{references.max():.1f} dB, {free.idxmax()}, without trained weights, to {free.max():.1f} dB.",
+            "Settings of filters are the best of a small grid, compared with the clean photograph.",
             f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
             f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} a uniform mean of "
             "its patches.",

@@ -106,7 +106,7 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
         _RECORDS: "records: models that differ only in their attention, or timed operators",
     }
     words = [
-        f"Of {len(cells)} verdicts on the papers' primary claims {(cells['outcome'] == HOLDS).sum()} hold.",
+        f"**Of {len(cells)} verdicts on the papers' primary claims, {(cells['outcome'] == HOLDS).sum()} hold.**",
         "; ".join(text for name, text in named.items() if name in columns) + ".",
         "Also of random weights: untrained weights of that model give the same verdict (not tested for records).",
         "Noise passes: the claim's null distribution meets its threshold.",

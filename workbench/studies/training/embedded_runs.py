@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,18 +184,6 @@ def names_on_record(asks_for: str) -> list[str]:
             f"is one of {', '.join(matching)} (hours each; `make embedded` makes all)"
         )
     return names
-
-
-def embedded_titles(names: Iterable[str]) -> str:
-    """Describe embedded data for a caption: "listops: nested lists of up to 100 words, …; genre: passages of …".
-
-    Raises `UnknownName` for an unknown name.
-    """
-    names = [*names]
-    for name in names:
-        if name not in EMBEDDED:
-            raise UnknownName("embedded data", name, EMBEDDED)
-    return "; ".join(f"{name}: {EMBEDDED[name].title}" for name in names)
 
 
 def run(
