@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from workbench.core.errors import InputError
+
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -41,6 +43,12 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀ", "0123456789+-
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖₙₑᵣ", "0123456789+-ijkner")
 _RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(chr, each))}]+") for each in (_RAISED, _LOWERED))
 _ACCENTED = re.compile(f"(.)([{''.join(_ACCENTS)}])")
+_FORMULA = re.compile(r"\$([^$\n]*[\\_^][^$\n]*)\$")
+_PART = re.compile(r"([_^])\s*(\{(?:[^{}]|\{[^{}]*\})*\}|\\[A-Za-z]+|[^\s\\{}])|\\([A-Za-z]+|.) ?|[{}]")
+_DRAWN = {command: letter for letter, command in _MATHEMATICS.items()} | {
+    r"\epsilon": "ε", r"\phi": "φ", r"\|": "‖", r"\top": "ᵀ", r"\,": " ", r"\;": " ", r"\%": "%", r"\leq": "≤",
+    r"\geq": "≥", r"\sqrt": "√", r"\mathrm": "", r"\text": "", r"\log": "log ", r"\exp": "exp ",
+}  # fmt: skip
 _INDEXED = re.compile(rf"\b(\w){re.escape(_SPECIAL['_'])}(\w){re.escape(_SPECIAL['^'])}(\w+)")  # R_c^var
 
 
@@ -67,3 +75,26 @@ def tex_symbols(text: str) -> str:
 
 def _maths(command: str) -> str:
     return rf"\ensuremath{{{command}}}"
+
+
+def drawn_formulas(label: str) -> str:
+    r"""Write the formulas of a label, such as ``$\theta_1$``, in the letters and tags that plotly draws: θ<sub>1</sub>.
+
+    Raises `InputError` for a command that is no letter, such as ``\frac``.
+    """
+
+    def drawn(match: re.Match[str]) -> str:
+        script, argument, command = match.groups()
+        if script:
+            tag = "sub" if script == "_" else "sup"
+            return f"<{tag}>{_PART.sub(drawn, argument)}</{tag}>"
+        if command is None:  # a brace
+            return ""
+        if f"\\{command}" not in _DRAWN:
+            raise InputError(
+                f"the label {label!r} has \\{command}, which is not drawn; give letters with _ and ^, such as "
+                r"'$\theta_1$', or Unicode"
+            )
+        return _DRAWN[f"\\{command}"]
+
+    return _FORMULA.sub(lambda match: _PART.sub(drawn, match[1]), label)

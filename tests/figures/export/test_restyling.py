@@ -111,3 +111,14 @@ def test_colours_that_cannot_be_are_refused(tmp_path):
         save(same, tmp_path, colors={"a": "#102030"})
     both = save(same, tmp_path, colors={"a": "#102030", "b": "#102030"})
     assert {trace.line.color for trace in both.data} == {"#102030"}
+
+
+def test_formulas_of_labels_are_drawn_as_letters_and_what_cannot_be_is_refused(tmp_path):
+    fig = go.Figure(
+        go.Scatter(y=[1, 2], name=r"$\theta_1$"), {"xaxis": {"title": {"text": r"$\|q\|^2$ and $5"}}}
+    )
+    saved = save(fig, tmp_path)
+    assert (saved.data[0].name, saved.layout.xaxis.title.text) == ("θ<sub>1</sub>", "‖q‖<sup>2</sup> and $5")
+    assert fig.data[0].name == r"$\theta_1$"
+    with pytest.raises(InputError, match=r"has \\frac, which is not drawn"):
+        save(fig.update_layout(title=r"$\frac{1}{2}$"), tmp_path)

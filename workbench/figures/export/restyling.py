@@ -12,6 +12,7 @@ from plotly.colors import hex_to_rgb
 
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.theme import PANEL_LETTER, letter_after, readable
+from workbench.frames.tex import drawn_formulas
 
 
 def has_letters(fig: go.Figure) -> bool:
@@ -30,6 +31,20 @@ def with_letters(fig: go.Figure, letters: str) -> go.Figure:
         if letters or note.get("name") != PANEL_LETTER:
             notes.append(note)
     return go.Figure(data=fig.data, layout={**layout, "annotations": notes}, frames=fig.frames)
+
+
+def with_formulas(fig: go.Figure) -> go.Figure:
+    """Return the figure with the formulas of its labels in letters (`drawn_formulas`)."""
+
+    def drawn(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: drawn(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [drawn(part) for part in value]
+        return drawn_formulas(value) if isinstance(value, str) else value
+
+    text = fig.to_json()
+    return go.Figure(drawn(json.loads(text))) if "$" in text else fig
 
 
 def with_colours(fig: go.Figure, colors: Mapping[str, str]) -> go.Figure:

@@ -23,7 +23,7 @@ from workbench.figures.export import chrome
 from workbench.figures.export.checks import Page, page_flaws, take_measures, with_flaws
 from workbench.figures.export.figure_page import note_in_html, write_html
 from workbench.figures.export.latex import latex_figure
-from workbench.figures.export.restyling import has_letters, with_colours, with_letters
+from workbench.figures.export.restyling import has_letters, with_colours, with_formulas, with_letters
 from workbench.figures.export.static import (
     PRINTING,
     STATIC,
@@ -91,7 +91,7 @@ def save_figure(
     end, and an entry of ``figure["flaws"]`` in the provenance; null without an SVG, which is measured.
 
     Args:
-        fig: any plotly figure; it is not changed.
+        fig: any plotly figure; it is not changed. Formulas such as ``$\\theta_1$`` in its labels are drawn as letters.
         name: file name without folder or suffix: letters, digits, "_" and "-".
         data: the numbers that the figure shows; by default the points of its traces.
         caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. A
@@ -152,7 +152,7 @@ def save_figure(
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width or width_of(fig)
     theme = theme_of(width)
-    themed = apply_theme(fig, theme.name, width, height)
+    themed = with_formulas(apply_theme(fig, theme.name, width, height))
     themed = with_colours(themed, colors) if colors else themed
     themed = themed if letters is None else with_letters(themed, letters)
     if font is not None:
