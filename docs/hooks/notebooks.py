@@ -100,7 +100,7 @@ def _page(
         *(_fenced(cell.source) for cell in parameters),
         *_presets(notebook),
         ""
-        if run is not None
+        if run is not None or not notebook.rendered
         else "Not run when these pages were built: `make figures` runs it, `make docs` shows it then.",
         *shown,
         *(["## Figures"] if left else []),
