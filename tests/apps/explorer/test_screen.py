@@ -16,7 +16,7 @@ from tests.apps.explorer.pooled import many_heads
 from tests.apps.explorer.test_page import COLOURS, DRAWN, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
 from tests.captures.multimodal import LOOKING
-from tests.folders import several_kinds_folder
+from tests.folders import gpt2_folder, several_kinds_folder
 from workbench.apps.explorer import Explorer, make_bundle
 from workbench.apps.explorer.page import page_html
 from workbench.apps.explorer.widget import PageWidget
@@ -476,3 +476,26 @@ def test_a_page_in_a_frame_shows_the_grid_and_one_head(browser, digits, tmp_path
 def test_a_wide_page_of_its_own_is_whole(page):
     assert page.locator(".aw-embed").count() == 0
     assert page.locator(".aw-evidence").is_visible()
+
+
+def test_nothing_jumps_while_the_steps_of_a_text_are_played(browser, tmp_path):
+    folder = gpt2_folder(tmp_path / "gpt2")
+    explorer = Explorer(f"hf:{folder}", ["the harbour was quiet"])
+    saved = explorer.save_html(tmp_path / "page.html", generate=5, ablations=False)
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(saved.as_uri())
+    tops = []
+    for step in range(1, 6):
+        page.wait_for_function(SHOWS, arg=[".aw-steps", f"Step {step} of 5"])
+        tops.append(page.eval_on_selector(".aw-stage", "one => one.offsetTop"))
+        page.get_by_label("next step").click()
+    assert tops == tops[:1] * 5
+    page.close()
+
+
+@pytest.mark.parametrize("words", ["layer 2, head 1", "2.1", "L2h1", "layer 2"])
+def test_a_head_is_found_by_its_name(page, words):
+    page.locator(".aw-find").fill("layer 9")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "No head matches “layer 9”: write a head"])
+    page.locator(".aw-find").fill(words)
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "Cell:"])

@@ -130,9 +130,8 @@ export class Evidence {
   drawMatrix(maps) {
     const { state } = this;
     this.show("matrix", this.matrix, this.note, this.most);
-    const [across, down] = state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight]);
-    const wide = across > 620; // list to the right of the matrix
-    const side = Math.max(120, wide ? Math.min(460, across * 0.55) : Math.min(across, 560));
+    const [across, down, wide] = state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight, getComputedStyle(this.body).display === "grid"]); // a grid has the list to the right
+    const side = Math.max(120, wide ? Math.min(460, across * 0.55) : Math.min(across, across > 620 ? Math.min(760, down - 320) : 560));
     this.listMost(wide ? 14 : Math.max(3, Math.min(12, Math.floor((down - side - 116) / 24))));
     const high = maps.rows === 1 ? 56 : side;
     const pen = fresh(this.matrix, side, high);

@@ -10,7 +10,7 @@ const GAP = 3;
 const BAR = 4;
 const GUTTER = 24;
 const LABEL = 13; // height of a name under a cell where cells are in order of a score
-const LARGEST = 104;
+const LARGEST = 176;
 const SMALLEST = 13;
 
 export class ModelView {
@@ -41,7 +41,7 @@ export class ModelView {
       host.measure(value.slice(8));
     });
     this.find = make("input", "aw-find");
-    Object.assign(this.find, { type: "search", placeholder: "3.5 or > 0.4", title: "A head (layer.head), heads by their strongest pattern (sink), or scores above or below a number" });
+    Object.assign(this.find, { type: "search", placeholder: "Find a head", title: "A head (layer 3, head 5, or 3.5), heads by their strongest pattern (sink), or scores above or below a number (> 0.4)" });
     this.find.setAttribute("aria-label", "find heads: layer.head, a pattern, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
     const { left_out: left } = state.bundle;
@@ -91,7 +91,7 @@ export class ModelView {
       const scores = patterns.map((metric) => this.score(layer, head, "value", metric));
       return named.some((metric) => this.score(layer, head, "value", metric) === Math.max(...scores.filter(Number.isFinite)));
     }
-    const [asLayer, asHead] = asked.replace(/^l/i, "").split(/[.\s,h]+/i);
+    const [, asLayer, asHead] = asked.match(/^(?:l(?:ayer)?\s*)?(\d+)(?:[.,\s]*(?:h(?:ead)?)?\s*(\d+))?$/i) ?? [];
     return String(layer.index) === asLayer && (!asHead || String(head) === asHead);
   }
 
@@ -292,7 +292,7 @@ export class ModelView {
     const level = metric?.null ? ", its null level the tick" : "";
     const without = bundle.layers.filter((layer) => layer.without);
     const matches = bundle.layers.some((layer) => Array.from({ length: layer.heads }).some((_, head) => this.wanted(layer, head)));
-    this.note.textContent = !matches ? `No head matches “${state.find}”: write a head (3.5), a pattern (sink), or a bound on the bar (> 0.4).` :
+    this.note.textContent = !matches ? `No head matches “${state.find}”: write a head (layer 3, head 5), a pattern (sink), or a bound on the bar (> 0.4).` :
       `Cell: ${what}, ${full(state, limit)} (corner: beyond).` +
       (metric ? ` Bar: ${(metric.short || metric.label).toLowerCase()}, full at ${number(high)}${level}.` : "") +
       (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");

@@ -6,7 +6,7 @@ export class Training {
   constructor(state, host = {}) {
     this.state = state;
     this.host = host;
-    this.slide = make("input", "aw-slider");
+    this.slide = make("input", "aw-course");
     Object.assign(this.slide, { type: "range", min: 0, step: 1 });
     this.slide.setAttribute("aria-label", "checkpoint of the training");
     this.words = make("span", "aw-facts");
