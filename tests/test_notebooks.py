@@ -34,7 +34,7 @@ FIGURES = {  # besides the one of its name, with "_2" behind the name of a secon
     "attention_as_filter": ["photograph"],
     "attention_heatmaps": ["pair"],
     "attention_in_one_hour": ["norms", "image", "matrix", "entropy", "spectrum", "text",
-                              "words", "other", "members"],
+                              "words", "other", "members", "effects"],
     "attention_spectrum": ["layers"],
     "claims": ["wu2025", "trained_wu2025"],  # of one paper in the quick preset
     "class_attention": ["summary"],
@@ -69,7 +69,7 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
 VIEWS = {  # figures that the explorer saves, with the address of what they show
     "explorer",
     *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
-} - {"attention_in_one_hour_entropy"}
+} - {"attention_in_one_hour_entropy", "attention_in_one_hour_effects"}
 LONGEST_CAPTION = 110  # words, marks included; charts of claims have their own rules
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {

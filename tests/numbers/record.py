@@ -316,7 +316,8 @@ def of_model(recording: Recording, key: str) -> None:
                 layers = "0-2"
             settings: dict[str, Any] = {"model": model, "layers": layers, **options}
             if takes_inputs(analysis):
-                settings |= {"inputs": given, "batch_size": recording.batch_size}
+                size = max(2, recording.batch_size) if analysis == "patching" else recording.batch_size
+                settings |= {"inputs": given, "batch_size": size}
             recording.add(
                 "model", key, analysis, label(options), lambda a=analysis, s=settings: analyze(a, **s)
             )
@@ -332,7 +333,7 @@ def labels() -> list[str]:
 
 
 def takes_inputs(analysis: str) -> bool:
-    return analysis != "subspaces"  # of weights
+    return analysis not in ("subspaces", "qk-ov-circuits")  # of weights
 
 
 def captured(model: Any, given: Any) -> dict[str, Tensor]:
