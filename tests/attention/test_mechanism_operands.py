@@ -14,12 +14,18 @@ from workbench.attention.bilateral import (
     nonlocal_attention,
     twicing_attention,
 )
+from workbench.attention.differential import differential_map
+from workbench.attention.forgetting import forgetting_attention
+from workbench.attention.gated import gated_attention
 from workbench.attention.linformer import linformer_attention, linformer_map
 from workbench.attention.nystrom import nystrom_attention, nystrom_map
 from workbench.attention.primal import primal_features
 from workbench.attention.rpc import rpc_attention
 from workbench.attention.scaled import scaled_attention
+from workbench.attention.sigmoid import sigmoid_attention
+from workbench.attention.sink_logits import sink_attention
 from workbench.attention.softmax import softmax_attention
+from workbench.attention.softpick import softpick_attention
 from workbench.attention.xca import cross_covariance_attention, unit_features
 from workbench.core.errors import InputError
 
@@ -38,6 +44,14 @@ MECHANISMS = {
     "primal": primal_features,
     "rpc": functools.partial(rpc_attention, lambd=4.0),
     "scaled": functools.partial(scaled_attention, s=torch.ones(3, 5, 5).double()),
+    "sigmoid": sigmoid_attention,
+    "softpick": softpick_attention,
+    "sink": sink_attention,
+    "gated": functools.partial(gated_attention, gate=torch.ones(SHAPE).double()),
+    "differential": functools.partial(
+        differential_map, other_q=torch.ones(SHAPE).double(), other_k=torch.ones(SHAPE).double()
+    ),
+    "forgetting": functools.partial(forgetting_attention, log_forget=torch.zeros(2, 3, 5).double()),
     "xca": cross_covariance_attention,
     "xca_features": unit_features,
 }
@@ -51,6 +65,11 @@ VALUES = {
     "nystrom",
     "rpc",
     "scaled",
+    "sigmoid",
+    "softpick",
+    "sink",
+    "gated",
+    "forgetting",
     "xca",
 }
 SHAPES = {
@@ -73,9 +92,8 @@ def test_one_operand_of_another_shape(name, operand, shape):
     MECHANISMS[name](**tensors)
     tensors[operand] = randn(*shape)
     other_queries = operand == "q" and shape == SHAPES["token"] and name in ("softmax", "nonlocal")
-    if other_queries or (
-        operand == "v" and shape == SHAPES["head_dim"] and name not in ("xca", "rpc", "linformer", "nystrom")
-    ):
+    same_width = ("xca", "rpc", "linformer", "nystrom", "gated")
+    if other_queries or (operand == "v" and shape == SHAPES["head_dim"] and name not in same_width):
         assert MECHANISMS[name](**tensors).shape == (*SHAPE[:2], tensors["q"].shape[2], tensors["v"].shape[3])
         return
     with pytest.raises(InputError, match=f"{operand} |shape"):

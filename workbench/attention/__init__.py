@@ -217,6 +217,24 @@ _OWN: dict[str, Variant] = {
     ),
     "alibi": Variant("attention with linear biases (ALiBi)", "bilateral:AlibiAttention", ("abdullaev2025",)),
     "twicing": Variant("twicing attention, (2A − A²)V", "bilateral:TwicingAttention", ("abdullaev2025",)),
+    "softmax-qk-norm": Variant(
+        "softmax attention of normalised queries and keys", "softmax:NormalizedAttention"
+    ),
+    "softmax-off-by-one": Variant(
+        "softmax off by one: a key more, of logit 0 and value 0",
+        "sink_logits:SinkAttention",
+        fixed={"learn_sink": False},
+    ),
+    "softmax-learned-sink": Variant(
+        "softmax with a learned sink per head", "sink_logits:SinkAttention", fixed={"learn_sink": True}
+    ),
+    "softpick": Variant("softpick: a rectified softmax", "softpick:SoftpickAttention"),
+    "sigmoid": Variant("sigmoid attention", "sigmoid:SigmoidAttention"),
+    "gated": Variant("softmax attention with a gate on the heads' output", "gated:GatedAttention"),
+    "differential": Variant(
+        "differential attention: one map minus another", "differential:DifferentialAttention"
+    ),
+    "forgetting": Variant("forgetting attention, causal", "forgetting:ForgettingAttention"),
     "linformer": Variant(
         "Linformer: attention to a few mixtures of tokens",
         "linformer:LinformerAttention",

@@ -87,7 +87,8 @@ class AttentionModule(nn.Module):
         Unless ``observe``, the dict is empty. Observed, the output is computed in the same way, and the dict
         holds: with ``attends`` "token" ``q``, ``k``, ``v``, ``scale`` and ``mask`` (None, bool, or an additive
         float) such that softmax(scale q kᵀ + mask) v is the output, or else the variant's own ``attn`` beside
-        them, with attn v the output (without ``attn`` capture computes it from q and k); with
+        them, with attn v the output (without ``attn`` capture computes it from q and k), or else ``recompute``, a
+        function of the `Call` and attn that gives the output; with
         "channel" ``q``, ``k``, ``v``, ``scale`` such that (softmax(scale qᵀ k) vᵀ)ᵀ is; with "none" nothing
         like that. Everything else in it is a site of this variant: (batch, head, …) tensors.
         """

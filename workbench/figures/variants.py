@@ -68,6 +68,9 @@ MECHANISMS = {
     "primal-all-e": "Primal, all layers, e alone", "primal-independent": "Primal, data-independent",
     **{f"primal-causal s={rank}": f"causal Primal, s = {rank}" for rank in (8, 16, 64)},
     "alibi": "ALiBi", "linformer": "Linformer", "nystrom": "Nyströmformer",
+    "softmax-qk-norm": "softmax, q and k normalised", "softmax-off-by-one": "softmax off by one",
+    "softmax-learned-sink": "softmax, learned sink", "softpick": "softpick", "sigmoid": "sigmoid",
+    "gated": "gated softmax", "differential": "differential", "forgetting": "forgetting",
 }  # fmt: skip
 """Mechanisms without a look, to their words."""
 

@@ -31,7 +31,8 @@ class Variants(Adapter):
         operands: dict[str, Any] = {
             site: inside.get(site) for site in ("q", "k", "v", "scale", "mask", "attn")
         }
-        others = {site: value for site, value in inside.items() if site not in (*operands, "rows_sum_to_one")}
+        facts = (*operands, "rows_sum_to_one", "recompute")
+        others = {site: value for site, value in inside.items() if site not in facts}
         return [
             Call(
                 **operands,
@@ -39,6 +40,7 @@ class Variants(Adapter):
                 kind=module.attends,
                 rows_sum_to_one=inside.get("rows_sum_to_one", module.attends != "none"),
                 extra=others,
+                recompute=inside.get("recompute"),
                 reproduced=[(module.finish(output), visit.output)],
             )
         ]
