@@ -40,7 +40,13 @@ def test_every_variant_is_captured_completely(name):
         torch.testing.assert_close(block(stream), record.resid_post, rtol=0, atol=1e-12)
         stream = record.resid_post
         if record.kind == "token":
-            torch.testing.assert_close(record.attn @ record.v, record.head_out, rtol=0, atol=1e-12)
+            mixed = record.attn @ record.v
+            if name == "gated":
+                mixed = mixed * record.gate
+            elif name == "differential":
+                size = (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+                mixed = (1 - block.attn.start) * mixed / size
+            torch.testing.assert_close(mixed, record.head_out, rtol=0, atol=1e-12)
         elif record.kind == "none":
             assert record.attn is None
     # The first layer holds all a variant has; in a later one a pursuit may be left out.
