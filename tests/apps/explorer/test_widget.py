@@ -635,3 +635,13 @@ def test_the_module_follows_the_kernel_and_tells_it(explorer, page):
         assert seen.evaluate("() => model.listeners()") == 0
         assert seen.locator(".aw-root").count() == 0
     assert wrong == []
+
+
+def test_another_checkpoint_shows_the_same_view(live):
+    """What the slider of the page asks for: the address of the view, with the checkpoint's name in its model."""
+    assert len(live.checkpoints) == 10
+    address = {**live.location.to_dict(), "against": None, "layer": 1, "head": 2, "token": 7}
+    ask(live, open={"address": json.dumps({**address, "model": f"bundled:digits-vit@{live.checkpoints[0]}"})})
+    assert live.trouble == ""
+    assert live.bundle.header.model.checkpoint == "epoch-000"
+    assert (live.layer, live.head, live.tokens, len(live.checkpoints)) == (1, 2, [7], 10)
