@@ -6,13 +6,12 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from workbench.analyses import registry
 from workbench.analyses.registry import ANALYSES, Analysis, OfInputs
 from workbench.core.errors import InputError
 from workbench.frames.metrics import METRICS, Metric
 from workbench.frames.results import make_frame, write_frame
 
-OURS = {name: ANALYSES[name] for name in registry._OURS}
+OURS = {name: ANALYSES[name] for name in ANALYSES if ANALYSES.is_ours(name)}
 
 
 @pytest.mark.parametrize("name", OURS)

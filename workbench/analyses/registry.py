@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Predicate
@@ -226,13 +227,11 @@ class Analysis:
         return self.sites if self.sites_of is None else self.sites_of(options)
 
 
-_OURS = (
-    "gram-spectrum", "attention-map", "attention-patterns", "class-attention", "token-similarity", "value-similarity",
-    "eigenvector-test", "projection-error", "membership", "coding-rate", "subspaces", "position-logits",
-    "attention-spectrum", "softmax-sensitivity", "robust-components", "filter-kernels", "snr", "value-output",
-    "head-effect", "patching", "logit-attribution", "sinks", "logit-lens", "qk-ov-circuits",
-)  # fmt: skip
-"""Our analyses, each in the file of its name. Their names are known before any is imported, which takes torch."""
+def _our_entries() -> dict[str, str]:
+    """Return the place of each analysis by the name of its file, which is not imported: that takes torch."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    modules = [file.stem for file in files if "\nANALYSIS = " in file.read_text(encoding="utf-8")]
+    return {name.replace("_", "-"): f"workbench.analyses.{name}:ANALYSIS" for name in modules}
 
 
 class Analyses(Registry[Analysis]):
@@ -249,11 +248,7 @@ class Analyses(Registry[Analysis]):
             self[name]
 
 
-ANALYSES = Analyses(
-    {name: f"workbench.analyses.{name.replace('-', '_')}:ANALYSIS" for name in _OURS},
-    "workbench.analyses",
-    instance_of(Analysis),
-)
+ANALYSES = Analyses(_our_entries(), "workbench.analyses", instance_of(Analysis))
 
 
 def find_analysis(name: str, options: Mapping[str, Any], per: str | None = None) -> tuple[Analysis, Any]:

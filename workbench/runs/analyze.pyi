@@ -18,16 +18,6 @@ from workbench.runs import options
 __all__ = ["ANALYSES", "analyze", "capture_inputs", "check_request", "result_frame"]
 @overload
 def analyze(
-    analysis: Literal["gram-spectrum"], model: setting.AnyModel | None = None,
-    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.GramSpectrum],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
     analysis: Literal["attention-map"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
@@ -58,6 +48,16 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
+    analysis: Literal["attention-spectrum"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
     analysis: Literal["class-attention"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
@@ -78,23 +78,13 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["token-similarity"], model: setting.AnyModel | None = None,
-    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["value-similarity"], model: setting.AnyModel | None = None,
-    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
+    analysis: Literal["coding-rate"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.CodingRate],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -108,13 +98,53 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["projection-error"], model: setting.AnyModel | None = None,
+    analysis: Literal["filter-kernels"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.ProjectionError],
+    cache: bool | None = None, **options: Unpack[options.FilterKernels],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["gram-spectrum"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.GramSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["head-effect"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.HeadEffect],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["logit-attribution"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.LogitAttribution],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["logit-lens"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.LogitLens],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -138,33 +168,22 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["coding-rate"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
-    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    analysis: Literal["patching"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
+    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
     order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
     batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
     name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.CodingRate],
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Patching],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
-    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    analysis: Literal["patching"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
+    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
     order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
     batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    name: str | None = None, per: Literal["token"], qkv: str | Path | Capture | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.Subspaces],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
-    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: Literal["pair"], qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.SubspacesPair],
+    **options: Unpack[options.PatchingToken],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -188,23 +207,23 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["attention-spectrum"], model: setting.AnyModel | None = None,
+    analysis: Literal["projection-error"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.AttentionSpectrum],
+    cache: bool | None = None, **options: Unpack[options.ProjectionError],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["softmax-sensitivity"], model: setting.AnyModel | None = None,
+    analysis: Literal["qk-ov-circuits"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
+    cache: bool | None = None, **options: Unpack[options.QkOvCircuits],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -218,13 +237,12 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["filter-kernels"], model: setting.AnyModel | None = None,
-    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.FilterKernels],
+    analysis: Literal["sinks"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
+    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Sinks],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -234,6 +252,46 @@ def analyze(
     batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
     name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Snr],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["softmax-sensitivity"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.SoftmaxSensitivity],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.Subspaces],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["subspaces"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: Literal["pair"], qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.SubspacesPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
+    analysis: Literal["token-similarity"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.TokenSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
@@ -267,71 +325,13 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
-    analysis: Literal["head-effect"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
-    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.HeadEffect],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["patching"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
-    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Patching],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["patching"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
-    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: Literal["token"], qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.PatchingToken],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["logit-attribution"], model: setting.AnyModel | None = None,
+    analysis: Literal["value-similarity"], model: setting.AnyModel | None = None,
     inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.LogitAttribution],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["sinks"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
-    n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Sinks],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["logit-lens"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
-    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
-    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
-    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
-    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.LogitLens],
-) -> pd.DataFrame: ...
-@overload
-def analyze(
-    analysis: Literal["qk-ov-circuits"], model: setting.AnyModel | None = None,
-    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
-    cache: bool | None = None, **options: Unpack[options.QkOvCircuits],
+    cache: bool | None = None, **options: Unpack[options.ValueSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze(

@@ -15,16 +15,6 @@ from workbench.runs import options
 Pairs = Iterable[tuple[Any, Any]]
 @overload
 def analyze_many(
-    analysis: Literal["gram-spectrum"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.GramSpectrum],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
     analysis: Literal["attention-map"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
@@ -55,6 +45,16 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
+    analysis: Literal["attention-spectrum"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.AttentionSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
     analysis: Literal["class-attention"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
@@ -75,23 +75,13 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["token-similarity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["coding-rate"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.TokenSimilarity],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["value-similarity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.ValueSimilarity],
+    **options: Unpack[options.CodingRate],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -105,13 +95,53 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["projection-error"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["filter-kernels"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.ProjectionError],
+    **options: Unpack[options.FilterKernels],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["gram-spectrum"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.GramSpectrum],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["head-effect"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.HeadEffect],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["logit-attribution"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.LogitAttribution],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["logit-lens"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.LogitLens],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -135,33 +165,22 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["coding-rate"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["patching"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.CodingRate],
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Patching],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["subspaces"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["patching"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    per: Literal["token"], checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.Subspaces],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["subspaces"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: Literal["pair"], checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.SubspacesPair],
+    **options: Unpack[options.PatchingToken],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -185,23 +204,23 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["attention-spectrum"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["projection-error"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.AttentionSpectrum],
+    **options: Unpack[options.ProjectionError],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["softmax-sensitivity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["qk-ov-circuits"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.SoftmaxSensitivity],
+    **options: Unpack[options.QkOvCircuits],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -215,13 +234,12 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["filter-kernels"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["sinks"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.FilterKernels],
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Sinks],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -231,6 +249,46 @@ def analyze_many(
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Snr],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["softmax-sensitivity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.SoftmaxSensitivity],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["subspaces"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.Subspaces],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["subspaces"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.SubspacesPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
+    analysis: Literal["token-similarity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.TokenSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
@@ -264,71 +322,13 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
-    analysis: Literal["head-effect"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    analysis: Literal["value-similarity"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
     device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
     per: None = None, checkpoints: Iterable[str | int] | str | None = None,
     progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.HeadEffect],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["patching"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Patching],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["patching"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: Literal["token"], checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.PatchingToken],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["logit-attribution"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.LogitAttribution],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["sinks"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None, **options: Unpack[options.Sinks],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["logit-lens"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.LogitLens],
-) -> pd.DataFrame: ...
-@overload
-def analyze_many(
-    analysis: Literal["qk-ov-circuits"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
-    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
-    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
-    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
-    per: None = None, checkpoints: Iterable[str | int] | str | None = None,
-    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
-    **options: Unpack[options.QkOvCircuits],
+    **options: Unpack[options.ValueSimilarity],
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(

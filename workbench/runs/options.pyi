@@ -32,19 +32,6 @@ class OfValues(OfHeads, total=False):
     permuted), both of these, rotation (tokens of the values rotated at random about their mean), all three,
     projection (values of all heads projected at random: the same input, other weights), or a null of a plug-in"""
 
-class GramSpectrum(OfInputs, total=False, closed=True):
-    """Spectrum of the centred Gram matrix of the keys."""
-    max_rank: Literal["head_dim", "all"] | int
-    """how many eigenvalues per head: a number, head_dim (as the papers' tables) or all"""
-    standardize: Literal["none", "per-token", "per-feature"]
-    """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
-    tokens)"""
-    normalize: Literal["none", "trace"]
-    """none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow"""
-    null_samples: int
-    """samples of the null distribution, Gaussian keys of the same shape and mean square, at least 2; each costs as
-    much as the spectrum itself; 0 leaves it out"""
-
 class AttentionMap(OfInputs, total=False, closed=True):
     """Entropy, reach and sinks of attention; head diversity, dead heads, non-finite values."""
     null: Literal["uniform", "permutation", "both"]
@@ -69,6 +56,13 @@ class AttentionPatterns(OfInputs, total=False, closed=True):
     masks: Literal["ink"] | str | None
     """segments of images: a folder with one mask image per input, of its name, a colour or grey level each; ink
     (bright patches, for the bundled digits); or none"""
+
+class AttentionSpectrum(OfValues, total=False, closed=True):
+    """Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors."""
+    max_rank: Literal["all"] | int
+    """how many singular values per head: a number or all"""
+    single: bool
+    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
 class ClassAttention(OfHeads, total=False, closed=True):
     """Attention of the class token: on special tokens, entropy, head diversity, on a mask."""
@@ -98,34 +92,17 @@ class ClassAttentionToken(OfMatrices, total=False, closed=True):
     rollout: bool
     """also roll attention out through the layers up to each (all are then needed)"""
 
-class TokenSimilarity(OfInputs, total=False, closed=True):
-    """Mean cosine similarity of tokens through depth."""
-    null: Literal["gaussian", "permutation"]
-    """null distribution: gaussian (random directions, exact) or permutation (features shuffled over tokens)"""
-    null_samples: int
-    """samples of the permutation null, at least 2; 0 leaves out the null distribution"""
-    sites: Literal["resid_post", "input", "resid_mid", "all"]
-    """where: resid_post (after the block), input (of the attention), resid_mid (between attention and MLP), or all
-    three"""
-    special_tokens: Literal["keep", "remove", "both"]
-    """special tokens (class, distillation, register): keep, remove or both"""
-    mean_token: Literal["keep", "remove", "both"]
-    """the mean of an input's tokens: keep, remove (from every token) or both"""
-    effective_rank: bool
-    """also the effective rank of the tokens, from singular values"""
-    rate: Literal["none", "fit"]
-    """fit: also the oversmoothing rate r per layer, 1 − cos = δ exp(−r layer), by least squares on logarithms; or
-    none"""
-
-class ValueSimilarity(OfValues, total=False, closed=True):
-    """Similarity of the values V with the kernel-PCA values V̇."""
-    axis: Literal["tokens", "features", "both"]
-    """features: compare columns of V and V̇ (as the text has it); tokens: rows (as its code); both"""
-    statistic: Literal["max", "mean", "both"]
-    """over the matched pairs: max, mean or both"""
-    standardize: Literal["none", "per-token", "per-feature"]
-    """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
-    tokens)"""
+class CodingRate(OfInputs, total=False, closed=True):
+    """Coding rates of the tokens before and after attention."""
+    eps: float | None
+    """distortion ε of the rates, in the unit of the tokens; none: d/ε² = 1 with d the width of a token, as the
+    trained projections have absorbed it"""
+    membership: Literal["layer", "uniform"]
+    """layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: every token
+    equally in all heads"""
+    normalize: Literal["layer", "none"]
+    """layer: streams pass through the norm before the layer's attention, so that they compare with its input; none:
+    as they are"""
 
 class EigenvectorTest(OfValues, total=False, closed=True):
     """Are the values made of eigenvectors of the centred Gram matrix."""
@@ -137,12 +114,50 @@ class EigenvectorTest(OfValues, total=False, closed=True):
     """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
     tokens)"""
 
-class ProjectionError(OfValues, total=False, closed=True):
-    """Do head outputs project the queries on the principal axes."""
-    convention: Literal["teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact", "all"]
-    """teo2024_as_published, teo2024_as_implemented, saritas2025, exact or all"""
-    standardize: Literal["none", "per-token"]
-    """none, or per-token: q and k over features, and attention from them (teo2024_as_implemented always does)"""
+class FilterKernels(OfHeads, total=False, closed=True):
+    """Attention beside fitted Gaussian, non-local-means and bilateral kernels."""
+    content: Literal["tokens", "heads", "both"]
+    """what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its W =
+    W_QᵀW_K) or both"""
+    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
+    """matrices of tokens × tokens are formed whole"""
+    null_samples: int
+    """samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out"""
+    single: bool
+    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
+
+class GramSpectrum(OfInputs, total=False, closed=True):
+    """Spectrum of the centred Gram matrix of the keys."""
+    max_rank: Literal["head_dim", "all"] | int
+    """how many eigenvalues per head: a number, head_dim (as the papers' tables) or all"""
+    standardize: Literal["none", "per-token", "per-feature"]
+    """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
+    tokens)"""
+    normalize: Literal["none", "trace"]
+    """none: eigenvalues; trace: each one's share of their sum, which no key scale makes underflow"""
+    null_samples: int
+    """samples of the null distribution, Gaussian keys of the same shape and mean square, at least 2; each costs as
+    much as the spectrum itself; 0 leaves it out"""
+
+class HeadEffect(OfInputs, total=False, closed=True):
+    """What the model predicts without each head: loss, divergence, logit difference, accuracy."""
+    mode: Literal["zero", "mean", "uniform", "resample"]
+    """output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to
+    the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)"""
+    null_samples: int
+    """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
+
+class LogitAttribution(OfInputs, total=False, closed=True):
+    """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
+    target: Literal["predicted", "right"]
+    """predicted (the largest logit) or right (the class of the image, the next token of the text)"""
+    null_samples: int
+    """random outcomes in place of the target, at least 2; 0 leaves the null out"""
+
+class LogitLens(OfInputs, total=False, closed=True):
+    """What the model would predict after each layer."""
+    null_samples: int
+    """samples of the null, streams of random other tokens of the input, at least 2; 0 leaves it out"""
 
 class Membership(OfHeads, total=False, closed=True):
     """Tokens as members of heads: how evenly, and along which segments."""
@@ -163,115 +178,6 @@ class MembershipToken(OfMatrices, total=False, closed=True):
     """of token statistics attention: as_published (wu2025 eq. 10) or as_implemented (as ToST is trained); none: what
     each layer computes itself"""
 
-class CodingRate(OfInputs, total=False, closed=True):
-    """Coding rates of the tokens before and after attention."""
-    eps: float | None
-    """distortion ε of the rates, in the unit of the tokens; none: d/ε² = 1 with d the width of a token, as the
-    trained projections have absorbed it"""
-    membership: Literal["layer", "uniform"]
-    """layer: as the layer itself groups its tokens (softmax: ours, from its value projections); uniform: every token
-    equally in all heads"""
-    normalize: Literal["layer", "none"]
-    """layer: streams pass through the norm before the layer's attention, so that they compare with its input; none:
-    as they are"""
-
-class Subspaces(OfMatrices, total=False, closed=True):
-    """Subspaces that the heads read: coherence and angles, from the weights."""
-    projection: Literal["v", "q", "k"]
-    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
-    null_samples: int
-    """samples of the null distribution, random directions, at least 2; 0 leaves it out"""
-
-class SubspacesPair(OfMatrices, total=False, closed=True):
-    """|cos| of every two directions that the heads read, per pair."""
-    projection: Literal["v", "q", "k"]
-    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
-    directions: int | None
-    """directions of each head, picked at random as in the paper; none: all"""
-
-class PositionLogits(OfHeads, total=False, closed=True):
-    """Attention logits split by content and position."""
-    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
-    """matrices of tokens × tokens are formed whole"""
-    null_samples: int
-    """samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it
-    out"""
-    single: bool
-    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-
-class PositionLogitsPair(OfMatrices, total=False, closed=True):
-    """Attention logits and their parts, for every query and key, per pair."""
-    max_tokens: int
-    """how many tokens of each input, from its first"""
-
-class AttentionSpectrum(OfValues, total=False, closed=True):
-    """Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors."""
-    max_rank: Literal["all"] | int
-    """how many singular values per head: a number or all"""
-    single: bool
-    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-
-class SoftmaxSensitivity(OfHeads, total=False, closed=True):
-    """Change of a model's softmax when its logits change: local Lipschitz constants, and noise."""
-    sigma: float
-    """standard deviation of the noise that is added to the logits"""
-    null_samples: int
-    """samples of the null distribution, random q and k of the same size, at least 2; 0 leaves it out"""
-    single: bool
-    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-
-class RobustComponents(OfHeads, total=False, closed=True):
-    """What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up."""
-
-class FilterKernels(OfHeads, total=False, closed=True):
-    """Attention beside fitted Gaussian, non-local-means and bilateral kernels."""
-    content: Literal["tokens", "heads", "both"]
-    """what contents are: tokens (of the attention's input, the paper's W = I), heads (queries and keys, its W =
-    W_QᵀW_K) or both"""
-    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
-    """matrices of tokens × tokens are formed whole"""
-    null_samples: int
-    """samples of the null distribution, the kernel's tokens permuted, at least 2; 0 leaves it out"""
-    single: bool
-    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
-
-class Snr(OfInputs, total=False, closed=True):
-    """Signal and noise before and after attention: does the residual connection raise their ratio."""
-    noise: str
-    """noise of the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of the
-    corruptions"""
-    severity: int
-    """how strongly, from 1 to 5"""
-    centre: bool
-    """take the mean of the tokens off the signal: the paper subtracts what tokens collapse to, where that is not
-    zero"""
-    per_head: bool
-    """one row per input and layer, in place of means"""
-
-class ValueOutput(OfInputs, total=False, closed=True):
-    """What heads write: the norm of attention × value × output projection, and the share of the most attended key."""
-    null: Literal["uniform", "permutation", "both"]
-    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
-    weights permuted among these keys), or both, a row for each"""
-    null_samples: int
-    """samples of the null of permuted keys, at least 2; 0 leaves it out"""
-
-class ValueOutputToken(OfMatrices, total=False, closed=True):
-    """Norm of what heads write, per token."""
-
-class ValueOutputPair(OfMatrices, total=False, closed=True):
-    """Norm of what heads write, per pair."""
-    query: int | None
-    """only this token as the query; none: all of them"""
-
-class HeadEffect(OfInputs, total=False, closed=True):
-    """What the model predicts without each head: loss, divergence, logit difference, accuracy."""
-    mode: Literal["zero", "mean", "uniform", "resample"]
-    """output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to
-    the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)"""
-    null_samples: int
-    """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
-
 class Patching(OfInputs, total=False, closed=True):
     """Which head carries the difference of two inputs: activation patching of pairs, and attribution patching."""
     answer: Literal["predicted", "right"]
@@ -289,12 +195,35 @@ class PatchingToken(OfMatrices, total=False, closed=True):
     """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the
     class of each image; the last token of each text, predicted from the one before)"""
 
-class LogitAttribution(OfInputs, total=False, closed=True):
-    """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
-    target: Literal["predicted", "right"]
-    """predicted (the largest logit) or right (the class of the image, the next token of the text)"""
+class PositionLogits(OfHeads, total=False, closed=True):
+    """Attention logits split by content and position."""
+    method: Literal["auto", "dense"]  # ty: ignore[invalid-typed-dict-field]
+    """matrices of tokens × tokens are formed whole"""
     null_samples: int
-    """random outcomes in place of the target, at least 2; 0 leaves the null out"""
+    """samples of the null distribution of the cross terms, positions shuffled over tokens, at least 2; 0 leaves it
+    out"""
+    single: bool
+    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
+
+class PositionLogitsPair(OfMatrices, total=False, closed=True):
+    """Attention logits and their parts, for every query and key, per pair."""
+    max_tokens: int
+    """how many tokens of each input, from its first"""
+
+class ProjectionError(OfValues, total=False, closed=True):
+    """Do head outputs project the queries on the principal axes."""
+    convention: Literal["teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact", "all"]
+    """teo2024_as_published, teo2024_as_implemented, saritas2025, exact or all"""
+    standardize: Literal["none", "per-token"]
+    """none, or per-token: q and k over features, and attention from them (teo2024_as_implemented always does)"""
+
+class QkOvCircuits(OfMatrices, total=False, closed=True):
+    """What the weights of heads do: spectra of W_QK and W_OV, copying, and composition between heads."""
+    null_samples: int
+    """samples of the null distribution, Gaussian matrices, at least 2; 0 leaves it out"""
+
+class RobustComponents(OfHeads, total=False, closed=True):
+    """What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up."""
 
 class Sinks(OfInputs, total=False, closed=True):
     """Attention sinks: how many heads have one, the values there, massive activations."""
@@ -303,12 +232,83 @@ class Sinks(OfInputs, total=False, closed=True):
     null_samples: int
     """Gaussian samples beside massive activations, at least 2; 0 leaves them out"""
 
-class LogitLens(OfInputs, total=False, closed=True):
-    """What the model would predict after each layer."""
-    null_samples: int
-    """samples of the null, streams of random other tokens of the input, at least 2; 0 leaves it out"""
+class Snr(OfInputs, total=False, closed=True):
+    """Signal and noise before and after attention: does the residual connection raise their ratio."""
+    noise: str
+    """noise of the images: gaussian-noise, impulse-noise (salt and pepper), defocus-blur, or another of the
+    corruptions"""
+    severity: int
+    """how strongly, from 1 to 5"""
+    centre: bool
+    """take the mean of the tokens off the signal: the paper subtracts what tokens collapse to, where that is not
+    zero"""
+    per_head: bool
+    """one row per input and layer, in place of means"""
 
-class QkOvCircuits(OfMatrices, total=False, closed=True):
-    """What the weights of heads do: spectra of W_QK and W_OV, copying, and composition between heads."""
+class SoftmaxSensitivity(OfHeads, total=False, closed=True):
+    """Change of a model's softmax when its logits change: local Lipschitz constants, and noise."""
+    sigma: float
+    """standard deviation of the noise that is added to the logits"""
     null_samples: int
-    """samples of the null distribution, Gaussian matrices, at least 2; 0 leaves it out"""
+    """samples of the null distribution, random q and k of the same size, at least 2; 0 leaves it out"""
+    single: bool
+    """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
+
+class Subspaces(OfMatrices, total=False, closed=True):
+    """Subspaces that the heads read: coherence and angles, from the weights."""
+    projection: Literal["v", "q", "k"]
+    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
+    null_samples: int
+    """samples of the null distribution, random directions, at least 2; 0 leaves it out"""
+
+class SubspacesPair(OfMatrices, total=False, closed=True):
+    """|cos| of every two directions that the heads read, per pair."""
+    projection: Literal["v", "q", "k"]
+    """whose directions: those of the projection to v, q or k (for all, if there is only one, as in TSSA)"""
+    directions: int | None
+    """directions of each head, picked at random as in the paper; none: all"""
+
+class TokenSimilarity(OfInputs, total=False, closed=True):
+    """Mean cosine similarity of tokens through depth."""
+    null: Literal["gaussian", "permutation"]
+    """null distribution: gaussian (random directions, exact) or permutation (features shuffled over tokens)"""
+    null_samples: int
+    """samples of the permutation null, at least 2; 0 leaves out the null distribution"""
+    sites: Literal["resid_post", "input", "resid_mid", "all"]
+    """where: resid_post (after the block), input (of the attention), resid_mid (between attention and MLP), or all
+    three"""
+    special_tokens: Literal["keep", "remove", "both"]
+    """special tokens (class, distillation, register): keep, remove or both"""
+    mean_token: Literal["keep", "remove", "both"]
+    """the mean of an input's tokens: keep, remove (from every token) or both"""
+    effective_rank: bool
+    """also the effective rank of the tokens, from singular values"""
+    rate: Literal["none", "fit"]
+    """fit: also the oversmoothing rate r per layer, 1 − cos = δ exp(−r layer), by least squares on logarithms; or
+    none"""
+
+class ValueOutput(OfInputs, total=False, closed=True):
+    """What heads write: the norm of attention × value × output projection, and the share of the most attended key."""
+    null: Literal["uniform", "permutation", "both"]
+    """null distribution: uniform (uniform attention over the keys that a query may see), permutation (each query's
+    weights permuted among these keys), or both, a row for each"""
+    null_samples: int
+    """samples of the null of permuted keys, at least 2; 0 leaves it out"""
+
+class ValueOutputToken(OfMatrices, total=False, closed=True):
+    """Norm of what heads write, per token."""
+
+class ValueOutputPair(OfMatrices, total=False, closed=True):
+    """Norm of what heads write, per pair."""
+    query: int | None
+    """only this token as the query; none: all of them"""
+
+class ValueSimilarity(OfValues, total=False, closed=True):
+    """Similarity of the values V with the kernel-PCA values V̇."""
+    axis: Literal["tokens", "features", "both"]
+    """features: compare columns of V and V̇ (as the text has it); tokens: rows (as its code); both"""
+    statistic: Literal["max", "mean", "both"]
+    """over the matched pairs: max, mean or both"""
+    standardize: Literal["none", "per-token", "per-feature"]
+    """standardize the keys before anything else: none, per-token (over features, as published) or per-feature (over
+    tokens)"""

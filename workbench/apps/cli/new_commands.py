@@ -46,7 +46,7 @@ def analysis(name: str, out: str) -> None:
 
     paths = write_files("analysis", name, out)
     _print_paths(paths, f"python -m pytest {paths[-1]}")
-    click.echo("for `workbench analyze`: an entry point, or a line in the registry (docs/adding/analysis.md)")
+    click.echo("`workbench analyze` finds it in a checkout; elsewhere, declare an entry point (docs/extending.md)")
 
 
 def _print_paths(paths: Sequence[Path], command: str) -> None:
