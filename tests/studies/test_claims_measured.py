@@ -102,8 +102,8 @@ def test_the_published_numbers_on_record_are_those_of_today():
         assert len(rows) == len(stated)
         for claim, published in zip(stated, rows["published"], strict=True):
             try:
-                today = workbench.papers.claims._published_value(claim, question.model)
-            except workbench.papers.claims._NotTested:
+                today = workbench.papers.claims.published_value(claim, question.model)
+            except workbench.papers.claims.NotTested:
                 today = float("nan")
             assert today == published or (today != today and published != published), claim
 
