@@ -46,7 +46,9 @@ def analysis(name: str, out: str) -> None:
 
     paths = write_files("analysis", name, out)
     _print_paths(paths, f"python -m pytest {paths[-1]}")
-    click.echo("`workbench analyze` finds it in a checkout; elsewhere, declare an entry point (docs/extending.md)")
+    click.echo(
+        "`workbench analyze` finds it in a checkout; elsewhere, add an entry point (docs/extending.md)"
+    )
 
 
 def _print_paths(paths: Sequence[Path], command: str) -> None:
