@@ -14,6 +14,7 @@ from workbench.captures import Capture
 from workbench.core.errors import InputError
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep import read_sweep, sweep, sweep_status
+from workbench.runs.watch import scalars
 from workbench.studies.training import train
 
 WHOLE = [True, math.nan, math.inf, "x", "", 1.5, -1, [], {}, object()]
@@ -67,6 +68,7 @@ DOORS = {
     workbench.find_link: (CAPTURE, 0, 1),
     workbench.read_frame: ("OUT",),
     workbench.write_frame: (FRAME, "OUT"),
+    scalars: (FRAME,),
     train: ("digits", "OUT"),
 }
 """Functions, each with its required arguments."""

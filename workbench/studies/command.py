@@ -357,9 +357,13 @@ def _into(work: str) -> Any:
 
 
 def _data(out: str | None) -> Path:
+    """Return the folder for records; raises `MissingResource` before the work if it cannot be written."""
+    from workbench.core.files import check_writable
     from workbench.core.paths import data_dir
 
-    return Path(out) if out else data_dir()
+    folder = Path(out) if out else data_dir()
+    check_writable(folder / "records" / "record.json")
+    return folder
 
 
 def _begin_anew(folder: str | os.PathLike[str] | None) -> None:

@@ -47,6 +47,11 @@ def test_a_width_in_inches_is_the_page_s_width(tmp_path, inches):
     assert provenance["figure"]["width_px"] == round(96 * inches)
 
 
+def test_a_width_of_0_is_refused(tmp_path):
+    with pytest.raises(InputError, match="width=0; give inches from 1 to 20"):
+        save(curves(), tmp_path, width=0)
+
+
 def test_heat_maps_take_a_width():
     from workbench.figures import attention_heatmap_figure
 

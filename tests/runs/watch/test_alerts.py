@@ -45,6 +45,11 @@ def test_an_alert_is_of_the_mean_over_inputs_of_one_head():
     assert str(found[0]) == f"{ENTROPY} < 0.2 in layer 2, head 1 (0.05)"
 
 
+def test_scalars_of_another_frame_are_refused():
+    with pytest.raises(InputError, match="no column metric, layer, value, source"):
+        scalars(pd.DataFrame({"x": [1]}))
+
+
 def test_scalars_are_means_over_inputs_and_heads_of_a_layer_and_kinds_stay_apart():
     frame = rows({(0, 0, "a"): 1.0, (0, 1, "a"): 2.0, (1, 0, "a"): 5.0, (1, 0, "b"): 9.0})
     assert scalars(frame) == {f"{ENTROPY}/layer 0": 1.5, f"{ENTROPY}/layer 1": 7.0}

@@ -150,7 +150,7 @@ def save_figure(
     caption = in_words(" ".join([finding, with_marks(caption, marks), *left_out_notes(data)]).strip())
     caption = with_definitions(caption, fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
-    width = width or width_of(fig)
+    width = width_of(fig) if width is None else width
     theme = theme_of(width)
     themed = with_formulas(apply_theme(fig, theme.name, width, height))
     themed = with_colours(themed, colors) if colors else themed
@@ -240,7 +240,7 @@ def measure_figure(fig: go.Figure, width: str | float | None = None) -> Page:
         MissingResource: no Chrome.
         ExportFault: Chrome could not draw it.
     """
-    width = width or width_of(fig)
+    width = width_of(fig) if width is None else width
     themed = apply_theme(fig, theme_of(width).name, width)
     size = int(themed.layout.width), int(themed.layout.height)
     _, page = take_measures(shared_chrome().image(json.loads(themed.to_json()), "svg", *size), *size)

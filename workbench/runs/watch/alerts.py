@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from workbench.analyses.registry import ANALYSES
+from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.frames.metrics import METRICS
 
@@ -103,11 +104,16 @@ def means(frame: pd.DataFrame, heads: bool = True) -> dict[tuple[str, str], floa
     }
 
 
+@checked
 def scalars(frame: pd.DataFrame) -> dict[str, float]:
     """Return the mean over inputs and heads of every metric and layer: {"attention_sink/layer 2": 0.4}.
 
     For a tracker: ``workbench.watch(…, on_rows=lambda rows, step: wandb.log(scalars(rows), step))``.
+
+    Raises `InputError` for a frame without the columns of an analysis.
     """
+    if missing := [name for name in ("metric", "layer", "value", *_KINDS) if name not in frame]:
+        raise InputError(f"the frame has no column {', '.join(missing)}; give the rows of an analysis")
     return {f"{metric}/{where}": value for (metric, where), value in means(frame, heads=False).items()}
 
 
