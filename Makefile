@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 test check versions: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel versions clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel ray versions clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -108,6 +108,10 @@ chrome: $(READY) ## fetch a Chrome for static export where the system has none
 
 wheel: $(READY) ## build dist/*.whl, with notebooks, bundled models and tables inside
 	@$(BIN)/python -m build --wheel --no-isolation
+
+ray: $(READY) ## install Ray, and test a sweep on a local cluster of it
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
+	@$(BIN)/python -m pytest tests/runs/sweep/test_workers.py -k ray
 
 versions: $(READY) ## run the fast tests with the lowest and with the newest versions of the dependencies
 	@$(BIN)/python -m pip install --quiet uv

@@ -1,4 +1,4 @@
-"""The same numbers from several processes: joblib's own, and the workers of a real Dask scheduler."""
+"""The same numbers from several processes: joblib's own, and the workers of a real Dask scheduler or Ray cluster."""
 
 import os
 import subprocess
@@ -90,6 +90,15 @@ def test_a_dask_scheduler_with_two_workers_gives_the_numbers_of_one_process(run)
     local = {"processes": False, "protocol": "tcp://", "dashboard_address": None}
     with LocalCluster(n_workers=2, threads_per_worker=1, **local) as cluster:
         status = run("dask", backend="dask", scheduler=cluster.scheduler_address)
+    assert (status.done, status.failed) == (3, 0)
+    same_numbers(read(status), whole)
+
+
+def test_a_local_ray_cluster_gives_the_numbers_of_one_process(run):
+    """With `make ray`, which installs it."""
+    pytest.importorskip("ray", reason="Ray is an extra: make ray installs it and runs this")
+    whole = read(run("whole", shards=1))
+    status = run("ray", backend="ray", workers=2)
     assert (status.done, status.failed) == (3, 0)
     same_numbers(read(status), whole)
 
