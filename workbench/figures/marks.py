@@ -493,8 +493,8 @@ class Interval(Mark):
 
     def visible(self, entry: go.Scatter, traces: Sequence[tuple[go.Scatter, Any]], room: float) -> go.Scatter:
         reaches = [wide * room > 3.5 for trace, axis in traces for wide in _bar_shares(trace, axis)]
-        if entry.name.endswith("95 % CI") and not self.words and not all(reaches):
-            entry.name += " where wider than the marker" if any(reaches) else " within the marker"
+        if entry.name.endswith("95 % CI") and not self.words and reaches and not any(reaches):
+            entry.name += " within the marker"
         return entry
 
 
@@ -900,12 +900,11 @@ def _common(words: Sequence[str]) -> str:
 
 
 def _says_how_wide(entry: go.Scatter, widths: Sequence[float]) -> go.Scatter:
-    """A band's entry in the key with what can be seen of it: its widest parts as shares of the axis, panel by panel."""
-    hidden = [width < _VISIBLE for width in widths]
+    """A band's entry in the key, which names a hidden band: its widest parts as shares of the axis, panel by panel."""
+    hidden = bool(widths) and all(width < _VISIBLE for width in widths)
     seen = entry.fillcolor == NULL_BAND and entry.line.dash != "dot"  # a null without a line: its edges show
-    if any(hidden) and entry.fill == "toself" and not seen:
-        more = "narrower than the line" if all(hidden) else "where wider than the line"
-        name = entry.name
+    if hidden and entry.fill == "toself" and not seen:
+        name, more = entry.name, "narrower than the line"
         entry.update(name=f"{name[:-1]}, {more})" if name.endswith(")") else f"{name}, {more}")
     return entry
 

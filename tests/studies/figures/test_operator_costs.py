@@ -89,7 +89,7 @@ def test_exponents_stand_beside_what_is_counted_and_printed():
     frame = _frame()
     fig = exponents_figure(scaling_exponents(frame), printed_exponents())
     assert key(fig) == [
-        "fitted, forward, 95 % CI of the slope where wider than the marker", "counted: MACs, bytes of tensors",
+        "fitted, forward, 95 % CI of the slope", "counted: MACs, bytes of tensors",
         "published (Wu et al. 2025, Table 1, one head)",
     ]  # fmt: skip
     assert [axis.title.text.split(",")[0] for axis in fig.select_xaxes()] == [

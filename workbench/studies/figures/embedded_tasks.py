@@ -95,9 +95,7 @@ def embedded_scores_figure(
         names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
         strokes=(_SEED,),
     )
-    words_of_interval = (
-        "95 % CI (t) of the mean over seeds, where wider than the circle" + ", cut where scores end" * cut
-    )
+    words_of_interval = "95 % CI (t) of the mean over seeds" + ", cut where scores end" * cut
     interval = Interval(columns=("value", "low", "high"), words=words_of_interval)
     forest = forest.scale(row=1.7, x_same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))

@@ -111,7 +111,7 @@ def exponents_figure(
     return forest.add(
         Interval(
             columns=("value", "low", "high"),
-            words=f"fitted, {condition}, 95 % CI of the slope where wider than the marker",
+            words=f"fitted, {condition}, 95 % CI of the slope",
         ),
         Stroke("counted", "counted: MACs, bytes of tensors"),
         Published(

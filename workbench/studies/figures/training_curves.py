@@ -136,7 +136,7 @@ def versus_baseline_figure(
         if len(counts)
         else "seeds"
     )
-    words = words or f"median and range over {seeds} (where wider than the mark)"
+    words = words or f"median and range over {seeds}"
     nulls = "null_low" in rows and rows["null_low"].notna().any()
     forest = Plot(rows, y="attention", x=panels, panel="quantity")
     forest = forest.scale(

@@ -89,9 +89,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
             published_marks.append(
                 Published(condition_rows, beside=True, symbol=symbol, words=f": {words}, {papers}")
             )
-    words = Interval(
-        columns=("ratio", "low", "high"), words="median and range over rounds, where wider than the dot"
-    )
+    words = Interval(columns=("ratio", "low", "high"), words="median and range over rounds")
     return forest.add(words, *published_marks, Rule(1, "baseline")).figure()
 
 
