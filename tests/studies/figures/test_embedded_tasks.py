@@ -52,13 +52,30 @@ def test_every_seed_is_drawn_and_means_have_the_interval_over_seeds():
     assert 30 in [round(level, 9) for level in rules(figure)]
 
 
-def test_a_mechanism_of_one_seed_is_marked():
-    rows = embedded_scores_figure(record()).layout.yaxis.ticktext
-    assert {"softmax", "softmax, tokens shuffled (1 seed)"} <= set(rows)
+def test_mechanisms_with_one_seed_stand_below_the_others_under_a_heading():
     single = record()[record()["seed"].fillna(0) == 0]  # where all have one the key says so
     figure = embedded_scores_figure(single)
-    assert not any("(1 seed)" in row for row in figure.layout.yaxis.ticktext)
+    assert not any("<b>" in row for row in figure.layout.yaxis.ticktext)
     assert any(trace.name == "1 seed" for trace in figure.data)
+    words = [NAMES[name] for name in ("softmax", "primal", "softmax-shuffled")]
+    expected = ["<b>3 seeds</b>", *words[:2], "<b>1 seed</b>", words[2]]
+    assert [*embedded_scores_figure(record()).layout.yaxis.ticktext] == expected
+
+
+def test_the_best_mechanism_comes_first_by_its_mean_difference_over_panels():
+    """Primal has the largest plain mean: it is only in the panel where all scores are higher, as the last of them."""
+    scores = {"high": {"softmax": 0.9, "tssa": 0.8, "primal": 0.7}, "low": {"softmax": 0.1, "tssa": 0.4}}
+    rows = [
+        {"data": data, "variant": variant, "seed": seed, "value": value + 0.01 * seed}
+        for data, panel in scores.items()
+        for variant, value in panel.items()
+        for seed in range(3)
+    ]
+    frame = pd.DataFrame(rows).assign(attention="x", split="test", metric="accuracy", epoch=4, unit="")
+    order = [NAMES[name] for name in ("tssa", "softmax", "primal")]
+    assert [*embedded_scores_figure(frame).layout.yaxis.ticktext] == order
+    losses = embedded_scores_figure(frame.assign(metric="loss"), "loss")
+    assert [*losses.layout.yaxis.ticktext] == order[::-1]
 
 
 def test_scores_by_epoch_are_means_over_the_seeds_of_test_rows():

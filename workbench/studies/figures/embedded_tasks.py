@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -24,7 +26,7 @@ _ORDER = (
     "nystrom",
 )  # fmt: skip
 NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
-"""The mechanisms of the records of toy tasks, in the order of figures, to their words."""
+"""The mechanisms of the records of toy tasks, to their words."""
 MAJORITY = "majority"
 # metric of a record → what its axis says, factor, least and largest
 _AXES = {
@@ -40,10 +42,11 @@ _SEED, _MEAN = "each seed", "mean over 3 seeds"
 def embedded_scores_figure(
     frame: pd.DataFrame, metric: str = "accuracy", columns: int = 3, same: bool = False
 ) -> go.Figure:
-    """A row per mechanism, a panel per data set: every seed at its last epoch, and the mean with its 95 % CI.
+    """Draw final scores: a row per mechanism, a panel per data set, every seed, and the mean with its 95 % CI.
 
-    The interval is Student's over seeds, cut where the score can go no further; a mechanism with one seed has a stroke,
-    no interval, and "(1 seed)" beside its name. The line is the trivial predictor.
+    The best mechanism comes first, by the mean over panels of its score less the panel's mean; mechanisms with one seed
+    stand below the others. The interval is Student's over seeds, cut where the score can go no further. The line is the
+    trivial predictor. Runs over η (chen2023, Table 9) are those of `embedded_grid`.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`. Rows of
@@ -57,12 +60,22 @@ def embedded_scores_figure(
     """
     words, factor, (least, most) = _axis_of(metric)
     rows = _scores(frame, metric)
-    headings = "budgets" in rows
-    rows = rows.assign(budgets=rows["budgets"] if headings else "")
-    seeds = rows[rows["variant"] != MAJORITY].drop_duplicates(["budgets", "data", "variant", "seed"])
+    levels = rows[rows["variant"] == MAJORITY].groupby("data")["value"].first() * factor
+    rows = rows[(rows["variant"] != MAJORITY) & ~rows["variant"].str.contains("η")]
+    count = rows.groupby(["data", "variant"])["seed"].nunique()
+    many = " or ".join(map(str, sorted(count[count > 1].unique())))
+    if "budgets" in rows:
+        headings = [*rows["budgets"].unique()]
+        rows = rows.rename(columns={"budgets": "heading"})
+    else:
+        headings = [f"{many} seeds", "1 seed"]
+        alone = rows["variant"].map(count.groupby("variant").max()) == 1
+        rows = rows.assign(heading=alone.map(lambda single: headings[single]))
+    titles = {data: f"{data}:<br>{words}" for data in rows["data"].unique()}
     drawn, cut = [], False
-    for (budgets, data, variant), seed_rows in seeds.groupby(["budgets", "data", "variant"], sort=False):
-        about = {"budgets": budgets, "data": data, "variant": variant}
+    seeds = _ranked(rows, headings, metric)
+    for (data, heading, variant), seed_rows in seeds.groupby(["data", "heading", "variant"], sort=False):
+        about = {"data": data, "heading": heading, "variant": variant}
         values = seed_rows["value"] * factor
         drawn += [{**about, "kind": _SEED, "value": value} for value in values]
         if len(seed_rows) > 1:
@@ -70,34 +83,19 @@ def embedded_scores_figure(
             ends = {"low": max(finding.low, least), "high": min(finding.high, most)}
             cut |= ends != {"low": finding.low, "high": finding.high}
             drawn.append({**about, "kind": _MEAN, "value": finding.value, **ends})
-    table = pd.DataFrame(drawn, columns=["budgets", "data", "variant", "kind", "value", "low", "high"])
-    order = [*table["budgets"].unique()]
-    table = _in_order(table).sort_values(
-        "budgets", key=lambda budgets: budgets.map(order.index), kind="stable"
-    )
-    count = seeds.groupby(["data", "budgets", "variant"]).size()
-    many = " or ".join(map(str, sorted(count[count > 1].unique())))
-    titles = {data: f"{data}:<br>{words}" for data in table["data"].unique()}
-    levels = rows[rows["variant"] == MAJORITY].groupby("data")["value"].first() * factor
-    most_seeds = count.groupby("variant").max()
-    single = (
-        {name: f"{NAMES.get(name, name)} (1 seed)" for name in most_seeds.index[most_seeds == 1]}
-        if many
-        else {}
-    )
     forest = Plot(
-        table,
+        pd.DataFrame(drawn, columns=["data", "heading", "variant", "kind", "value", "low", "high"]),
         titles,
         y="variant",
-        group="budgets" if headings else None,
+        group="heading" if rows["heading"].nunique() > 1 else None,
         panel="data",
         color="kind",
-        names={**NAMES, **single, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
+        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
         strokes=(_SEED,),
     )
     words_of_interval = "95 % CI (t) of the mean over seeds" + ", cut where scores end" * cut
     interval = Interval(columns=("value", "low", "high"), words=words_of_interval)
-    forest = forest.scale(row=1.7, x_same=same or ())
+    forest = forest.scale(row=1.55, x_same=same or ())
     forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
     return forest.figure(columns=min(len(titles), columns))
 
@@ -126,11 +124,10 @@ def _axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
     return _AXES[metric]
 
 
-def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    """The mechanisms of `NAMES` in their order, and after them ablations that a figure lists by their own name."""
-    order = [
-        *NAMES,
-        *(name for name in dict.fromkeys(table["variant"]) if name not in NAMES and "η" not in name),
-    ]
-    kept = table[table["variant"].isin(order)]
-    return kept.sort_values("variant", key=lambda names: names.map(order.index), kind="stable")
+def _ranked(rows: pd.DataFrame, headings: Sequence[str], metric: str) -> pd.DataFrame:
+    """Return one row per seed, by heading, and below each the best mechanism first."""
+    seeds = rows.drop_duplicates(["data", "heading", "variant", "seed"])
+    effects = seeds["value"] - seeds.groupby(["data", "heading"])["value"].transform("mean")
+    effects = effects.groupby([seeds["heading"], seeds["variant"]]).transform("mean")
+    seeds = seeds.assign(effect=effects, place=seeds["heading"].map(headings.index))
+    return seeds.sort_values(["place", "effect"], ascending=[True, metric == "loss"], kind="stable")
