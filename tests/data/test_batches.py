@@ -503,6 +503,34 @@ def test_texts_are_cut_and_counted(bert, text):
     assert all(kinds[-1] in ("special", "padding") for kinds in made.tokens.kinds)
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_windows_of_a_text_are_its_consecutive_tokens(name, request):
+    model = request.getfixturevalue(name)
+    texts, length = ["a clock strikes " * 9, "a clock strikes"], 11
+    special = model.tokenizer.num_special_tokens_to_add()
+    tokens = model.tokenizer(texts[0], add_special_tokens=False)["input_ids"]
+    count = -(-len(tokens) // (length - special))
+    assert count > 2
+    for window in range(count):
+        made = inputs(texts, model, max_length=length, window=window)
+        assert made.windows == [window, 0]
+        assert made[1:].tokens.labels[0][: made.lengths[1]] == inputs(texts[1:], model).tokens.labels[0]
+        words = [kind == "word" for kind in made.tokens.kinds[0]]
+        start = window * (length - special)
+        assert made.batch["input_ids"][0][words].tolist() == tokens[start : start + length - special]
+        assert made[:1].identity.get("window", 0) == window
+        assert "window" not in made[1:].identity
+    with pytest.raises(
+        InputError, match=f"window {count} was asked for; the longest text has {count} of 11 tok"
+    ):
+        inputs(texts, model, max_length=length, window=count)
+
+
+def test_an_image_has_no_windows():
+    with pytest.raises(InputError, match="only a model of texts takes windows"):
+        inputs("bundled:digits", load("bundled:digits-vit"), n=1, window=1)
+
+
 def test_a_part_of_texts_says_which_of_its_own_were_cut(bert, tmp_path):
     path = tmp_path / "two.txt"
     path.write_text("A short line of a few plain words\n" + "a much longer line of words " * 3)

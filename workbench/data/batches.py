@@ -71,6 +71,8 @@ class Inputs:
     """Of texts: how many were cut, and at how many tokens."""
     lengths: list[int] = field(default_factory=list)
     """Number of tokens of each text before it is cut."""
+    windows: list[int] = field(default_factory=list)
+    """Window of each text, from 0: consecutive parts of at most ``cut[1]`` tokens."""
     digests: list[bytes] = field(default_factory=list)
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and standard deviation per channel that images were normalised by."""
@@ -86,13 +88,21 @@ class Inputs:
     @property
     def identity(self) -> dict[str, Any]:
         """Record of the inputs for provenance."""
-        return {
-            "spec": self.spec,
-            "n": self.n,
-            "seed": self.seed,
-            "preprocessing": self.preprocessing,
-            "sha256": self.sha256,
-        } | ({} if self.order == "random" else {"order": self.order})
+        return (
+            {
+                "spec": self.spec,
+                "n": self.n,
+                "seed": self.seed,
+                "preprocessing": self.preprocessing,
+                "sha256": self.sha256,
+            }
+            | ({} if self.order == "random" else {"order": self.order})
+            | self._window
+        )
+
+    @property
+    def _window(self) -> dict[str, int]:
+        return {"window": max(self.windows)} if any(self.windows) else {}
 
     @property
     def _chosen(self) -> str:
@@ -143,6 +153,7 @@ class Inputs:
             ids=ids,
             batch=batch,
             lengths=lengths,
+            windows=self.windows[chosen],
             cut=cut,
             notes=[note for note in self.notes if note not in before] + _cut_notes(cut, len(ids)),
             tokens=self.tokens[chosen],
@@ -195,6 +206,7 @@ def inputs(
     preprocessing: str = "model",
     max_length: int | None = None,
     order: str | None = None,
+    window: int = 0,
 ) -> Inputs:
     """Make texts or images a batch for `model`: those of a list, or `n` of a source, drawn at random.
 
@@ -223,15 +235,17 @@ def inputs(
     encoder–decoder (T5, BART) gets the same text as its encoder, shifted right after its start token.
 
     Texts are cut at `max_length` tokens, special ones included: by default 128, or the model's limit where
-    that is less; how many were cut is in ``notes``.
+    that is less; how many were cut is in ``notes``. `window` 1 takes the next `max_length` tokens, and so on;
+    a text with fewer windows gives its last one. ``windows`` lists the window of each text.
 
-    Raises InputError if more is asked than there is (`n`) or than the model takes (`max_length`), for
+    Raises InputError if more is asked than there is (`n`, `window`) or than the model takes (`max_length`), for
     images given to a text model and the reverse, for an empty folder, and if no image can be read; single
     unreadable images are skipped, with a warning, and listed in ``skipped``.
     """
     if preprocessing not in PREPROCESSING:
         raise UnknownName("preprocessing", str(preprocessing), PREPROCESSING)
     _check_integer("seed", seed, 0)
+    _check_integer("window", window, 0)
     if isinstance(spec, list | tuple):
         spec, pool = listed_inputs(spec, getattr(model, "modality", None))
     else:
@@ -239,7 +253,7 @@ def inputs(
     _check_modality(spec, pool, model)
     order = _order_of(pool, order)
     samples, skipped = _choose(pool, n, int(seed), order)
-    chosen_inputs = _prepared(spec, model, samples, int(seed), preprocessing, max_length)
+    chosen_inputs = _prepared(spec, model, samples, int(seed), preprocessing, max_length, window)
     chosen_inputs.order = order
     chosen_inputs.classes = pool.classes
     if skipped:
@@ -256,6 +270,7 @@ def _prepared(
     seed: int,
     preprocessing: str,
     max_length: int | None = None,
+    window: int = 0,
 ) -> Inputs:
     """Prepare samples as a batch for the model."""
     prepared = Inputs(
@@ -268,6 +283,8 @@ def _prepared(
         tokens=TokenInfo([], [], None, torch.zeros(0, 0, dtype=torch.bool)),
         digests=[sample.digest() for sample in samples],
     )
+    if window and model.modality != "text":
+        raise InputError(f"window {window} was asked for; only a model of texts takes windows")
     targets = [sample.target for sample in samples if sample.target is not None]
     prepared.targets = targets if len(targets) == len(samples) else None
     if model.modality == "image":
@@ -275,7 +292,7 @@ def _prepared(
     elif model.modality == "image-text":
         _add_pairs(prepared, model, samples)
     else:
-        _add_texts(prepared, model, [str(sample.content) for sample in samples], max_length)
+        _add_texts(prepared, model, [str(sample.content) for sample in samples], max_length, window)
     return prepared
 
 
@@ -577,7 +594,9 @@ def _cut_notes(cut: tuple[int, int] | None, texts: int) -> list[str]:
     return [f"{cut[0]} of {texts} texts were longer than {cut[1]} tokens and were cut"]
 
 
-def _add_texts(target: Inputs, model: LoadedModel, texts: list[str], max_length: int | None) -> None:
+def _add_texts(
+    target: Inputs, model: LoadedModel, texts: list[str], max_length: int | None, window: int = 0
+) -> None:
     tokenizer = model.tokenizer
     stated = getattr(tokenizer, "model_max_length", None)
     limits = [limit for limit in (model.max_length, stated) if limit is not None]
@@ -595,14 +614,18 @@ def _add_texts(target: Inputs, model: LoadedModel, texts: list[str], max_length:
     target.lengths = [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
     target.cut = _count_longer(target.lengths, length), length
     target.notes += _cut_notes(target.cut, len(texts))
-    encoded = tokenizer(
-        texts,
-        padding=True,
-        truncation=True,
-        max_length=length,
-        return_tensors="pt",
-        return_special_tokens_mask=True,
-    )
+    if window:
+        encoded, target.windows = _windows(tokenizer, texts, length, window)
+    else:
+        target.windows = [0] * len(texts)
+        encoded = tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+            return_special_tokens_mask=True,
+        )
     added = encoded.pop("special_tokens_mask")
     _check_vocabulary(model, encoded["input_ids"])
     accepted = inspect.signature(model.module.forward).parameters
@@ -614,6 +637,28 @@ def _add_texts(target: Inputs, model: LoadedModel, texts: list[str], max_length:
         target.batch["decoder_input_ids"] = written["input_ids"].to(model.device)
         target.batch["decoder_attention_mask"] = written["attention_mask"].to(model.device)
         target.tokens.streams["decoder"] = _word_tokens(tokenizer, *written.values())
+
+
+def _windows(tokenizer: Any, texts: list[str], length: int, window: int) -> tuple[Any, list[int]]:
+    """Encode one window of each text, and return the number of that window too."""
+    if not tokenizer.is_fast:
+        raise InputError(f"window {window} was asked for; {type(tokenizer).__name__} gives only window 0")
+    every = tokenizer(
+        texts,
+        truncation=True,
+        max_length=length,
+        return_overflowing_tokens=True,
+        return_special_tokens_mask=True,
+    )
+    sources = every.pop("overflow_to_sample_mapping")
+    windows = [min(window, sources.count(text) - 1) for text in range(len(texts))]
+    if window > max(windows):
+        raise InputError(
+            f"window {window} was asked for; the longest text has {max(windows) + 1} of {length} tokens, from 0"
+        )
+    rows = [sources.index(text) + part for text, part in enumerate(windows)]
+    chosen = {name: [values[row] for row in rows] for name, values in every.items()}
+    return tokenizer.pad(chosen, return_tensors="pt", verbose=False), windows
 
 
 def _shifted_right(model: LoadedModel, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:

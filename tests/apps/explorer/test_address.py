@@ -41,7 +41,7 @@ def test_an_unknown_part_is_named_with_its_nearest():
 @pytest.mark.parametrize(
     ("part", "value"),
     [("layer", "2"), ("head", True), ("token", 1.5), ("model", ""), ("inputs", 4), ("n", 0),
-     ("index", -1), ("seed", -2), ("pretrained", 0)],
+     ("index", -1), ("seed", -2), ("window", -1), ("pretrained", 0)],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(part, value):
     with pytest.raises(InputError, match=part):

@@ -645,3 +645,60 @@ def test_another_checkpoint_shows_the_same_view(live):
     assert live.trouble == ""
     assert live.bundle.header.model.checkpoint == "epoch-000"
     assert (live.layer, live.head, live.tokens, len(live.checkpoints)) == (1, 2, [7], 10)
+
+
+@pytest.fixture(scope="module")
+def long_text():
+    """A page of a text of 940 characters, which the model reads in windows of 128."""
+    return Explorer("bundled:prose-softmax", ["The harbour was quiet and the boats lay still. " * 20]).page(
+        layers=[0], ablations=False
+    )
+
+
+def test_the_window_of_a_text_moves_and_is_named(long_text):
+    page, text = long_text, long_text.location.inputs
+    shown = []
+    for window in (0, 1, 7):
+        ask(page, open={"window": window})
+        card = read_bundle(page.content).header.inputs[0]
+        assert (page.trouble, card.whole, card.first) == ("", 940, 128 * window)
+        assert card.address.get("window", 0) == page.location.window == window
+        shown.append((card.id, "".join(card.labels)))
+    whole = "The harbour was quiet and the boats lay still. " * 20
+    assert shown == [
+        ("text:1", whole[:128]),
+        ("text:1, tokens 129–256", whole[128:256]),
+        ("text:1, tokens 897–940", whole[896:]),
+    ]
+    assert "window=7)[0:1]" in page._host().code_at(page.location)
+    ask(page, open={"window": 8})
+    assert page.trouble == "window 8 was asked for; the longest text has 8 of 128 tokens, from 0"
+    assert page.location.window == 7
+    ask(page, open={"inputs": "bundled:prose"})
+    assert page.location.window == 0
+    ask(page, open={"inputs": text})
+
+
+@needs_chrome
+def test_two_buttons_move_the_window_of_a_text(long_text):
+    page, contents, wrong = long_text, [], []
+    for window in (0, 6, 7):
+        ask(page, open={"window": window})
+        contents.append(base64.b64encode(page.content).decode())
+    shown = ["tokens 1–128 of 940", "tokens 769–896 of 940", "tokens 897–940 of 940"]
+    neighbours = [{"later tokens": 1}, {"earlier tokens": 5, "later tokens": 7}, {"earlier tokens": 6}]
+    with chromium() as browser:
+        seen = browser.new_page(viewport={"width": 1300, "height": 900})
+        seen.on("pageerror", lambda error: wrong.append(str(error)))
+        for content, words, windows in zip(contents, shown, neighbours, strict=True):
+            seen.evaluate(HOST, [page._esm, page._css, traits(page), content])
+            seen.wait_for_function(HOLDS, arg=[".aw-top", words])
+            for name, window in windows.items():
+                seen.get_by_role("button", name=name, exact=True).click()
+                assert seen.evaluate("() => model.sent.at(-1)") == [{"open": {"window": window}}, 0]
+                assert f"Opening window {window} of the text" in seen.text_content(".aw-notice p")
+            disabled = [name for name in neighbours[1] if name not in windows]
+            labels = "buttons => buttons.map(button => button.ariaLabel)"
+            assert seen.eval_on_selector_all(".aw-top button:disabled", labels) == disabled
+            seen.evaluate("() => away()")
+    assert wrong == []

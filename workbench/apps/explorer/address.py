@@ -22,7 +22,7 @@ _VIEWS_OF = {
     "token-similarity": "trajectory",
 }
 """Analysis → the view of its results for one head."""
-_NUMBERS = ("n", "seed", "index", "layer", "head")
+_NUMBERS = ("n", "seed", "index", "layer", "head", "window")
 
 
 def _portable_spec(spec: str) -> str:
@@ -55,7 +55,8 @@ class Address:
     against: Address | None = field(default=None)
     pretrained: bool = True
     """False: the model's architecture with random weights, as `workbench.load` draws them."""
-    """Checkpoint of a bundled model, or file of weights, as `workbench.load` takes it; None: the last one."""
+    window: int = 0
+    """Window of a text, as `workbench.inputs` takes it."""
 
     def __post_init__(self) -> None:
         """Raise `InputError` for a value of the wrong kind."""
@@ -70,10 +71,10 @@ class Address:
             is_integer = isinstance(value, int) and not isinstance(value, bool)
             if not is_integer and not (name == "token" and value is None):
                 raise InputError(f"{name} of an address is a whole number, got {value!r}")
-        if self.n < 1 or self.seed < 0 or self.index < 0:
+        if self.n < 1 or min(self.seed, self.index, self.window) < 0:
             raise InputError(
-                f"an address has n from 1 and seed and index from 0 up; got n {self.n}, seed {self.seed}, "
-                f"index {self.index}"
+                f"an address has n from 1 and seed, index and window from 0 up; got n {self.n}, seed {self.seed}, "
+                f"index {self.index}, window {self.window}"
             )
         if not isinstance(self.pretrained, bool):
             raise InputError(f"pretrained of an address is true or false, got {self.pretrained!r}")
@@ -122,13 +123,13 @@ class Address:
         """Return the difference between the pinned address and this one in few words: ("layer 0", "layer 2")."""
         if self.against is None:
             return "", ""
-        words = {"layer": "layer ", "head": "head ", "index": "input "}
+        words = {"layer": "layer ", "head": "head ", "index": "input ", "window": "window "}
         parts = [
             (
                 f"{words.get(name, '')}{getattr(self.against, name)}",
                 f"{words.get(name, '')}{getattr(self, name)}",
             )
-            for name in ("model", "pretrained", "inputs", "index", "layer", "head")
+            for name in ("model", "pretrained", "inputs", "index", "window", "layer", "head")
             if getattr(self.against, name) != getattr(self, name)
         ]
         if not parts:

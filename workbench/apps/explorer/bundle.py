@@ -125,6 +125,8 @@ class InputCard(_Part):
     prediction: PredictionCard | None = None
     whole: Annotated[int, Field(ge=0)] = 0
     """Number of tokens of a text that was cut; 0 for others."""
+    first: Annotated[int, Field(ge=0)] = 0
+    """Number of tokens of that text before the window that is here."""
     address: dict[str, str | int] = {}
     """Settings that choose the input again: inputs, n, seed and index; no inputs if they were a local path."""
     generated: _Count = 0

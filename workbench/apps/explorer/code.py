@@ -29,7 +29,7 @@ def command(address: Address) -> str:
     words = ["workbench", "render", "explorer"]
     plain["token"] = "all" if address.token is None else address.token
     for name, value in plain.items():
-        if value is None or (name == "pretrained" and value):
+        if value is None or (name == "pretrained" and value) or (name == "window" and not value):
             continue
         text = json.dumps(value) if isinstance(value, dict) else str(value)
         words += ["-p", name, text]
@@ -53,6 +53,7 @@ def _load(address: Address, material: Material, model: str = "model", inputs: st
         load = f"# {model}: what the explorer was given as {_quoted(address.model)}"
     order = order_of_spec(address.inputs or "")
     chosen = f"seed={address.seed}" if order is None else f"order={_quoted(order)}"
+    chosen += f", window={address.window}" if address.window else ""
     return [
         load,
         f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, {chosen}){cut}",

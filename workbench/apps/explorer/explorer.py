@@ -51,6 +51,7 @@ class Explorer:
         metric: str = "attention_entropy",
         against: Mapping[str, Any] | str | None = None,
         pretrained: bool = True,
+        window: int = 0,
         device: str | None = None,
     ) -> None:
         """Set up an explorer; models load, and wrong values are reported, at the first view.
@@ -69,6 +70,7 @@ class Explorer:
             metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
             pretrained: False looks at the model's architecture with random weights.
+            window: of a long text, as `workbench.inputs` takes it.
             device: where the model runs, as `workbench.load` takes it; no part of the address.
 
         Raises:
@@ -81,6 +83,7 @@ class Explorer:
         self.requested = Address(
             model, inputs, n, seed, index, layer, head, None if token == ALL else token, view, metric,
             against=None if against is None else Address.from_dict(plain_address(against)), pretrained=pretrained,
+            window=window,
         )  # fmt: skip
         _check_names(self.requested)
         self._choose_token = token is None
@@ -355,11 +358,12 @@ def resolve(address: Address, material: Material, first: bool = False) -> Addres
     token = address.token
     if first and token is None:
         token = _first_token(address, material)
-    tokens = material.one(address).tokens
+    sample = material.one(address)
+    tokens = sample.tokens
     count = max(len(kinds.labels[0]) for kinds in (tokens, *tokens.streams.values()))
     if token is not None and not 0 <= token < count:
         raise InputError(f"there is no token {token}: input {address.index} has {count}, counted from 0")
-    return address.moved(layer=layer, head=head, token=token)
+    return address.moved(layer=layer, head=head, token=token, window=max(sample.windows, default=0))
 
 
 def _check_names(address: Address) -> None:
@@ -386,11 +390,13 @@ def moved(address: Address, material: Material, changes: Mapping[str, Any]) -> A
                 target = target.moved(inputs=fitting)
     if target.inputs != address.inputs or target.model != address.model:
         target = target.moved(index=changes.get("index", 0))
+    if (target.inputs, target.model, target.index) != (address.inputs, address.model, address.index):
+        target = target.moved(window=changes.get("window", 0))
     if target.layer != address.layer and "head" not in changes:
         heads = {layer.index: layer.heads for layer in material.outline(target)}
         target = target.moved(head=min(target.head, max(heads.get(target.layer, 1), 1) - 1))
-    same_input = (target.model, target.inputs, target.index, target.seed, target.n) == (
-        address.model, address.inputs, address.index, address.seed, address.n
+    same_input = (target.model, target.inputs, target.index, target.seed, target.n, target.window) == (
+        address.model, address.inputs, address.index, address.seed, address.n, address.window
     )  # fmt: skip
     if not same_input and "token" not in changes:
         return resolve(target.moved(token=None), material, first=True)

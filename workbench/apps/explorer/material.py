@@ -114,9 +114,11 @@ class Material:
             listed = self._lists.get(spec)
             there = len(open_pool(spec) if listed is None else listed)
             order = order_of_spec(spec)
-            return inputs(listed or spec, loaded, n=min(address.n, there), seed=address.seed, order=order)
+            n = min(address.n, there)
+            return inputs(listed or spec, loaded, n=n, seed=address.seed, order=order, window=address.window)
 
-        return self._once(self._cached, ("inputs", *_weights(address), spec, address.n, address.seed), make)
+        key = ("inputs", *_weights(address), spec, address.n, address.seed, address.window)
+        return self._once(self._cached, key, make)
 
     def hold_model(self, model: LoadedModel) -> str:
         """Keep a loaded model, and return the name that addresses have for it."""
@@ -264,6 +266,11 @@ class Material:
                     raise InputError(
                         f"{address.model} reads {most} tokens: it writes at most {most - 2}, after a prompt"
                     )
+                if address.window:
+                    raise InputError(
+                        f"{address.model} reads {most} tokens, which window {address.window} fills; "
+                        "continue window 0, or one with fewer tokens"
+                    )
                 chosen = inputs(
                     sample.spec,
                     loaded,
@@ -308,7 +315,7 @@ class Material:
 
     def _input_key(self, address: Address) -> tuple[Hashable, ...]:
         spec = address.inputs or self.default_inputs(address)
-        return (*_weights(address), spec, address.n, address.seed, address.index)
+        return (*_weights(address), spec, address.n, address.seed, address.index, address.window)
 
     @contextmanager
     def alone(self, text: str) -> Generator[None]:

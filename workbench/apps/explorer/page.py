@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -236,7 +236,7 @@ def bundle_at(
         card.model_copy(
             update={
                 "address": _address(address, number),
-                "whole": 0 if generate else _full_length(loaded, sample),
+                **({} if generate else _window(loaded, sample)),
             }
         )
         for card, sample, number in zip(bundle.header.inputs, samples, numbers, strict=True)
@@ -361,12 +361,15 @@ def matrix_part(
     return bin_means(part.detach().float().cpu().numpy()).astype(np.float16)
 
 
-def _full_length(model: LoadedModel, sample: Inputs) -> int:
-    """Return the number of tokens of a text that was cut; 0 where the model was given all of it."""
-    if sample.texts is None or sample.images is not None:
-        return 0
-    count = len(model.tokenizer(sample.texts[0], truncation=False, verbose=False)["input_ids"])
-    return count if count > int(sample.tokens.mask[0].sum()) else 0
+def _window(model: LoadedModel, sample: Inputs) -> dict[str, Any]:
+    """Return a card's fields about the window of a text that was cut; nothing for other inputs."""
+    if sample.cut is None or not sample.cut[0]:
+        return {}
+    window = sample.windows[0]
+    first = window * (sample.cut[1] - model.tokenizer.num_special_tokens_to_add())
+    fields = {"whole": sample.lengths[0], "first": first}
+    last = first + int(sample.tokens.mask[0].sum())
+    return fields | ({"id": f"{sample.ids[0]}, tokens {first + 1}–{last}"} if window else {})
 
 
 def _address(address: Address, index: int) -> dict[str, str | int]:
@@ -376,7 +379,9 @@ def _address(address: Address, index: int) -> dict[str, str | int]:
     parts: dict[str, str | int] = {"inputs": spec} if travels else {}
     if address.model.startswith("bundled:") and "@" in address.model:
         parts["model"] = address.model
-    return {**parts, "n": address.n, "seed": address.seed, "index": index}
+    return {**parts, "n": address.n, "seed": address.seed, "index": index} | (
+        {"window": address.window} if address.window else {}
+    )
 
 
 def _number(layer: int, layer_numbers: list[int], model: str) -> int:

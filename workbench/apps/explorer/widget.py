@@ -369,7 +369,9 @@ class PageWidget(anywidget.AnyWidget):
             self._fail(error)
 
     def _open(self, request: Mapping[str, Any], buffers: Any) -> None:
-        changes = {name: request[name] for name in ("model", "inputs", "pretrained") if name in request}
+        changes = {
+            name: request[name] for name in ("model", "inputs", "pretrained", "window") if name in request
+        }
         if "text" in request:
             changes["inputs"] = keep_text(str(request["text"]))
         if "image" in request:
@@ -552,6 +554,7 @@ def _captured(address: Address) -> tuple[Any, ...]:
         address.n,
         address.seed,
         address.index,
+        address.window,
     )
 
 

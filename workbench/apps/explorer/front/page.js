@@ -205,6 +205,12 @@ function topBar(state, help, taken, other, options) {
   name.title = `${model.spec}${model.checkpoint ? ` · ${model.checkpoint}` : ""}`;
   const heads = Math.max(...layers.map((layer) => layer.heads));
   const facts = make("span", "aw-facts");
+  const turn = (by) => options.open({ window: (state.one.address?.window ?? 0) + by });
+  const before = button("‹", "The tokens before these", () => turn(-1));
+  const after = button("›", "The tokens after these", () => turn(1));
+  before.setAttribute("aria-label", "earlier tokens");
+  after.setAttribute("aria-label", "later tokens");
+  const windows = make("span", "aw-row", null, before, after);
   const badge = make("span", "aw-badge", "random weights");
   badge.hidden = !model.random_weights;
   badge.title = "This model was not trained: what its heads do is random weights and architecture";
@@ -217,7 +223,7 @@ function topBar(state, help, taken, other, options) {
   const share = button(linked ? "Copy link" : "Copy address", `Copy the address of this view${linked ? "" : ": Explorer.at(…) opens it, and so does “Open”"} (C)`, copied);
   const theme = button("", "Light or dark (T)", () => state.set({ theme: state.theme === "dark" ? "light" : "dark" }));
   const bar = make(
-    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, make("span", "aw-space"), status,
+    "header", "aw-top", null, make("span", "aw-mark", "Attention Workbench"), name, badge, ...(other ? [button("Open", "Another model, other inputs, your own text or image", () => other.show())] : []), facts, windows, make("span", "aw-space"), status,
     input.box, share, button("Export", "Image, numbers, and the command for print (E)", () => taken.show()), theme, button("?", "Keys and how to read this page (?)", () => help.show()),
   );
   return {
@@ -231,8 +237,12 @@ function topBar(state, help, taken, other, options) {
       theme.textContent = state.theme === "dark" ? "Light" : "Dark";
       const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
       const count = state.one.real.filter(Boolean).length;
-      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${state.one.whole ? `tokens 1–${count} of ${state.one.whole}` : many(count, "token")}`;
-      facts.title = state.one.whole ? "The model was given the first tokens of the text" : "";
+      const { whole, first = 0 } = state.one;
+      facts.textContent = `${many(layers.length, "layer")} × ${many(heads, "head")} · ${whole ? `tokens ${first + 1}–${first + count} of ${whole}` : many(count, "token")}`;
+      facts.title = whole ? "The model was given this part of the text" : "";
+      windows.hidden = !options.kernel || !whole;
+      before.disabled = !first;
+      after.disabled = first + count >= whole;
     },
   };
 }

@@ -84,7 +84,7 @@ function render({ model, el }) {
     },
     /** Another model, or other inputs. */
     open(what, bytes) {
-      const name = what.model ?? what.image ?? what.inputs ?? "your text";
+      const name = what.model ?? what.image ?? what.inputs ?? (what.window === undefined ? "your text" : `window ${what.window} of the text`);
       wait(`Opening ${name}`, name);
       model.send({ open: what }, undefined, bytes ? [bytes] : []);
     },
