@@ -73,9 +73,9 @@ def embedded_scores_figure(
         rows = rows.assign(heading=alone.map(lambda single: headings[single]))
     titles = {data: f"{data}:<br>{words}" for data in rows["data"].unique()}
     drawn, cut = [], False
-    seeds = _ranked(rows, headings, metric)
-    for (data, heading, variant), seed_rows in seeds.groupby(["data", "heading", "variant"], sort=False):
-        about = {"data": data, "heading": heading, "variant": variant}
+    keys = ["data", "heading", "variant"]
+    for _, seed_rows in _ranked(rows, headings, metric).groupby(keys, sort=False):
+        about = seed_rows.iloc[0][keys].to_dict()
         values = seed_rows["value"] * factor
         drawn += [{**about, "kind": _SEED, "value": value} for value in values]
         if len(seed_rows) > 1:
@@ -84,7 +84,7 @@ def embedded_scores_figure(
             cut |= ends != {"low": finding.low, "high": finding.high}
             drawn.append({**about, "kind": _MEAN, "value": finding.value, **ends})
     forest = Plot(
-        pd.DataFrame(drawn, columns=["data", "heading", "variant", "kind", "value", "low", "high"]),
+        pd.DataFrame(drawn, columns=[*keys, "kind", "value", "low", "high"]),
         titles,
         y="variant",
         group="heading" if rows["heading"].nunique() > 1 else None,
