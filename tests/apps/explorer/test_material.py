@@ -1,5 +1,6 @@
 """Material: made once, kept within bounds, of the layers looked at alone."""
 
+import shlex
 import shutil
 import threading
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+import workbench
 from workbench.apps.explorer import Address, code
 from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
 from workbench.apps.explorer.measures import MEASURES, measure, series
-from workbench.apps.explorer.uploads import keep_text
+from workbench.apps.explorer.uploads import keep_text, portable_inputs
 from workbench.apps.explorer.views import without_attention
 from workbench.captures import Family, capture, capturing, register_family
 from workbench.captures.family import FAMILIES, class_path, replace_families
@@ -218,6 +220,29 @@ def test_files_of_ones_own_are_taken_by_name(tmp_path):
     address = Address(inputs=f"images:{tmp_path}", n=2)
     assert Material().inputs(address).ids == ["a.png", "b.png"]
     assert any('order="file"' in line for line in code.matrix(address.moved(layer=0), Material()))
+
+
+def test_code_and_command_give_the_same_window_of_a_typed_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "here"))
+    typed = ["A first line.", 'The harbour was quiet, and "nobody" came. ' * 5, "A third line."]
+    here = Material()
+    address = Address("bundled:prose-softmax", keep_text("\n".join(typed)), n=3, index=1, layer=0, window=1)
+    seen = here.one(address)
+    assert (seen.texts, seen.windows) == ([typed[1].strip()], [1])
+    lines, words = code.matrix(address, here)[:2], shlex.split(code.command(address))
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "elsewhere"))
+    names = {"workbench": workbench}
+    exec("\n".join(lines), names)
+    parts = {"inputs": words[words.index("inputs") + 1], "window": int(words[words.index("window") + 1])}
+    for made in (names["inputs"], Material().one(address.moved(**parts))):
+        assert made.texts == seen.texts
+        assert made.tokens.labels == seen.tokens.labels
+
+
+def test_inputs_too_long_for_a_link_keep_their_hash(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    for count, scheme in ((99, "text"), (9999, "upload")):
+        assert portable_inputs(keep_text("word " * count)).startswith(f"{scheme}:")
 
 
 def test_an_upload_is_not_called_by_its_hash(tmp_path, monkeypatch):

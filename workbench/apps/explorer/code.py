@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import order_of_spec
 from workbench.apps.explorer.measures import NULL_SAMPLES
+from workbench.apps.explorer.uploads import portable_inputs
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
@@ -27,6 +28,8 @@ def command(address: Address) -> str:
     """Return the `workbench render` line that draws and saves the same view."""
     plain = address.to_dict()
     words = ["workbench", "render", "explorer"]
+    if address.inputs is not None:
+        plain["inputs"] = portable_inputs(address.inputs)
     plain["token"] = "all" if address.token is None else address.token
     for name, value in plain.items():
         if value is None or (name == "pretrained" and value) or (name == "window" and not value):
@@ -51,12 +54,13 @@ def _load(address: Address, material: Material, model: str = "model", inputs: st
     load = f"{model} = workbench.load({_quoted(address.model)}{weights})"
     if material.holds(address):
         load = f"# {model}: what the explorer was given as {_quoted(address.model)}"
-    order = order_of_spec(address.inputs or "")
+    spec = portable_inputs(address.inputs or material.default_inputs(address))
+    order = order_of_spec(spec)
     chosen = f"seed={address.seed}" if order is None else f"order={_quoted(order)}"
     chosen += f", window={address.window}" if address.window else ""
     return [
         load,
-        f"{inputs} = workbench.inputs({_quoted(address.inputs)}, {model}, n={n}, {chosen}){cut}",
+        f"{inputs} = workbench.inputs({_quoted(spec)}, {model}, n={n}, {chosen}){cut}",
     ]
 
 

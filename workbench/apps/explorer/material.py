@@ -110,7 +110,7 @@ class Material:
             from workbench.data.pools import open_pool
 
             loaded = self.model(address)
-            self.report("reading your input" if spec.startswith("upload:") else f"reading {spec}")
+            self.report("reading your input" if spec.startswith(("upload:", "text:[")) else f"reading {spec}")
             listed = self._lists.get(spec)
             there = len(open_pool(spec) if listed is None else listed)
             order = order_of_spec(spec)
@@ -370,7 +370,7 @@ def _bytes(value: Any) -> int:
 
 def order_of_spec(spec: str) -> str | None:
     """Return the order of inputs that a spec names: files of one's own by name, others as `workbench.inputs` does."""
-    return "file" if spec.startswith(("images:", "text:")) else None
+    return "file" if spec.startswith(("images:", "text:", "upload:")) else None
 
 
 def models_to_choose() -> list[dict[str, str]]:

@@ -29,6 +29,7 @@ from workbench.apps.explorer.bundle import (
     why_without,
 )
 from workbench.apps.explorer.material import checkpoints_of
+from workbench.apps.explorer.uploads import portable_inputs
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_writable
 
@@ -374,7 +375,7 @@ def _window(model: LoadedModel, sample: Inputs) -> dict[str, Any]:
 
 def _address(address: Address, index: int) -> dict[str, str | int]:
     """Return the parts that choose model and input again, without any path of this machine."""
-    spec = str(address.inputs)
+    spec = portable_inputs(str(address.inputs))
     travels = spec.startswith("text:[") or not spec.startswith(("images", "imagenet:", "text:"))
     parts: dict[str, str | int] = {"inputs": spec} if travels else {}
     if address.model.startswith("bundled:") and "@" in address.model:

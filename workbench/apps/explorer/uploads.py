@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from urllib.parse import quote_plus
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import atomic_write
-from workbench.data.pools import IMAGE_SUFFIXES, uploads_folder
+from workbench.data.pools import IMAGE_SUFFIXES, listed_inputs, open_pool, uploads_folder
+
+LONGEST = 32_000  # characters of inputs in a link or a command
 
 
 def keep_image(name: str, content: bytes) -> str:
@@ -45,6 +48,17 @@ def keep_text(text: str) -> str:
         raise InputError("there is no text; type or paste at least a word")
     content = "".join(line + "\n" for line in lines).encode()
     return _keep("text.txt", content)
+
+
+def portable_inputs(spec: str) -> str:
+    """Return a spec with the lines of a typed text, for other machines; unchanged for others and above `LONGEST`."""
+    if not spec.startswith("upload:"):
+        return spec
+    pool = open_pool(spec)
+    if pool.modality != "text":
+        return spec
+    listed, _ = listed_inputs([str(pool.read(line).content) for line in range(len(pool))], "text")
+    return listed if len(quote_plus(listed)) <= LONGEST else spec
 
 
 def _keep(name: str, content: bytes) -> str:
