@@ -9,6 +9,7 @@ import torch
 import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, vit
+from workbench.analyses import head_effect
 from workbench.analyses.head_effect import prediction_change, switched_off
 from workbench.captures import capture, intervene
 from workbench.core.errors import InputError
@@ -110,6 +111,15 @@ def test_batches_and_chosen_heads_do_not_matter():
     same = whole[whole["head"] == 1]
     np.testing.assert_allclose(chosen["value"], same["value"], rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(chosen["null_mean"], same["null_mean"], rtol=1e-4, atol=1e-7)
+
+
+def test_the_number_of_positions_compared_at_a_time_does_not_matter(monkeypatch):
+    family = FAMILIES["gpt2"]
+    model, batch = family.build(), family.batch()
+    whole = workbench.analyze("head-effect", model, batch, layers=[1], null_samples=0)
+    monkeypatch.setattr(head_effect, "_ENTRIES", 3 * model.config.vocab_size)
+    parts = workbench.analyze("head-effect", model, batch, layers=[1], null_samples=0)
+    np.testing.assert_allclose(parts["value"], whole["value"], rtol=1e-12, atol=1e-15)
 
 
 def test_a_head_without_values_has_no_effect_and_neither_have_directions_of_its_norm():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import pandas as pd
@@ -101,15 +102,39 @@ def prediction_change(
 
     ``target`` is the right outcome, −1 where it is not known. Raises `InputError` for axes that do not fit.
     """
-    logits = torch.stack([before, after]).double()
-    likely = logits.log_softmax(-1)
-    divergence = (likely[0].exp() * (likely[0] - likely[1])).sum(-1).clamp_min(0)  # below by rounding alone
-    index = target.clamp_min(0).to(logits.device).expand(2, *target.shape)[..., None]
-    right = logits.gather(-1, index)[..., 0]
-    margin = right - logits.scatter(-1, index, -torch.inf).amax(-1)
-    loss = -likely.gather(-1, index)[..., 0]
-    changes = loss[1] - loss[0], margin[0] - margin[1], (margin[0] > 0).double() - (margin[1] > 0).double()
-    known = (target >= 0).to(logits.device)
+    return _change(_Outcome.of(before, target), _Outcome.of(after, target), target)
+
+
+@dataclass
+class _Outcome:
+    """What logits say of a target: log-probabilities of all outcomes, loss and margin of the right one, float64."""
+
+    likely: Float[Tensor, "*batch outcome"]
+    loss: Float[Tensor, "*batch"]
+    margin: Float[Tensor, "*batch"]
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "*batch outcome"], target: Int[Tensor, "*batch"]) -> _Outcome:
+        """Compute the outcome of logits."""
+        logits = logits.to(torch.float64, copy=True)
+        index = target.clamp_min(0).to(logits.device)[..., None]
+        likely, right = logits.log_softmax(-1), logits.gather(-1, index)[..., 0]
+        others = logits.scatter_(-1, index, -torch.inf).amax(-1)
+        return cls(likely, -likely.gather(-1, index)[..., 0], right - others)
+
+    @cached_property
+    def probability(self) -> Float[Tensor, "*batch outcome"]:
+        """The probability of each outcome."""
+        return self.likely.exp()
+
+
+def _change(before: _Outcome, after: _Outcome, target: Int[Tensor, "*batch"]) -> PredictionChange:
+    """Return the change between two outcomes."""
+    terms = (before.likely - after.likely).mul_(before.probability)
+    divergence = terms.sum(-1).clamp_min(0)  # below by rounding alone
+    right = (before.margin > 0).double() - (after.margin > 0).double()
+    changes = after.loss - before.loss, before.margin - after.margin, right
+    known = (target >= 0).to(divergence.device)
     of_target = [torch.where(known, change, torch.nan) for change in changes]
     return PredictionChange(of_target[0], divergence, *of_target[1:])
 
@@ -140,22 +165,41 @@ def switched_off(
     return permuted
 
 
-class _Predictions(NamedTuple):
-    """The outcomes of a batch by position: what is right there, and which positions count."""
+_ENTRIES = 1 << 20
+"""Logits that are compared at a time: few enough that their copies stay in the processor's cache."""
 
-    target: Int[Tensor, "batch position"]
-    counted: Bool[Tensor, "batch position"]
-    of_tokens: bool
 
-    def change(self, before: Tensor, after: Tensor) -> PredictionChange:
+class _Predictions:
+    """The predictions of a batch at the positions that count, to compare those of further passes with."""
+
+    def __init__(
+        self,
+        logits: Tensor,
+        target: Int[Tensor, "batch position"],
+        counted: Bool[Tensor, "batch position"],
+    ) -> None:
+        self.of_tokens = logits.ndim == 3
+        self.counted = counted.to(logits.device)
+        rows = max(1, _ENTRIES // logits.shape[-1])
+        self.positions = [*self.counted.nonzero().split(rows)]
+        self.targets = [*target[counted].split(rows)]
+        self.before = [*self.outcomes(logits)]
+
+    def outcomes(self, logits: Tensor) -> Iterator[_Outcome]:
+        """Compute outcomes at some of the counted positions at a time."""
+        logits = logits if self.of_tokens else logits[:, None]
+        for position, target in zip(self.positions, self.targets, strict=True):
+            yield _Outcome.of(logits[position[:, 0], position[:, 1]], target)
+
+    def change(self, logits: Tensor) -> PredictionChange:
         """Return the change of every input's prediction, mean over its positions."""
-        if self.of_tokens:
-            before, after = before[:, :-1], after[:, :-1]
-        else:
-            before, after = before[:, None], after[:, None]
-        changes = prediction_change(before, after, self.target)
-        counted = self.counted.to(before.device)
-        return PredictionChange(*(part.masked_fill(~counted, torch.nan).nanmean(-1) for part in changes))
+        parts = [
+            torch.stack(_change(before, after, target))
+            for before, after, target in zip(self.before, self.outcomes(logits), self.targets, strict=True)
+        ]
+        changes = torch.full((4, *self.counted.shape), torch.nan, dtype=torch.float64, device=logits.device)
+        changes[:, self.counted] = torch.cat(parts, 1)
+        return PredictionChange(*changes.nanmean(-1))
 
 
 def _predictions(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]) -> _Predictions:
@@ -164,11 +208,11 @@ def _predictions(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]
     if passes.logits.ndim == 2:
         known = targets is not None and targets.ndim == 1
         target = targets[:, None] if known else torch.full((batch, 1), -1)
-        return _Predictions(target, torch.ones(batch, 1, dtype=torch.bool), False)
+        return _Predictions(passes.logits, target, torch.ones(batch, 1, dtype=torch.bool))
     need_next_tokens(layer, passes, real)
     if targets is None or targets.ndim != 2:
         raise NotApplicable(_PREDICTS_NOTHING)
-    return _Predictions(targets[:, 1:], real[:, 1:] & real[:, :-1], True)
+    return _Predictions(passes.logits, targets[:, 1:].to(real.device), real[:, 1:] & real[:, :-1])
 
 
 def need_next_tokens(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"]) -> None:
@@ -235,7 +279,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     changes, draws = [], []
     for head in layer.heads:
         after = passes.run({(layer.index, head): off[:, head]})
-        changes.append(predictions.change(passes.logits, after))
+        changes.append(predictions.change(after))
         size = (off[:, head] - head_out[:, head]).norm(dim=-1)[:, None, :, None]
         of_head = []
         for sample in range(options.null_samples):
@@ -243,7 +287,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             after = passes.run(
                 {(layer.index, other): outputs[:, other] for other in range(head_out.shape[1])}
             )
-            of_head.append(torch.stack(predictions.change(passes.logits, after)))
+            of_head.append(torch.stack(predictions.change(after)))
         if of_head:
             draws.append(torch.stack(of_head, -1))
     for number, metric in enumerate(METRICS):
