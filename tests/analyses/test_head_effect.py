@@ -13,6 +13,7 @@ from workbench.analyses import head_effect
 from workbench.analyses.head_effect import prediction_change, switched_off
 from workbench.captures import capture, intervene
 from workbench.core.errors import InputError
+from workbench.runs import projections
 
 BATCH, HEADS, TOKENS, DIM, OUTCOMES = 2, 3, 5, 4, 7
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -122,6 +123,40 @@ def test_the_number_of_positions_compared_at_a_time_does_not_matter(monkeypatch)
     np.testing.assert_allclose(parts["value"], whole["value"], rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("limit", [0, 2000, 1 << 28])
+def test_reusing_linear_layers_ahead_of_the_change_changes_nothing(monkeypatch, limit):
+    family = FAMILIES["gpt2"]
+    model, batch = family.build(), family.batch()
+    frames = []
+    for most in (-1, limit):
+        monkeypatch.setattr(projections, "_MOST_BYTES", most)
+        frames.append(workbench.analyze("head-effect", model, batch, layers=[1], mode="zero"))
+    np.testing.assert_array_equal(frames[1]["value"], frames[0]["value"])
+    np.testing.assert_array_equal(frames[1]["null_mean"], frames[0]["null_mean"])
+    assert not any("forward" in vars(layer) for layer in model.modules())
+
+
+@torch.no_grad()
+def test_reused_outputs_are_those_until_the_end():
+    def overwrite(layer, args, output):
+        output.add_(1)
+
+    model, runs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)).eval(), []
+    outputs = projections.Projections(model)
+    first = model[0].forward
+    model[0].register_forward_hook(overwrite)
+    expected = model(torch.ones(2, 3))
+    for factor in (1, 1, 7):
+        with outputs.reused():
+            hidden = model[0](factor * torch.ones(2, 3))
+            outputs.end()
+            runs.append(model[1](hidden))
+    assert torch.equal(runs[0], expected)
+    assert torch.equal(runs[1], expected)
+    assert torch.equal(runs[2], expected)  # of the first pass: the input is not read again
+    assert model[0].forward == first
+
+
 def test_a_head_without_values_has_no_effect_and_neither_have_directions_of_its_norm():
     model = vit()
     attn = model.blocks[0].attn
@@ -150,7 +185,8 @@ def test_a_random_direction_has_the_norm_of_the_change(monkeypatch):
     norm = record.head_out[:, 1].norm(dim=-1)
     for changes in drawn:
         assert [*changes] == [(0, head) for head in range(record.head_out.shape[1])]
-        moved = torch.stack([*changes.values()], 1) - record.head_out
+        outputs = [replace(record.head_out[:, head]) for (_, head), replace in changes.items()]
+        moved = torch.stack(outputs, 1) - record.head_out
         torch.testing.assert_close(moved.transpose(1, 2).flatten(2).norm(dim=-1), norm)
 
 

@@ -167,7 +167,8 @@ def test_a_random_direction_moves_the_outputs_as_far(monkeypatch):
     workbench.analyze("patching", model, IMAGES, layers=[0], heads=[1], null_samples=2)
     (record,) = capture(model, IMAGES, layers=[0], sites=("head_out",))
     outputs = record.head_out[:, 1]
-    donor, *noises, _ = (changes[0, 1] for changes in seen)  # the last pass is that of the gradient
+    *passes, _ = seen  # the last pass is that of the gradient
+    donor, *noises = (changes[0, 1](outputs) for changes in passes)
     assert torch.equal(donor, outputs[DONORS])
     assert len(noises) == 2
     for noise in noises:

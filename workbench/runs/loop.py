@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +44,7 @@ from workbench.data.classes import class_indices
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs import settings as setting
+from workbench.runs.projections import Projections
 from workbench.runs.settings import RunSettings
 from workbench.runs.unfinished import LayerResult, Unfinished
 
@@ -316,12 +317,31 @@ def model_source(
 def _passes(loaded: Any, part: Any) -> Passes:
     """Return further passes of a model over a batch."""
     module = module_of(loaded)
+    projections = Projections(module)
+
+    def changed(changes: Mapping[tuple[int, int], Tensor], arguments: Any) -> Any:
+        if any(value.requires_grad for value in changes.values()):
+            with torch.enable_grad(), intervene(loaded, changes):
+                return call_model(module, arguments)
+
+        def replacement(value: Tensor) -> Callable[[Tensor], Tensor]:
+            def replace_output(output: Tensor) -> Tensor:
+                projections.end()
+                return value
+
+            return replace_output
+
+        replacements = {head: replacement(value) for head, value in changes.items()}
+        with torch.no_grad(), intervene(loaded, replacements), projections.reused():
+            return call_model(module, arguments)
 
     def run(changes: Mapping[tuple[int, int], Tensor]) -> Tensor:
         arguments = batch_on_device(part.batch, module)
-        traced = any(value.requires_grad for value in changes.values())
-        with torch.set_grad_enabled(traced), intervene(loaded, changes) if changes else nullcontext():
-            result = call_model(module, arguments)
+        if changes:
+            result = changed(changes, arguments)
+        else:
+            with torch.no_grad():
+                result = call_model(module, arguments)
         logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
         predicts = getattr(module, "num_classes", None) != 0
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or not predicts:
