@@ -229,17 +229,18 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def claims(paper: str) -> str:
-    """A heading for each claim in our words, under it a row for each interpretation and what measures it."""
+    """Return a heading for each claim in our words, and a table of its interpretations for each place in the paper."""
     parts = []
-    for (place, claim), rows in stated_claims(paper).groupby(["place", "claim"], sort=False):
-        parts += [
-            f"### {claim}",
-            f"{paper}, {_place(place)}.",
-            _table(
-                ["interpretation", "measured by", "holds where", "published"],
-                map(_interpreted, rows.to_dict("records")),
-            ),
-        ]
+    for claim, rows in stated_claims(paper).groupby("claim", sort=False):
+        parts.append(f"### {claim}")
+        for place, at_place in rows.groupby("place", sort=False):
+            parts += [
+                f"{paper}, {_place(place)}.",
+                _table(
+                    ["interpretation", "measured by", "holds where", "published"],
+                    map(_interpreted, at_place.to_dict("records")),
+                ),
+            ]
     return "\n\n".join(parts)
 
 
