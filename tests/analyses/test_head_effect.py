@@ -148,9 +148,9 @@ def test_reused_outputs_are_those_until_the_end():
     expected = model(torch.ones(2, 3))
     for factor in (1, 1, 7):
         with outputs.reused():
-            hidden = model[0](factor * torch.ones(2, 3))
+            hidden = model[0](input=factor * torch.ones(2, 3))
             outputs.end()
-            runs.append(model[1](hidden))
+            runs.append(model[1](input=hidden))
     assert torch.equal(runs[0], expected)
     assert torch.equal(runs[1], expected)
     assert torch.equal(runs[2], expected)  # of the first pass: the input is not read again
