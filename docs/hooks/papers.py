@@ -235,7 +235,7 @@ def claims(paper: str) -> str:
         parts.append(f"### {claim}")
         for place, at_place in rows.groupby("place", sort=False):
             parts += [
-                f"{paper}, {_place(place)}.",
+                f"{paper}, {_place(str(place))}.",
                 _table(
                     ["interpretation", "measured by", "holds where", "published"],
                     map(_interpreted, at_place.to_dict("records")),
