@@ -236,10 +236,13 @@ def stored(folder, built, said, **meta):
 
 # Variants that share their weights' names and shapes: no reader of the weights alone can tell them apart.
 ALIKE = [
-    {"softmax", "rpc-asym", "alibi", "twicing", "nystrom", "scaled-exact"},
+    {
+        "softmax", "rpc-asym", "alibi", "twicing", "nystrom", "scaled-exact", "softmax-off-by-one", "softpick",
+        "sigmoid",
+    },
     {"softmax-sym", "rpc-sym", "rpc-sym-asym"},
     {"primal", "primal-independent"},
-]
+]  # fmt: skip
 OTHERS = [
     (built, said)
     for built, variant in VARIANTS.items()

@@ -28,6 +28,11 @@ def more_than_softmax(name: str, dim: int, heads: int, tokens: int) -> int:
         "bilateral": 2,
         "nonlocal": 1,
         "linformer": heads * 64 * tokens,
+        "softmax-qk-norm": 2 * head_dim,
+        "softmax-learned-sink": heads,
+        "gated": projection,
+        "differential": 2 * projection + 5 * head_dim,  # four vectors of λ, and a gain
+        "forgetting": heads * (dim + 1),
     }.get(name, 0)
 
 

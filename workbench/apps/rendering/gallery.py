@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from workbench.apps.rendering.state import REPORT, Outcome, read_report
 from workbench.core.files import atomic_write, jsonable
+from workbench.core.paths import bundled_notebooks, notebooks_dir
 from workbench.frames.provenance import SCHEMA_VERSION
 from workbench.frames.results import is_random
 
@@ -27,6 +28,7 @@ _LINKS = (
     ("figure.json", "plotly figure (JSON)"),
 )
 
+_HELP = "Does it help?"
 QUESTIONS = {
     "Which claims hold?": ("claims",),
     "Is it kernel PCA?": (
@@ -35,16 +37,13 @@ QUESTIONS = {
     ),
     "Who attends where?": (
         "attention_heatmaps", "class_attention", "class_attention_text", "position_logits", "attention_as_filter",
-        "membership_maps", "subspaces", "attention_in_one_hour", "explorer",
+        "membership_maps", "subspaces", "attention_in_one_hour", "explorer", "robust_components",
     ),
     "What happens to tokens and noise?": ("cosine_decay", "coding_rate", "snr_boost", "softmax_sensitivity"),
-    "Does it help?": (
-        "robustness", "robust_components", "training_curves", "tost_training", "language_modelling", "segmentation",
-        "long_range", "time_series", "offline_rl", "fan", "mixture",
-    ),
+    _HELP: (),
     "What does it cost?": ("operator_efficiency", "efficiency_variants"),
 }  # fmt: skip
-"""Sections of the gallery: a question, and the notebooks that answer it."""
+"""Sections of the gallery: a question, and the notebooks that answer it; `_HELP` has the others of a subfolder."""
 
 OTHER = "Other figures"
 FEATURED = (
@@ -126,7 +125,9 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
 
 def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
     """Group entries by the question that their notebook answers; empty groups are left out."""
+    studies = sorted(name for name, path in bundled_notebooks().items() if path.parent != notebooks_dir())
     question = {notebook: name for name, notebooks in QUESTIONS.items() for notebook in notebooks}
+    question = dict.fromkeys(studies, _HELP) | question
     order = {notebook: number for number, notebook in enumerate(question)}
     groups: dict[str, list[Entry]] = {name: [] for name in (*QUESTIONS, OTHER)}
 
