@@ -136,7 +136,7 @@ def _with_formulas(text: str) -> str:
     def drawn(found: re.Match[str]) -> str:
         block = len(found[1]) == 2
         formula = convert(_SIZED.sub("", found[2]), display="block" if block else "inline").replace("\n", " ")
-        # a bar that stretches would hang beneath the letters beside it
+        # a bar that stretches would hang below the letters beside it
         formula = re.sub(r"<mo>(?=&#x(?:02016|0007C);)", '<mo stretchy="false">', formula)
         # at the start of a line <math> would end the paragraph
         return f'<div class="formula">{formula}</div>' if block else f"<span>{formula}</span>"

@@ -2,7 +2,7 @@
 
     python -m tests.numbers.compare [SECTION …]               # with base.parquet
     python -m tests.numbers.compare --with REV [SECTION …]    # with a commit: both run here, with one thread
-    python -m tests.numbers.compare --record [--with REV]     # make base.parquet anew, of the working tree or a commit
+    python -m tests.numbers.compare --record [--with REV]     # make base.parquet again, of the working tree or a commit
     python -m tests.numbers.compare --processor --with REV    # a commit that passes elsewhere fails on this processor
 
 Some numbers hang on rounding: an angle between two nearly equal spans, an eigenvector of a nearly double eigenvalue, a
@@ -332,7 +332,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--with", dest="revision", metavar="REV", help="a commit, in place of base.parquet")
     parser.add_argument(
-        "--record", action="store_true", help="make base.parquet anew, of that commit or of the working tree"
+        "--record", action="store_true", help="make base.parquet again, of that commit or of the working tree"
     )
     parser.add_argument(
         "--processor",

@@ -190,7 +190,7 @@ def mechanism(name: str) -> Callable[..., Any]:
 def call(function: Callable[..., Any], *given: Any, analysis: str = "", **settings: Any) -> Any:
     """Call with arguments, options and their values by their names of this commit.
 
-    Whether a value is spelled anew there is only known from the error, which names what it does not accept.
+    Whether a value has a new spelling there is only known from the error, which names what it does not accept.
     """
     own = {*inspect.signature(function).parameters}
     if hasattr(workbench, "RunSettings"):
@@ -756,7 +756,7 @@ def record(sections: Any = None, *, batch_size: int = 8) -> pd.DataFrame:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Record what every analysis and mechanism gives.")
-    parser.add_argument("file", type=Path, help="a Parquet file, which is written anew")
+    parser.add_argument("file", type=Path, help="a Parquet file, which is replaced")
     parser.add_argument(
         "sections", nargs="*", metavar="SECTION", help=f"all unless named: {', '.join(SECTIONS)}"
     )

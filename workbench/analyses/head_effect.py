@@ -131,7 +131,7 @@ class _Outcome:
 def _change(before: _Outcome, after: _Outcome, target: Int[Tensor, "*batch"]) -> PredictionChange:
     """Return the change between two outcomes."""
     terms = (before.likely - after.likely).mul_(before.probability)
-    divergence = terms.sum(-1).clamp_min(0)  # below by rounding alone
+    divergence = terms.sum(-1).clamp_min(0)  # below 0 only by rounding
     right = (before.margin > 0).double() - (after.margin > 0).double()
     changes = after.loss - before.loss, before.margin - after.margin, right
     known = (target >= 0).to(divergence.device)

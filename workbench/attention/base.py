@@ -124,6 +124,30 @@ class AttentionModule(nn.Module):
         return f"dim={self.dim}, num_heads={self.num_heads}" + (", causal=True" if self.causal else "")
 
 
+class MapAttention(AttentionModule):
+    """Base of the variants whose output is attn v, with ``weights`` a map of their own that need not sum to 1."""
+
+    def weights(
+        self,
+        q: Float[Tensor, "batch head token head_dim"],
+        k: Float[Tensor, "batch head token head_dim"],
+        mask: Bool[Tensor, ...] | None,
+    ) -> Float[Tensor, "batch head query key"]:
+        """Return the attention map; ``mask`` has four axes, the causal mask included."""
+        raise TypeError(f"{type(self).__name__} defines no weights(q, k, mask)")
+
+    def attend(
+        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
+    ) -> tuple[Tensor, dict[str, Any]]:
+        q, k, v = self.project(x)
+        mask = attention_mask(mask, q, causal=self.causal)
+        attn = self.weights(q, k, mask)
+        if not observe:
+            return attn @ v, {}
+        inside = {"q": q, "k": k, "v": v, "scale": self.scale, "mask": mask}
+        return attn @ v, {**inside, "attn": attn, "rows_sum_to_one": False}
+
+
 def required_tokens(num_tokens: int | None, what: str) -> int:
     """Return ``num_tokens``; raise InputError without it, for a variant that learns ``what`` per position."""
     if num_tokens is None or num_tokens < 1:

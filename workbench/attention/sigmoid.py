@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, checked_mechanism, default_scale
+from workbench.attention.base import MapAttention, attention_mask, checked_mechanism, default_scale
 
 
 @checked_mechanism
@@ -50,16 +49,8 @@ def sigmoid_attention(
     return sigmoid_map(q, k, scale=scale, mask=mask, causal=causal) @ v
 
 
-class SigmoidAttention(AttentionModule):
+class SigmoidAttention(MapAttention):
     """``sigmoid_attention``; its ``attn`` is `sigmoid_map`."""
 
-    def attend(
-        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
-    ) -> tuple[Tensor, dict[str, Any]]:
-        q, k, v = self.project(x)
-        attn = sigmoid_map(q, k, scale=self.scale, mask=mask, causal=self.causal)
-        if not observe:
-            return attn @ v, {}
-        mask = attention_mask(mask, q, causal=self.causal)
-        inside = {"q": q, "k": k, "v": v, "scale": self.scale, "mask": mask}
-        return attn @ v, {**inside, "attn": attn, "rows_sum_to_one": False}
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        return sigmoid_map(q, k, scale=self.scale, mask=mask)

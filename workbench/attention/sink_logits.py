@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbench.attention.base import AttentionModule, attention_mask, checked_mechanism, default_scale
+from workbench.attention.base import MapAttention, attention_mask, checked_mechanism, default_scale
 
 
 @checked_mechanism
@@ -55,20 +55,12 @@ def sink_attention(
     return sink_map(q, k, sink, scale=scale, mask=mask, causal=causal) @ v
 
 
-class SinkAttention(AttentionModule):
+class SinkAttention(MapAttention):
     """``sink_attention`` with a sink of 0, or with one learned per head that starts there."""
 
     def __init__(self, dim: int, num_heads: int, *, learn_sink: bool = False, **shared: Any) -> None:
         super().__init__(dim, num_heads, **shared)
         self.sink = nn.Parameter(torch.zeros(num_heads)) if learn_sink else None
 
-    def attend(
-        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
-    ) -> tuple[Tensor, dict[str, Any]]:
-        q, k, v = self.project(x)
-        attn = sink_map(q, k, self.sink, scale=self.scale, mask=mask, causal=self.causal)
-        if not observe:
-            return attn @ v, {}
-        mask = attention_mask(mask, q, causal=self.causal)
-        inside = {"q": q, "k": k, "v": v, "scale": self.scale, "mask": mask}
-        return attn @ v, {**inside, "attn": attn, "rows_sum_to_one": False}
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        return sink_map(q, k, self.sink, scale=self.scale, mask=mask)

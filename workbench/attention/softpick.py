@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.attention.base import AttentionModule, attention_mask, checked_mechanism, default_scale
+from workbench.attention.base import MapAttention, attention_mask, checked_mechanism, default_scale
 
 
 @checked_mechanism
@@ -57,16 +55,8 @@ def softpick_attention(
     return softpick_map(q, k, scale=scale, mask=mask, causal=causal) @ v
 
 
-class SoftpickAttention(AttentionModule):
+class SoftpickAttention(MapAttention):
     """``softpick_attention``; its ``attn`` is `softpick_map`."""
 
-    def attend(
-        self, x: Tensor, mask: Tensor | None = None, *, observe: bool = False
-    ) -> tuple[Tensor, dict[str, Any]]:
-        q, k, v = self.project(x)
-        attn = softpick_map(q, k, scale=self.scale, mask=mask, causal=self.causal)
-        if not observe:
-            return attn @ v, {}
-        mask = attention_mask(mask, q, causal=self.causal)
-        inside = {"q": q, "k": k, "v": v, "scale": self.scale, "mask": mask}
-        return attn @ v, {**inside, "attn": attn, "rows_sum_to_one": False}
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        return softpick_map(q, k, scale=self.scale, mask=mask)

@@ -198,7 +198,7 @@ def test_figure_notebooks_draw_every_trace(lab):
         with lab.step(name) as page:
             listed = page.locator(".jp-DirListing-item", has_text=f"{name}.ipynb")
             shown = f".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell:has-text('{FIGURES[name]}')"
-            for seconds in (20, 20, 60):  # a list that is drawn anew between two clicks takes neither
+            for seconds in (20, 20, 60):  # a list that is drawn again between two clicks takes neither
                 listed.dblclick()
                 try:
                     page.locator(shown).first.wait_for(timeout=seconds * 1000)

@@ -64,7 +64,7 @@ def test_the_chosen_token_is_framed_in_both_panels():
         return [(s.xref, s.x0, s.x1, s.y0, s.y1) for s in fig.layout.shapes if s.line.width == 2]
 
     assert frames(6) == [(axis, 0.5, 1.5, 0.5, 1.5) for axis in ("x", "x2")]  # row 1, column 1
-    for _, left, right, top, bottom in frames(1):  # the register token, beneath the patches
+    for _, left, right, top, bottom in frames(1):  # the register token, below the patches
         assert -0.5 < left < right < 2.5
         assert 1.5 < top < bottom
 
@@ -77,7 +77,7 @@ def test_the_largest_weight_of_each_map_has_a_ring_among_the_special_tokens_too(
     rings = [trace for trace in drawn if trace.marker.symbol == "circle-open"]
     assert [(ring.xaxis, *ring.x, *ring.y) for ring in rings[:2]] == [("x", 0, 1)] * 2  # halo and ring
     assert {ring.xaxis for ring in rings[2:]} == {"x2"}
-    assert rings[2].y[0] > 1.5  # the class token, beneath the patches
+    assert rings[2].y[0] > 1.5  # the class token, below the patches
     assert "largest weight of the map" in key(fig)
 
 
@@ -85,8 +85,8 @@ def test_the_image_stands_once_before_the_maps_and_a_click_on_it_finds_its_patch
     fig = token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3, IMAGE)
     (shown,) = fig.layout.images
     assert (shown.xref, shown.sizex, shown.sizey) == ("x", 3, 2)
-    beneath = fig.data[0]
-    assert (beneath.xaxis, np.asarray(beneath.customdata).tolist()) == ("x", [[2, 3, 4], [5, 6, 7]])
+    below = fig.data[0]
+    assert (below.xaxis, np.asarray(below.customdata).tolist()) == ("x", [[2, 3, 4], [5, 6, 7]])
     assert not token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3).layout.images
 
 

@@ -68,7 +68,7 @@ def test_a_figure_is_drawn_once_for_all_its_formats_and_another_anew(browser):
         assert (pixels(FIGURE, size, "svg", "pdf") == alone[name]).all()
         assert (pixels(other, size, "pdf") != alone[name]).any()
     ids = [re.findall(rb'id="clip([0-9a-f]{6})', browser.image(FIGURE, "svg", 312, 200)) for _ in range(2)]
-    assert ids[0] == ids[1] != []  # plotly draws them anew for each drawing
+    assert ids[0] == ids[1] != []  # plotly draws them again for each drawing
 
 
 @needs_chrome

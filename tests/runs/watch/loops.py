@@ -74,7 +74,7 @@ def train(model, batches, watch=None, accumulate=1, autocast=False, frozen=()):
     """A plain loop with noise from every source of randomness; returns the weights at its end."""
     torch.manual_seed(5)
     random.seed(5)
-    np.random.seed(5)  # noqa: NPY002 - the global state is what a watch must leave alone
+    np.random.seed(5)  # noqa: NPY002 - the global state is what a watch must leave as it is
     model.train()
     for path in frozen:
         model.get_submodule(path).eval()
@@ -86,7 +86,7 @@ def train(model, batches, watch=None, accumulate=1, autocast=False, frozen=()):
             output = model(**batch) if isinstance(batch, dict) else model(batch)
             logits = output if isinstance(output, torch.Tensor) else output.logits
             logits = logits.flatten(0, -2)
-            random_factor = random.random() + np.random.rand()  # noqa: NPY002 - likewise
+            random_factor = random.random() + np.random.rand()  # noqa: NPY002 - the global state is what a watch must leave as it is
             targets = torch.randint(0, logits.shape[-1], (len(logits),))
             (F.cross_entropy(logits.float(), targets) * random_factor / accumulate).backward()
             if watch is not None:

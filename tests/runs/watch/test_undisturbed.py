@@ -91,7 +91,7 @@ def test_everything_is_back_after_an_error_too():
             assert not torch.is_grad_enabled()
             model(sequences())
             random.random()
-            np.random.rand()  # noqa: NPY002 - likewise
+            np.random.rand()  # noqa: NPY002 - a draw from the kept state
             torch.rand(3)
             torch.set_num_threads(threads + 1)
             raise KeyError
@@ -101,7 +101,7 @@ def test_everything_is_back_after_an_error_too():
             look()
         assert torch.is_autocast_enabled("cpu")
     assert random.getstate() == states[0]
-    assert np.random.get_state()[1].tolist() == states[1]  # noqa: NPY002 - likewise
+    assert np.random.get_state()[1].tolist() == states[1]  # noqa: NPY002 - the kept state
     assert torch.equal(torch.get_rng_state(), states[2])
     assert {name: child.training for name, child in model.named_modules()} == modes
     assert float(model.seen) == 0
