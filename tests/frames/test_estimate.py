@@ -5,17 +5,20 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from workbench.core.intervals import Finding
+from workbench.core.intervals import Finding, mean_interval
 from workbench.frames.estimate import (
     compare_with_null,
     first_to_last,
     mean_finding,
     null_finding,
     null_range,
+    over_inputs,
     range_finding,
     with_means,
 )
+from workbench.frames.moments import Moments
 
 
 def test_the_first_and_the_last_layer_are_named_and_a_single_one_once():
@@ -129,3 +132,28 @@ def test_the_heads_with_the_smallest_and_the_largest_mean_are_named():
         range_finding(rows, "Entropy", ".1f")
         == "Entropy runs from 0.5 (layer 2, head 0) to 5.0 (layer 0, head 1)."
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "ends"),
+    [
+        ("token_cosine", [0.99, 0.7, 1.0], (None, 1.0)),
+        ("attention_entropy", [2.3, 2.0, 2.39], (None, math.log(11))),  # uniform attention over 11 keys
+        ("attention_entropy", [0.9, 0.01, 0.05], (0.0, None)),
+        ("attention_entropy", [-0.9, 0.01, 0.05], (None, None)),  # a difference
+        ("of a plug-in", [0.99, 0.7, 1.0], (None, None)),
+    ],
+)
+def test_an_interval_over_inputs_ends_at_the_bounds_of_its_metric(metric, values, ends):
+    rows = pd.DataFrame({"metric": metric, "input": list("abc"), "value": values, "null": "uniform"})
+    whole = mean_interval(rows["value"])
+    expected = [end if bound is None else bound for end, bound in zip(whole[1:3], ends, strict=True)]
+    assert over_inputs(rows.assign(null_mean=math.log(11)))[:3] == (whole.value, *expected)
+
+
+def test_an_interval_of_kept_statistics_ends_at_the_bounds_too():
+    values = torch.tensor([0.99, 0.7, 1.0])
+    for metric, high in (("attention_sink", 1.0), ("of a plug-in", mean_interval(pd.Series(values)).high)):
+        moments = Moments({"metric": metric}, ())
+        moments.add(values)
+        assert moments.statistics()["high"].item() == pytest.approx(high)

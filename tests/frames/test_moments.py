@@ -140,7 +140,7 @@ def test_parts_merged_by_way_of_their_state_give_the_rows_of_one_run(aggregate, 
 
 def test_the_interval_of_a_mean_is_student_s():
     values = np.array([1.0, 4.0, 2.0, 8.0])
-    moments = Moments({"metric": "eigenvalue"}, (), ranked=False)
+    moments = Moments({"metric": "logit"}, (), ranked=False)
     moments.add(torch.tensor(values).view(4), None)
     found = moments.statistics()
     half = stats.t.ppf(0.975, 3) * values.std(ddof=1) / 2

@@ -88,6 +88,7 @@ ATTENTION_ENTROPY = Metric(
     "Vig & Belinkov 2019",
     unit="nats",
     low=0,
+    largest_null="uniform",
 )
 ATTENTION_ENTROPY_SHARE = Metric(
     "attention_entropy_share",
@@ -574,7 +575,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     sentences = []
     of_entropy = frame[frame["metric"] == ATTENTION_ENTROPY_SHARE.name]
     if len(of_entropy):
-        even = {int(layer): over_inputs(rows).within(0, 1) for layer, rows in of_entropy.groupby("layer")}
+        even = {int(layer): over_inputs(rows) for layer, rows in of_entropy.groupby("layer")}
         unit = unit_of(even[min(even)]).removeprefix("mean over ")
         sentences.append(f"normalised attention entropy {first_to_last(even)}, mean over heads and {unit}")
     of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]

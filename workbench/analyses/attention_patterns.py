@@ -323,7 +323,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         means = rows.groupby(["layer", "head"])["value"].mean()
         layer, head = means.idxmax()
         best = rows[(rows["layer"] == layer) & (rows["head"] == head)]
-        score = over_inputs(best).within(0, 1)
+        score = over_inputs(best)
         sentences.append(
             f"{metric.label.lower()}: most in layer {layer}, head {head}, {score.words('.2f')} "
             f"(null {best['null_mean'].mean():.2f}), {unit_of(score)}"

@@ -570,11 +570,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     for words, metric in parts.items():
         rows = layered[(layered["metric"] == metric.name) & layered["value"].notna()]
         if len(rows):
-            ends_at = math.inf if metric.high is None else metric.high
-            by_layer = {
-                int(layer): over_inputs(layer_rows).within(0, ends_at)
-                for layer, layer_rows in rows.groupby("layer")
-            }
+            by_layer = {int(layer): over_inputs(layer_rows) for layer, layer_rows in rows.groupby("layer")}
             ends.append(f"{words} {first_to_last(by_layer, between=', ')}")
             over = unit_of(by_layer[min(by_layer)]).removeprefix("mean over ")
     sentences = (
@@ -584,7 +580,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     )
     on_mask = layered[layered["metric"] == CLASS_ATTENTION_MASK.name]
     if len(on_mask) and on_mask["value"].notna().any():
-        share = over_inputs(on_mask).within(0, 1)
+        share = over_inputs(on_mask)
         means = on_mask[on_mask["input"].isna() & (on_mask["null"] != "uniform")]
         sentences.append(
             f"{share.words('.0%')} of the attention to patches lies on the mask ({options.masks}), mean over layers, "

@@ -105,7 +105,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     rows = frame[frame["metric"] == LOGIT_LENS_AGREEMENT.name]
     if rows.empty:
         return []
-    by_layer = {int(layer): over_inputs(part).within(0, 1) for layer, part in rows.groupby("layer")}
+    by_layer = {int(layer): over_inputs(part) for layer, part in rows.groupby("layer")}
     sentence = f"share of predictions that are the model's own: {first_to_last(by_layer)}"
     if rows["null_mean"].notna().any():
         sentence += f" ({rows['null_mean'].mean():.2f} for streams of other tokens)"

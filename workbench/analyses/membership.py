@@ -335,9 +335,9 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     sentences = []
     for convention, rows in frame.groupby("convention", sort=False):
         entropy_rows = rows[(rows["metric"] == "membership_entropy_share") & rows["input"].notna()]
-        even = over_inputs(entropy_rows).within(0, 1)
+        even = over_inputs(entropy_rows)
         shares = rows[(rows["metric"] == "membership_share") & rows["input"].notna() & rows["head"].isna()]
-        largest = over_inputs(shares).within(0, 1)
+        largest = over_inputs(shares)
         sentences.append(
             f"normalised entropy of membership {even.words()} and share of the largest head {largest.words()} "
             f"({convention}), {even.over('inputs')}; 1 and 1/heads where every token belongs to all heads equally"

@@ -311,7 +311,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     over = f", over {' and '.join(several)}" if several else ""
     ratios = {"α": SNR_ALPHA, "β": SNR_BETA, "γ": SNR_GAMMA, "cos(η, η̂)": SNR_NOISE_COSINE}
     assumed, sufficient, raised = (
-        mean(*quantity).within(0, 1).words(".0%")
+        mean(*quantity).words(".0%")
         for quantity in ((SNR_ASSUMED,), (SNR_SUFFICIENT,), (SNR_RAISED, "attention"))
     )
     sentences = [

@@ -18,7 +18,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
 from workbench.figures.words import UNITS
-from workbench.frames.metrics import METRICS
+from workbench.frames.estimate import bounds_of
 from workbench.frames.results import provenance_of
 
 FEW = 10
@@ -142,19 +142,9 @@ def means_and_heads(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def within_bounds(ends: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Ends of intervals and bands, cut where the quantity of the rows ends: a cosine at 1, a count at 0.
-
-    Rows whose values lie beyond the bounds of their metric hold something else, as a difference, and are not cut.
-    """
-    names = rows["metric"].unique() if "metric" in rows else ()
-    limits = {(METRICS[name].low, METRICS[name].high) for name in names if name in METRICS}
-    if len(limits) != 1:
-        return ends
-    low, high = limits.pop()
-    if not rows["value"].dropna().between(low, high).all():
-        return ends
+    """Clip the ends of intervals and bands at each place to the bounds of the rows' metric (`bounds_of`)."""
     columns = [name for name in ("low", "high", "null_low", "null_high") if name in ends]
-    return ends.assign(**{name: ends[name].astype(float).clip(low, high) for name in columns})
+    return ends.assign(**{name: ends[name].astype(float).clip(*bounds_of(rows)) for name in columns})
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Metric:
     """Whether its values are compared by ratio: drawn on a logarithmic axis where they span more than a decade."""
     better: Literal["higher", "lower", ""] = ""
     """Which values are better; empty where neither is."""
+    largest_null: str = ""
+    """Null whose mean is the largest possible value of an input: uniform attention has the largest entropy."""
 
     @property
     def axis_title(self) -> str:

@@ -18,6 +18,7 @@ from ddsketch import DDSketch
 from torch import Tensor
 
 from workbench.core.intervals import half_width
+from workbench.frames.metrics import METRICS
 
 ACCURACY = 0.005
 """Largest relative error of a quantile."""
@@ -112,7 +113,8 @@ class Moments:
     def statistics(self) -> dict[str, np.ndarray]:
         """Return `SUMMARY` as (head, rank): mean, standard deviation (ddof = 1), Student's t interval, extremes.
 
-        NaN where there are too few inputs: none for the mean, fewer than two for deviation and interval.
+        The interval ends at the bounds of the metric. NaN where there are too few inputs: none for the mean, fewer than
+        two for deviation and interval.
         """
         sums, count = self._sums, self.count
         several, empty = count > 1, count == 0
@@ -120,8 +122,11 @@ class Moments:
             deviation = np.where(several, np.sqrt(sums["squares"] / (count - 1)), np.nan)
             half = np.where(several, half_width(deviation / np.sqrt(count), count - 1), np.nan)
         mean = np.where(empty, np.nan, sums["mean"])
+        name = self.columns.get("metric")
+        bounds = (METRICS[name].low, METRICS[name].high) if name in METRICS else (-math.inf, math.inf)
+        interval = [np.clip(end, *bounds) for end in (mean - half, mean + half)]
         ends = [np.where(empty, np.nan, sums[name]) for name in ("least", "largest")]
-        return dict(zip(SUMMARY, (mean, deviation, mean - half, mean + half, *ends), strict=True))
+        return dict(zip(SUMMARY, (mean, deviation, *interval, *ends), strict=True))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of the rows: each head's ``statistic`` (`SUMMARY`), then all heads together (`POOLED`).
