@@ -106,8 +106,9 @@ site: docs ## put the site of this version beside earlier ones, on the branch gh
 chrome: $(READY) ## fetch a Chrome for static export where the system has none
 	@$(BIN)/plotly_get_chrome -y
 
-wheel: $(READY) ## build dist/*.whl, with notebooks, bundled models and tables inside
-	@$(BIN)/python -m build --wheel --no-isolation
+wheel: $(READY) ## build two wheels into dist/: package, notebooks, models, tables; and the weights of the extra "models"
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist data
 
 ray: $(READY) ## install Ray, and test a sweep on a local cluster of it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"

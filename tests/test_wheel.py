@@ -1,4 +1,4 @@
-"""The built wheel is whole: outside the checkout it finds its own notebooks, models and tables."""
+"""The built wheels are whole: outside the checkout they find their own notebooks, models and tables."""
 
 import json
 import os
@@ -14,16 +14,32 @@ from workbench.core.paths import bundled_notebooks, notebooks_dir
 ROOT = Path(__file__).parents[1]
 
 
+BYTES = 25_000_000
+BUNDLED_DATA = "workbench/_bundled/data/"
+
+
+def _build(folder, source):
+    """Build a wheel into a folder, and return its path."""
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(source),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A folder with the unpacked wheel, as an installer would lay it out."""
+    """A folder with the unpacked wheel of the package, as an installer would lay it out."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(_build(folder, ROOT)) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
 
@@ -77,6 +93,40 @@ def test_files_to_start_from_are_written_from_the_wheel(installed, tmp_path):
         assert done.returncode == 0, done.stderr
     assert {path.suffix for path in tmp_path.glob("my_notebook.*")} == {".py", ".ipynb"}
     assert (tmp_path / "test_my_analysis.py").is_file()
+
+
+def test_two_small_wheels_share_the_bundled_data(installed, tmp_path):
+    (package,) = installed.parent.glob("*.whl")
+    wheels = [package, _build(tmp_path, ROOT / "data")]
+    assert max(wheel.stat().st_size for wheel in wheels) <= BYTES
+    names = []
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            names += [name for name in archive.namelist() if name.startswith(BUNDLED_DATA)]
+    tracked = subprocess.run(
+        ["git", "ls-files", "data"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    expected = {BUNDLED_DATA + name.removeprefix("data/") for name in tracked} - {
+        BUNDLED_DATA + "pyproject.toml"
+    }
+    assert sorted(names) == sorted(expected)
+
+
+def test_weights_of_the_other_wheel_are_named_with_its_extra(installed, tmp_path):
+    done = _workbench(
+        installed,
+        tmp_path,
+        "capture",
+        "-m",
+        "bundled:prose-tssa-causal",
+        "-i",
+        "bundled:prose",
+        "-o",
+        "x.safetensors",
+    )
+    assert done.returncode == 3, done.stderr
+    assert "the weights of bundled:prose-tssa-causal are not installed" in done.stderr
+    assert "install the extra 'models'" in done.stderr
 
 
 def test_every_module_travels(installed):

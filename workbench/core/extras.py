@@ -48,7 +48,12 @@ def install_command(extra: str) -> str:
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").is_file():
         return f'pip install -e "{root}[{extra}]"'
-    return f'pip install "{_installed_from() or "CHECKOUT"}[{extra}]"'
+    source = _installed_from() or "CHECKOUT"
+    if extra != "models":
+        return f'pip install "{source}[{extra}]"'
+    if source.endswith(".whl"):
+        return f'pip install --find-links "{Path(source).parent}" "{source}[models]"'
+    return f'pip install "{source}/data"'  # its pyproject.toml builds that extra's package
 
 
 def _installed_from() -> str | None:

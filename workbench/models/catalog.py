@@ -114,6 +114,11 @@ def bundled_models() -> list[Entry]:
     return entries
 
 
+def installed_bundled() -> list[str]:
+    """Return the names of the bundled models whose weights are installed."""
+    return sorted({path.parent.name for path in (paths.data_dir() / "models").glob("*/*.safetensors")})
+
+
 def _bundled_modality(about: dict[str, Any]) -> str:
     read = about.get("preprocessing", {})
     if "characters" in read or read.get("tokens") in ("bytes", "words"):

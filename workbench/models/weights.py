@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from workbench.core.errors import WorkbenchError
+from workbench.core.errors import MissingResource, WorkbenchError
 from workbench.frames.results import is_random
 from workbench.models import catalog, hub
 from workbench.models.loading import architecture_of, bundled_checkpoint, resolve, split_spec
@@ -45,7 +45,10 @@ def find_weights(spec: str) -> Weights:
     if checkpoint is not None and (scheme in ("timm", "tost", "crate") or own_file):
         return _in_files(spec, [Path(checkpoint).expanduser()])
     if scheme == "bundled":
-        return _in_files(spec, [bundled_checkpoint(name, checkpoint)], "bundled")
+        try:
+            return _in_files(spec, [bundled_checkpoint(name, checkpoint)], "bundled")
+        except MissingResource as reason:
+            return Weights(spec, "missing", None, str(reason))
     if scheme in ("tost", "crate"):
         return Weights(
             spec, "random", None, "random weights: none are published; give its authors' file as checkpoint"

@@ -379,7 +379,7 @@ def models_to_choose() -> list[dict[str, str]]:
     That is ``here``, ``random`` (none are published), ``hub`` or ``checkpoint``: the last one of each run below
     ``runs/`` in the current folder, as ``study train`` writes them.
     """
-    from workbench.models.loading import list_models
+    from workbench.models.loading import NOT_INSTALLED, list_models
 
     groups = {"random": "random", "hub": "hub"}
     return [
@@ -390,7 +390,7 @@ def models_to_choose() -> list[dict[str, str]]:
             "note": row["note"] or row["spec"],
         }
         for row in list_models()
-        if row["modality"] in DEFAULT_INPUTS
+        if row["modality"] in DEFAULT_INPUTS and row["weights"] != NOT_INSTALLED
     ] + [
         {
             "name": f"file:{last.as_posix()}",
