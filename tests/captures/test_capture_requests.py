@@ -87,6 +87,18 @@ def test_tensors_without_values_are_refused():
         capture(MODEL, BATCH.to("meta"))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_images_of_whole_numbers_are_refused_in_words(dtype):
+    images = (BATCH * 0).to(dtype)
+    words = rf"{dtype} \({BATCH.shape[0]}, 3, .*computes with floats; give workbench.inputs the images"
+    with pytest.raises(InputError, match=words):
+        capture(MODEL, images)
+    model = nn.Sequential(nn.Embedding(7, 6), nn.Flatten(0, 1), nn.TransformerEncoderLayer(6, 2, 5))
+    assert capture(model.eval(), torch.ones(2, 3, 5, dtype=dtype).long())[0].q.shape[-1] == 3
+    with pytest.raises(IndexError):  # another fault than that of the type
+        capture(model, torch.full((2, 3, 5), 9))
+
+
 def test_lists_of_numbers_are_no_batch():
     gpt = FAMILIES["gpt2"].build()
     for batch in ({"input_ids": [[1, 2, 3]]}, [[1, 2], [3, 4]], {"input_ids": [1, 2]}):

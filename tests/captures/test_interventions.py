@@ -315,7 +315,7 @@ def test_requests_that_cannot_be_met_are_refused_in_words():
         InputError, match=r"layer 0 .* holds no head_out; capture it with sites=\['head_out'\]"
     ):
         run({(0, 0): capture(model, TOKENS, sites=["q"])})
-    with pytest.raises(InputError, match="returned a NoneType"):
+    with pytest.raises(InputError, match=r"returned a NoneType, not a tensor; head_out has \(2, 5, 4\)"):
         run({(0, 0): lambda out: None})
     with pytest.raises(InputError, match=r"differ from a sum of one by 0\.5"):
         run({(0, 0): lambda attn: attn / 2}, site="attn")

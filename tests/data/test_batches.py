@@ -424,6 +424,7 @@ def test_images_are_given_as_paths_arrays_and_pillow(vit, photos_folder):
         (np.full((4, 4), 300), "int64 from 300 to 300"),
         (Image.new("F", (3, 3)), "range is not known"),
         (torch.zeros(3, 4, 4), "is a Tensor; an image is a path"),
+        (np.zeros((3, 5, 6)), r"shape \(3, 5, 6\).*transpose\(1, 2, 0\) puts the channels last"),
     ],
 )
 def test_images_that_are_refused(vit, image, words):

@@ -459,12 +459,19 @@ def call_model(module: nn.Module, arguments: Any) -> Any:
 
 @contextmanager
 def noting_batch_shapes(name: str, arguments: Any) -> Generator[None]:
-    """Add types and shapes of the batch to an exception of the model."""
+    """Add types and shapes of the batch to an exception of the model; refuse images of integers in words."""
     try:
         yield
     except WorkbenchError:
         raise
     except Exception as error:
+        for tensor in tensors_in(arguments):
+            if tensor.ndim > 2 and not tensor.is_floating_point() and "type" in str(error):
+                raise InputError(
+                    f"{name} was given whole numbers, {tensor.dtype} {tuple(tensor.shape)}, and computes with floats; "
+                    "give workbench.inputs the images, or convert them as the model's transform does "
+                    "(batch.float() / 255, less the mean, over the standard deviation)"
+                ) from error
         shapes = ", ".join(f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in tensors_in(arguments))
         error.add_note(f"{name} was given: {shapes}")
         raise

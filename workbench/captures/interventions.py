@@ -153,7 +153,10 @@ class _Selection:
         elif not isinstance(value, Tensor):
             value = value(part.clone())  # ty: ignore[not-callable] - strings, tensors and captures are handled above
         if not isinstance(value, Tensor):
-            raise InputError(f"{name}: the function returned a {type(value).__name__}, not a tensor")
+            raise InputError(
+                f"{name}: the function returned a {type(value).__name__}, not a tensor; "
+                f"{site} has {tuple(part.shape)} here"
+            )
         try:
             value = value.to(part).expand_as(part)
         except RuntimeError:

@@ -213,6 +213,8 @@ def _given_image(image: Any, name: str) -> np.ndarray:
     if image.size == 0 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
         raise InputError(
             f"{name} has the shape {image.shape}; an image is (height, width) or (height, width, 3)"
+            + "; transpose(1, 2, 0) puts the channels last"
+            * (image.ndim == 3 and image.shape[0] in (1, 3, 4))
         )
     if image.dtype == np.uint8:
         return image

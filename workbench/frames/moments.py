@@ -122,7 +122,7 @@ class Moments:
             deviation = np.where(several, np.sqrt(sums["squares"] / (count - 1)), np.nan)
             half = np.where(several, half_width(deviation / np.sqrt(count), count - 1), np.nan)
         mean = np.where(empty, np.nan, sums["mean"])
-        name = self.columns.get("metric")
+        name = str(self.columns.get("metric"))
         bounds = (METRICS[name].low, METRICS[name].high) if name in METRICS else (-math.inf, math.inf)
         interval = [np.clip(end, *bounds) for end in (mean - half, mean + half)]
         ends = [np.where(empty, np.nan, sums[name]) for name in ("least", "largest")]

@@ -209,6 +209,9 @@ def test_what_cannot_be_watched_is_said_at_once(tmp_path):
         workbench.watch(vit(), images(), out=tmp_path, analyses=[])
     with pytest.raises(UnknownName, match="did you mean 'gram-spectrum'"):
         workbench.watch(vit(), images(), out=tmp_path, analyses=["gram-spectra"])
+    for layers in ("99", [0, 99], -99):
+        with pytest.raises(InputError, match=r"there is no layer -?99: layers are 0 to"):
+            workbench.watch(vit(), images(), out=tmp_path, layers=layers)
     model = vit()
     model.head.weight.ds_id = 3  # what DeepSpeed's ZeRO-3 puts on weights that it spreads
     with pytest.raises(InputError, match="spread over processes"):

@@ -124,7 +124,7 @@ def render(
         preset: "quick", "default" or "paper", from each notebook's own metadata; `parameters` go before it.
         out: folder of the gallery.
         workers: notebooks at a time.
-        formats: some of "pdf", "svg", "png", "html".
+        formats: some of "pdf", "svg", "png", "html"; with [] only numbers, figures and provenance are written.
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
         font: a font by its name, for all figures; by default ``WORKBENCH_FONT``, else Arial.
         letters: how panel letters are written, by the first one: "(a)"; by default ``WORKBENCH_LETTERS``.

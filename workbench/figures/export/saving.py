@@ -110,7 +110,8 @@ def save_figure(
         colors: "#rrggbb" by the names of series in the key; bands, points and labels follow.
         letters: how the panel letters are written, by the first one: "(a)", "A", or "" for none; by default
             ``WORKBENCH_LETTERS``.
-        formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for.
+        formats: some of "pdf", "svg", "png", "html"; by default all that the render asks for. With [] only the figure,
+            its numbers and its provenance are written.
         records: committed files that the figure draws; by default those that `data` names (``attrs["records"]``).
 
     Raises:

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from workbench.analyses.registry import check_request
-from workbench.captures.capturing import is_plain
+from workbench.captures.capturing import capture, is_plain
 from workbench.core.arguments import check_argument, checked
 from workbench.core.errors import InputError
 from workbench.core.options import Numbers
@@ -84,7 +84,7 @@ def watch(
     out: a folder for the rows, which `read_watch` reads.
     every: steps between two loggings. The first call of ``step`` always logs.
     analyses: names, or names with options; by default `ANALYSES_WATCHED`.
-    layers: which layers; all for None.
+    layers: which layers; all for None. One pass now finds those that the model does not have.
     max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
         a multiple of ``every``, with a note in the log. None for no limit.
     alert: conditions by metric, ``{"attention_entropy_share": "< 0.05"}``, on the mean over the inputs in each layer
@@ -121,6 +121,9 @@ def watch(
         "layers": settings.layers,
         "seed": seed,
     }
+    if layers is not None and is_main_process():
+        with undisturbed(module):  # refuses a layer that is not there
+            capture(module, kept, layers=settings.layers, sites=["mask"], check=False)
     folder = WatchFolder(out, identity, restart) if is_main_process() else None
     return Watch(settings, folder, identity, every, max_cost, wanted, on_alert, on_rows)
 
