@@ -66,7 +66,6 @@ def test_what_is_no_frame_is_refused(draw, given):
         (lambda: rows(x=METRIC).figure(), "x is 'attention_diversity'; give with y a list"),
         (lambda: rows(x=[5]).figure(), r"x is \[5\]; give with y a list"),
         (lambda: curves(names=["a"]), r"names is \['a'\]; give a mapping"),
-        (lambda: curves(strokes=5), "strokes is 5; give a list"),
         (lambda: curves().add(5), "5 is no mark; give marks such as"),
         (lambda: curves().add(Line), "Line'> is no mark"),
         (lambda: curves().add(Line("most")), "estimator is 'most'; give 'mean' or 'median'"),

@@ -19,7 +19,7 @@ from workbench.studies.baselines import (
     stated_baselines,
     stated_budgets,
 )
-from workbench.studies.figures import embedded_scores_figure
+from workbench.studies.figures import embedded_differences_figure
 from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.over_seeds import answering, answering_each, conditions, seed_differences, seed_means
 from workbench.studies.records import embedded_record, recorded
@@ -177,14 +177,11 @@ def test_figures_of_fan_compare_what_the_claims_compare_by_every_seed():
         own = own[own["data"] == f"cuts, {ATTACKS.get(protocol, 'clean')}"]
         assert not budget or f"{ATTACKS[protocol]} {budget}" in own["budgets"].iloc[0]
         sides = [own.loc[own["variant"] == options[name], "value"] for name in ("model", "baseline")]
-        drawn = embedded_scores_figure(own, same=True).data
-        means = {
-            words: float(x) / 100
-            for trace in drawn if trace.name and "mean over 3 seeds" in trace.name and trace.x is not None
-            for words, x in zip(trace.text or (), trace.x, strict=False) if x is not None
-        }  # fmt: skip
-        names = [NAMES[options[name]] for name in ("model", "baseline")]
-        assert means[names[0]] - means[names[1]] == pytest.approx(claim["measured"], abs=1e-12)
+        (name, reference) = options["model"], options["baseline"]
+        drawn = embedded_differences_figure(own, baselines={name: reference}).data
+        (marker,) = [trace for trace in drawn if trace.error_x.array is not None]
+        assert list(marker.text) == [NAMES[name]]
+        assert marker.x[0] / 100 == pytest.approx(claim["measured"], abs=1e-12)
         assert {len(side) for side in sides} == {claim["n"]}
 
 

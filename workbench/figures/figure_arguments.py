@@ -134,7 +134,6 @@ _ARGUMENTS: dict[str, Check] = {
     "out": _optional(lambda value: isinstance(value, (str, os.PathLike)), "a folder"),
     "parameters": _optional(_is_mapping, "a mapping of names to values"),
     "records": _optional(lambda value: _are(value, str, os.PathLike), "a list of files"),
-    "strokes": (lambda value: _are(value, object), "a list of values of color"),
     "x": (lambda value: _are(value, str) and len([*value]), "with y a list or mapping of metrics, a panel for each"),
 }  # fmt: skip
 SCALES: dict[str, Check] = {

@@ -40,7 +40,6 @@ _NEUTRAL = {
     "line": {**NEUTRAL_STYLE["line"], "width": WIDTH.bar}, "marker": {**NEUTRAL_STYLE["marker"], "size": SIZE.row},
 }  # fmt: skip
 _ORDER: dict[type[Mark], int] = {Interval: 0, Rule: 2}  # in the key
-_STROKES = {"symbol": "line-ns-open", "size": SIZE.large}
 
 
 class Forest(Drawing):
@@ -125,8 +124,6 @@ class Forest(Drawing):
         line, marker = {**style["line"], "dash": "solid", "width": WIDTH.bar}, {**style["marker"]}
         if self.plot.color or value is None:
             marker["size"] = 5.5
-        if value in self.plot.strokes:
-            marker |= _STROKES | {"line": {"width": WIDTH.bold, "color": marker["color"]}}
         return {"marker": marker, "line": line}
 
     def _set_side_by_side(self) -> None:
@@ -172,6 +169,10 @@ class Forest(Drawing):
             for name, panel in self.panels.items()
         }
         panels = self._alike([self._panel(name, traces) for name, traces in drawings.items()])
+        panels = [
+            replace(panel, notes=[*self._reasons(name, panel.x)])
+            for name, panel in zip(drawings, panels, strict=True)
+        ]
         several = len(self.colours) if self.plot.color else 1
         row = self.plot.scales.get("row", 1.5 if several == 1 else 0.9 * several + 0.8)
         across = columns or len(panels)
@@ -224,7 +225,8 @@ class Forest(Drawing):
         if log and (values > 0).any():  # what is at or below 0 has an arrow at the axis' lower end
             values = values[values > 0]
         reach = [(values.min(), values.max())]
-        x = metric_axis(entry, reach, title=self.titles[name] or None, log=log, range=ends)
+        shared = self.plot.scales.get("x_title")
+        x = metric_axis(entry, reach, title=shared or self.titles[name] or None, log=log, range=ends)
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
         headed = len(self.places) < len(self.words)  # a grid would go through the headings
         grid = {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": _PALE}
@@ -232,7 +234,8 @@ class Forest(Drawing):
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=look)
         places = self.places.values() if headed else ()
         rows = [{**_ROW_LINE, "x0": 0, "x1": 1, "y0": position, "y1": position} for position in places]
-        return Panel(traces, x, y, shapes=rows, notes=[*self._reasons(name, x)])
+        title = self.titles[name] if shared else ""
+        return Panel(traces, x, y, title, shapes=rows)
 
     def _reasons(self, name: str, x: Axis) -> Iterator[dict[str, Any]]:
         """Yield why a category has no value, once for all colours."""

@@ -48,7 +48,6 @@ class Plot(Specification):
             block"}.
         y: the column whose values are rows.
         group: the column whose values are headings over the rows.
-        strokes: values of ``color`` that are strokes, which can be distinguished where they lie close.
     """
 
     def figure(

@@ -29,14 +29,13 @@ class Specification:
     names: Mapping[str, str] = field(default_factory=dict)
     y: str | None = None
     group: str | None = None
-    strokes: Sequence[str] = ()
     metrics: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
     kept: Mapping[str, Any] = field(default_factory=dict)
     scales: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_arguments(names=self.names, strokes=self.strokes, metrics=self.metrics)
+        check_arguments(names=self.names, metrics=self.metrics)
         optional = {"color": self.color, "panel": self.panel}
         columns = {name: column for name, column in optional.items() if column != SERIES}
         check_frame(self.frame, dash=self.dash, y=self.y, group=self.group, **columns)

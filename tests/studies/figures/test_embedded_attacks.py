@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from workbench.core.errors import InputError
-from workbench.studies.figures import embedded_scores_figure
+from workbench.studies.figures import embedded_differences_figure
 from workbench.studies.findings import embedded_findings
 from workbench.studies.records import beside_perturbed
 
@@ -54,10 +54,9 @@ def test_what_the_test_set_underwent_is_a_data_set_of_its_own_with_the_trivial_p
 
 def test_figure_and_sentences_of_scores_take_it_as_they_take_the_record():
     found = beside_perturbed(record(), {"clean": "test", "FGSM": "fgsm 0.02"})
-    seeds = [
-        trace for trace in embedded_scores_figure(found).data if trace.x is not None and len(trace.x) == 7
-    ]
-    assert sorted(np.round(seeds[1].x, 9)) == [25, 30, 32.5, 35, 35, 37.5, 40]
+    figure = embedded_differences_figure(found)
+    markers = [trace for trace in figure.data if trace.error_x.array is not None]
+    assert [[*np.round(trace.x, 9)] for trace in markers] == [[0, -20], [0, -10]]  # RPC, boost of one seed
     clean, attacked = embedded_findings(found, "accuracy")
     assert "On made, clean the test accuracy is, mean over 3 seeds with 95 % CI: softmax 70.0" in clean
     assert "On made, FGSM the test accuracy is, mean over 3 seeds with 95 % CI: softmax 35.0" in attacked

@@ -1,12 +1,12 @@
-"""Embedded tasks: every seed is drawn, means have intervals, and the trivial predictor a line."""
+"""Embedded tasks: differences from the baseline with their interval over seeds, and sentences about them."""
 
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import rules
+from tests.figures.study import titles
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
-from workbench.studies.figures import embedded_grid, embedded_scores_figure
+from workbench.core.intervals import welch_interval
+from workbench.studies.figures import embedded_differences_figure, embedded_grid
 from workbench.studies.figures.embedded_tasks import NAMES
 from workbench.studies.findings import ablation_findings, embedded_finding, embedded_findings
 from workbench.studies.records import scores_by_epoch
@@ -34,36 +34,68 @@ def record(metric="accuracy"):
     return frame.astype({"seed": "Int64"})
 
 
-def drawn(figure, many):
-    """What stands in panels, as sorted x of each trace with that many points."""
-    return [
-        sorted(map(float, trace.x)) for trace in figure.data if trace.x is not None and len(trace.x) == many
+def drawn(figure, axis="x"):
+    """Rows of a panel → value, low and high of their marker."""
+    (markers,) = [trace for trace in figure.data if trace.xaxis == axis and trace.error_x.array is not None]
+    ends = zip(markers.x, markers.error_x.arrayminus, markers.error_x.array, strict=True)
+    return {words: (x, x - down, x + up) for words, (x, down, up) in zip(markers.text, ends, strict=True)}
+
+
+def test_a_marker_is_the_difference_from_the_baseline_with_welchs_interval_over_seeds():
+    markers = drawn(embedded_differences_figure(record()))
+    interval = welch_interval(*(100 * pd.Series(FINAL[name]) for name in ("primal", "softmax")))
+    assert markers[NAMES["primal"]] == pytest.approx((-45, interval.low, interval.high))
+    assert markers[NAMES["softmax-shuffled"]] == pytest.approx((-20, -20, -20))  # one seed
+    assert len(markers) == 2
+
+
+def test_a_baseline_has_a_row_with_its_score_and_single_seeds_stand_last():
+    figure = embedded_differences_figure(record())
+    rows = [f"<i>{NAMES['softmax']}</i>", NAMES["primal"], NAMES["softmax-shuffled"]]
+    assert [*figure.layout.yaxis.ticktext] == rows
+    (score,) = [note for note in figure.layout.annotations if note.text == "70.0 %"]
+    assert score.y == 0
+
+
+def test_a_mechanism_is_compared_with_its_own_baseline():
+    frame = record()
+    symmetric = frame[frame["variant"] == "softmax"].assign(variant="softmax-sym")
+    symmetric["value"] -= 0.05 * symmetric["epoch"]
+    more = symmetric.assign(variant="rpc-sym", value=symmetric["value"] + 0.02 * symmetric["epoch"])
+    figure = embedded_differences_figure(
+        pd.concat([frame, symmetric, more]), baselines={"rpc-sym": "softmax-sym"}
+    )
+    assert drawn(figure)[NAMES["rpc-sym"]][0] == pytest.approx(4)
+    assert [*figure.layout.yaxis.ticktext][-2:] == [f"<i>{NAMES['softmax-sym']}</i>", NAMES["rpc-sym"]]
+
+
+def test_a_difference_whose_interval_holds_zero_has_an_open_marker():
+    frame = record()
+    near = frame[frame["variant"] == "softmax"].assign(
+        variant="tssa", value=lambda rows: rows["value"] - 0.01
+    )
+    (markers,) = [
+        trace
+        for trace in embedded_differences_figure(pd.concat([frame, near])).data
+        if trace.error_x.array is not None
     ]
+    open_rows = [
+        words for words, fill in zip(markers.text, markers.marker.color, strict=True) if fill == "white"
+    ]
+    assert open_rows == [NAMES["tssa"]]
 
 
-def test_every_seed_is_drawn_and_means_have_the_interval_over_seeds():
-    figure = embedded_scores_figure(record())
-    seven = [100 * value for name in ("softmax", "softmax-shuffled", "primal") for value in FINAL[name]]
-    assert pytest.approx(sorted(seven)) in drawn(figure, 7)
-    (means,) = [trace for trace in figure.data if trace.error_x.array is not None and len(trace.x) == 2]
-    found = mean_interval(pd.Series([60.0, 70.0, 80.0]))
-    place = [round(x, 9) for x in means.x].index(70)
-    assert means.x[place] - means.error_x.arrayminus[place] == pytest.approx(found.low)
-    assert 30 in [round(level, 9) for level in rules(figure)]
-
-
-def test_mechanisms_with_one_seed_stand_below_the_others_under_a_heading():
-    single = record()[record()["seed"].fillna(0) == 0]  # where all have one the key says so
-    figure = embedded_scores_figure(single)
-    assert not any("<b>" in row for row in figure.layout.yaxis.ticktext)
-    assert any(trace.name == "1 seed" for trace in figure.data)
-    words = [NAMES[name] for name in ("softmax", "primal", "softmax-shuffled")]
-    expected = ["<b>3 seeds</b>", *words[:2], "<b>1 seed</b>", words[2]]
-    assert [*embedded_scores_figure(record()).layout.yaxis.ticktext] == expected
+def test_conditions_are_panels_below_the_headings_of_their_data():
+    parts = [
+        record().assign(data=f"{data}, {condition}") for data in ("a", "b") for condition in ("clean", "PGD")
+    ]
+    figure = embedded_differences_figure(pd.concat(parts))
+    assert [words for words in titles(figure) if "%" not in words] == ["clean", "PGD"]
+    headings = [words for words in figure.layout.yaxis.ticktext if words.startswith("<b>")]
+    assert headings == ["<b>a</b>", "<b>b</b>"]
 
 
 def test_the_best_mechanism_comes_first_by_its_mean_difference_over_panels():
-    """Primal has the largest plain mean: it is only in the panel where all scores are higher, as the last of them."""
     scores = {"high": {"softmax": 0.9, "tssa": 0.8, "primal": 0.7}, "low": {"softmax": 0.1, "tssa": 0.4}}
     rows = [
         {"data": data, "variant": variant, "seed": seed, "value": value + 0.01 * seed}
@@ -72,10 +104,10 @@ def test_the_best_mechanism_comes_first_by_its_mean_difference_over_panels():
         for seed in range(3)
     ]
     frame = pd.DataFrame(rows).assign(attention="x", split="test", metric="accuracy", epoch=4, unit="")
-    order = [NAMES[name] for name in ("tssa", "softmax", "primal")]
-    assert [*embedded_scores_figure(frame).layout.yaxis.ticktext] == order
-    losses = embedded_scores_figure(frame.assign(metric="loss"), "loss")
-    assert [*losses.layout.yaxis.ticktext] == order[::-1]
+    order = [NAMES[name] for name in ("tssa", "primal")]
+    assert [*embedded_differences_figure(frame).layout.yaxis.ticktext][1:] == order
+    losses = embedded_differences_figure(frame.assign(metric="loss"), "loss")
+    assert [*losses.layout.yaxis.ticktext][1:] == order[::-1]
 
 
 def test_scores_by_epoch_are_means_over_the_seeds_of_test_rows():
@@ -97,11 +129,14 @@ def test_the_grid_holds_the_runs_over_eta_and_s():
 
 
 def test_other_frames_are_refused():
-    for read in (embedded_scores_figure, scores_by_epoch):
+    for read in (embedded_differences_figure, scores_by_epoch):
         with pytest.raises(InputError, match="mean_iou"):
             read(record(), "mean_iou")
     with pytest.raises(InputError, match="no axis"):
-        embedded_scores_figure(record(), "f1")
+        embedded_differences_figure(record(), "f1")
+    alone = record()
+    with pytest.raises(InputError, match="no mechanism stands beside its baseline"):
+        embedded_differences_figure(alone[alone["variant"].isin(["majority", "primal"])])
 
 
 def test_findings_name_what_has_not_learned_and_what_is_significant():
@@ -149,9 +184,9 @@ def arena(data, mechanisms=14):
 
 
 def test_five_data_sets_of_fourteen_mechanisms_leave_a_caption_its_room_on_a_page():
-    figure = embedded_scores_figure(arena([f"data-{number}" for number in range(5)]))
+    figure = embedded_differences_figure(arena([f"data-{number}" for number in range(5)]))
     assert figure.layout.height / figure.layout.width < 1.1  # of a page of 7.2 by 10 inches, less the caption
-    assert len({axis.domain for axis in figure.select_xaxes()}) == 3
+    assert len({axis.domain for axis in figure.select_xaxes()}) == 4
 
 
 def test_what_an_ablation_of_one_seed_changes_stands_beside_the_range_of_the_others():

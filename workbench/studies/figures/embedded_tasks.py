@@ -1,8 +1,9 @@
-"""Embedded tasks: final scores by mechanism and data set, and the grid of chen2023's Table 9."""
+"""Embedded tasks: final scores beside the baseline's, by mechanism and data set, and the grid of chen2023's Table 9."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import plotly.graph_objects as go
 
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import welch_interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Rule
 from workbench.figures.words import variant_words
@@ -28,76 +29,105 @@ _ORDER = (
 NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
 """The mechanisms of the records of toy tasks, to their words."""
 MAJORITY = "majority"
-# metric of a record → what its axis says, factor, least and largest
-_AXES = {
-    "accuracy": ("test accuracy (%)", 100, (0, 100)),
-    "mean_iou": ("test mean IoU (%)", 100, (0, 100)),
-    "loss": ("test loss (nats)", 1, (0, np.inf)),
-    "normalised_return": ("normalised return (%)", 1, (-np.inf, np.inf)),  # per cent already
+# metric of a record → the factor of its values, a level in words, and the unit of differences
+_UNITS = {
+    "accuracy": (100, "{:.1f} %", "points"),
+    "mean_iou": (100, "{:.1f} %", "points"),
+    "loss": (1, "{:.3f} nats", "nats"),
+    "normalised_return": (1, "{:.1f} %", "points"),  # per cent already
 }
-_SEED, _MEAN = "each seed", "mean over 3 seeds"
 
 
 @checked
-def embedded_scores_figure(
-    frame: pd.DataFrame, metric: str = "accuracy", columns: int = 3, same: bool = False
+def embedded_differences_figure(
+    frame: pd.DataFrame,
+    metric: str = "accuracy",
+    baselines: Mapping[str, str] = MappingProxyType({}),
+    columns: int = 4,
 ) -> go.Figure:
-    """Draw final scores: a row per mechanism, a panel per data set, every seed, and the mean with its 95 % CI.
+    """Draw final scores minus the baseline's with Welch's 95 % CI: a row per mechanism, a panel per data set.
 
-    The best mechanism comes first, by the mean over panels of its score less the panel's mean; mechanisms with one seed
-    stand below the others. The interval is Student's over seeds, cut where the score can go no further. The line is the
-    trivial predictor. Runs over η (chen2023, Table 9) are those of `embedded_grid`.
+    Each baseline has a row with its mean score; its mechanisms follow, the best mean over panels first, and those with
+    one seed, which have no interval, last. Data under several conditions have a panel for each condition. Runs over η
+    (chen2023, Table 9) are those of `embedded_grid`.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`. Rows of
             `workbench.studies.baselines.at_stated_budgets` stand below a heading with the budgets of each mechanism.
         metric: of its test rows: accuracy, mean_iou, loss or normalised_return.
+        baselines: mechanism → baseline, from `workbench.studies.baselines.embedded_baselines`; softmax for the others.
         columns: panels in a row.
-        same: whether all panels have one axis.
 
     Raises:
-        InputError: no such rows, or a metric that is none of these.
+        InputError: no such rows, a metric that is none of these, or no mechanism with its baseline.
     """
-    words, factor, (least, most) = _axis_of(metric)
+    if metric not in _UNITS:
+        raise InputError(f"no axis for {metric!r}; give {', '.join(_UNITS)}")
     rows = _scores(frame, metric)
-    levels = rows[rows["variant"] == MAJORITY].groupby("data")["value"].first() * factor
     rows = rows[(rows["variant"] != MAJORITY) & ~rows["variant"].str.contains("η")]
-    count = rows.groupby(["data", "variant"])["seed"].nunique()
-    many = " or ".join(map(str, sorted(count[count > 1].unique())))
-    if "budgets" in rows:
-        headings = [*rows["budgets"].unique()]
-        rows = rows.rename(columns={"budgets": "heading"})
-    else:
-        headings = [f"{many} seeds", "1 seed"]
-        alone = rows["variant"].map(count.groupby("variant").max()) == 1
-        rows = rows.assign(heading=alone.map(lambda single: headings[single]))
-    titles = {data: f"{data}:<br>{words}" for data in rows["data"].unique()}
-    drawn, cut = [], False
-    keys = ["data", "heading", "variant"]
-    for _, seed_rows in _ranked(rows, headings, metric).groupby(keys, sort=False):
-        about = seed_rows.iloc[0][keys].to_dict()
-        values = seed_rows["value"] * factor
-        drawn += [{**about, "kind": _SEED, "value": value} for value in values]
-        if len(seed_rows) > 1:
-            finding = mean_interval(values)
-            ends = {"low": max(finding.low, least), "high": min(finding.high, most)}
-            cut |= ends != {"low": finding.low, "high": finding.high}
-            drawn.append({**about, "kind": _MEAN, "value": finding.value, **ends})
+    parts = rows["data"].str.partition(", ")  # the data set and its condition
+    conditions = parts[2] != ""
+    heading = rows["budgets"] if "budgets" in rows else parts[0].where(conditions, "")
+    rows = rows.assign(panel=parts[2].where(conditions, parts[0]), heading=heading)
+    differences = _differences(rows, metric, baselines)
+    if differences["value"].isna().all():
+        held = ", ".join(rows["variant"].unique())
+        raise InputError(f"no mechanism stands beside its baseline; the frame holds {held}")
+    counts = rows.groupby(["data", "variant"])["seed"].nunique()
+    many = " or ".join(map(str, sorted(counts[counts > 1].unique())))
     forest = Plot(
-        pd.DataFrame(drawn, columns=[*keys, "kind", "value", "low", "high"]),
-        titles,
+        differences,
+        {name: name for name in differences["panel"].unique()},
         y="variant",
-        group="heading" if rows["heading"].nunique() > 1 else None,
-        panel="data",
-        color="kind",
-        names={**NAMES, _MEAN: f"mean over {many} seeds", _SEED: "each seed" if many else "1 seed"},
-        strokes=(_SEED,),
+        group="heading" if heading.nunique() > 1 else None,
+        panel="panel",
+        names=NAMES | {name: f"<i>{NAMES[name]}</i>" for name in differences["baseline"].unique()},
     )
-    words_of_interval = "95 % CI (t) of the mean over seeds" + ", cut where scores end" * cut
-    interval = Interval(columns=("value", "low", "high"), words=words_of_interval)
-    forest = forest.scale(row=1.55, x_same=same or ())
-    forest = forest.add(interval, Rule(levels.to_dict(), "trivial predictor"))
-    return forest.figure(columns=min(len(titles), columns))
+    interval = Interval(
+        columns=("value", "low", "high"),
+        words=f"difference of means over {many} seeds, Welch's 95 % CI",
+        hollow=("same", "not significant"),
+        alone="1 seed" if differences["single"].any() else "",
+    )
+    forest = forest.scale(row=1.45, x_same=True, x_title=f"Difference ({_UNITS[metric][2]})").add(
+        interval, Rule(0)
+    )
+    return forest.figure(columns=min(differences["panel"].nunique(), columns))
+
+
+def _differences(rows: pd.DataFrame, metric: str, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """Return a row per heading, panel and variant, in the order of the figure; baselines have their score in words."""
+    factor, level, _ = _UNITS[metric]
+    keys = ["heading", "panel", "variant"]
+    scores = {tuple(part[keys].iloc[0]): factor * part["value"] for _, part in rows.groupby(keys, sort=False)}
+    references = {"softmax", *baselines.values()} - set(baselines)
+    drawn = []
+    for (heading, panel, name), values in scores.items():
+        baseline = name if name in references else baselines.get(name, "softmax")
+        row = {"heading": heading, "panel": panel, "variant": name, "baseline": baseline, "value": np.nan}
+        if name == baseline:
+            drawn.append({**row, "finding": level.format(values.mean())})
+        elif (reference := scores.get((heading, panel, baseline))) is not None:
+            several = min(len(values), len(reference)) > 1
+            value = values.mean() - reference.mean()
+            ends = welch_interval(values, reference)[1:3] if several else (np.nan, np.nan)
+            row |= {"value": value, "low": ends[0], "high": ends[1], "same": ends[0] <= 0 <= ends[1]}
+            drawn.append(row)
+    table = pd.DataFrame(drawn, columns=[*keys, "baseline", "value", "low", "high", "same", "finding"])
+    groups = table.groupby(["heading", "variant"], sort=False)
+    single = groups["low"].transform("count") == 0
+    sign = 1 if metric == "loss" else -1
+    mechanism = table["variant"] != table["baseline"]
+    table = table.assign(
+        mechanism=mechanism,
+        single=single & mechanism,
+        effect=sign * groups["value"].transform("mean"),
+        **{f"{name} place": pd.factorize(table[name])[0] for name in ("heading", "baseline")},
+    )
+    table = table[table.groupby(["heading", "baseline"])["mechanism"].transform("any")]
+    return table.sort_values(
+        ["heading place", "baseline place", "mechanism", "single", "effect"], kind="stable"
+    )
 
 
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
@@ -115,19 +145,3 @@ def _scores(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows[
         rows["epoch"] == rows.groupby(["data", "variant", "seed"], dropna=False)["epoch"].transform("max")
     ]
-
-
-def _axis_of(metric: str) -> tuple[str, float, tuple[float, float]]:
-    """Return the title of a metric's axis, the factor of its values, and their smallest and largest possible value."""
-    if metric not in _AXES:
-        raise InputError(f"no axis for {metric!r}; give {', '.join(_AXES)}")
-    return _AXES[metric]
-
-
-def _ranked(rows: pd.DataFrame, headings: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return one row per seed, by heading, and below each the best mechanism first."""
-    seeds = rows.drop_duplicates(["data", "heading", "variant", "seed"])
-    effects = seeds["value"] - seeds.groupby(["data", "heading"])["value"].transform("mean")
-    effects = effects.groupby([seeds["heading"], seeds["variant"]]).transform("mean")
-    seeds = seeds.assign(effect=effects, place=seeds["heading"].map(headings.index))
-    return seeds.sort_values(["place", "effect"], ascending=[True, metric == "loss"], kind="stable")
