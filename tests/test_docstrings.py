@@ -29,8 +29,10 @@ OWN_FUNCTIONS = {
     "gram_spectrum": {"check_psd_eigenvalues"},
     "head_effect": {"need_next_tokens", "random_directions", "real_outputs"},
     "membership": {"own_convention"},
+    "patching": {"logits_at"},
     "position_logits": {"shuffled_orders", "terms_of_layer", "within_rows"},
     "primal": {"primal_layers"},
+    "relevance": {"relevance_maps", "removal_orders"},
     "robust_components": {
         "contamination_scores", "found_contamination", "marked_share", "patches_of", "split_of_layer",
     },

@@ -162,7 +162,9 @@ def test_a_random_direction_moves_the_outputs_as_far(monkeypatch):
 
     model, original, seen = classifier(), loop.intervene, []
     monkeypatch.setattr(
-        loop, "intervene", lambda loaded, changes: seen.append(changes) or original(loaded, changes)
+        loop,
+        "intervene",
+        lambda loaded, changes, *site: seen.append(changes) or original(loaded, changes, *site),
     )
     workbench.analyze("patching", model, IMAGES, layers=[0], heads=[1], null_samples=2)
     (record,) = capture(model, IMAGES, layers=[0], sites=("head_out",))

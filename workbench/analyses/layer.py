@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -43,18 +43,28 @@ class NotApplicable(Exception):
     """A layer that an analysis does not apply to; the message gives the reason."""
 
 
+class Run(Protocol):
+    """The function of `Passes` that runs the model; values are tensors, and functions at sites other than head_out."""
+
+    def __call__(
+        self, changes: Mapping[Any, Any], site: str = "head_out", *, grad: bool = False
+    ) -> Tensor: ...
+
+
 @dataclass
 class Passes:
     """Further passes of the model over a batch, for analyses that change what heads compute.
 
-    ``run`` takes outputs of heads by (layer, head), as `workbench.intervene` does, and returns the logits, (batch,
-    class) or (batch, token, vocabulary), with gradients where the outputs require them. ``targets`` are the classes of
-    images, (batch,), or the tokens of texts, (batch, token); −1 or None where they are not known.
+    ``run`` takes values of a site by (layer, head), as `workbench.intervene` does, and returns the logits, (batch,
+    class) or (batch, token, vocabulary); with ``grad=True`` they have gradients. ``targets`` are the classes of images,
+    (batch,), or the tokens of texts, (batch, token); −1 or None where they are not known.
     """
 
     module: nn.Module
-    run: Callable[[Mapping[tuple[int, int], Tensor]], Tensor]
+    run: Run
     targets: Int[Tensor, "batch ..."] | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Results of passes that are the same for all layers."""
 
     @functools.cached_property
     def logits(self) -> Float[Tensor, "batch ..."]:

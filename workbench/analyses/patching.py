@@ -85,12 +85,14 @@ class _Pairs(NamedTuple):
 
     def difference(self, logits: Float[Tensor, "batch ..."]) -> Float[Tensor, " batch"]:
         """Return the logit of the partner's outcome less that of the own outcome."""
-        at = _at(logits, self.position).double()
+        at = logits_at(logits, self.position).double()
         own, partner = (index[:, None].to(at.device) for index in (self.own, self.partner))
         return (at.gather(-1, partner) - at.gather(-1, own))[:, 0]
 
 
-def _at(logits: Tensor, position: Tensor | None) -> Float[Tensor, "batch outcome"]:
+def logits_at(
+    logits: Float[Tensor, "batch ..."], position: Int[Tensor, " batch"] | None
+) -> Float[Tensor, "batch outcome"]:
     """Return the logits at one position of every input; those of a classifier have none."""
     return logits if position is None else logits[torch.arange(len(logits)), position.to(logits.device)]
 
@@ -122,11 +124,11 @@ def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], answ
         last = (real * torch.arange(real.shape[1])).argmax(-1)
         position = last - 1 if answer == "right" else last
     if answer == "predicted":
-        own = _at(logits, position).argmax(-1).cpu()
+        own = logits_at(logits, position).argmax(-1).cpu()
     elif passes.targets is None:
         raise InputError("the right outcomes are not known; give answer='predicted'")
     else:
-        own = (passes.targets if position is None else _at(passes.targets, position + 1)).cpu()
+        own = (passes.targets if position is None else logits_at(passes.targets, position + 1)).cpu()
     partner = _swapped(own)
     known = (own >= 0) & (partner >= 0) & (own != partner)
     return _Pairs(position, own.clamp_min(0), partner.clamp_min(0), known)
@@ -143,11 +145,10 @@ class _Patching(NamedTuple):
     passes: Passes
     layer: int
 
-    def run(self, outputs: Mapping[int, Tensor]) -> Float[Tensor, " batch"]:
+    def run(self, outputs: Mapping[int, Tensor], grad: bool = False) -> Float[Tensor, " batch"]:
         """Return the logit differences with other outputs of some heads."""
-        return self.pairs.difference(
-            self.passes.run({(self.layer, head): out for head, out in outputs.items()})
-        )
+        changes = {(self.layer, head): out for head, out in outputs.items()}
+        return self.pairs.difference(self.passes.run(changes, grad=grad))
 
     def share(self, change: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         """Return a change of the logit difference as a share of the way to the partner's, NaN without two outcomes."""
@@ -178,7 +179,7 @@ def _gradients(patching: _Patching, heads: list[int]) -> Float[Tensor, "batch he
     """Return the gradient of each input's logit difference in the outputs of heads."""
     outputs = {head: patching.head_out[:, head].detach().clone().requires_grad_() for head in heads}
     with torch.enable_grad():
-        difference = patching.run(outputs).sum()
+        difference = patching.run(outputs, grad=True).sum()
         return torch.stack(torch.autograd.grad(difference, [*outputs.values()]), 1)
 
 

@@ -319,9 +319,9 @@ def _passes(loaded: Any, part: Any) -> Passes:
     module = module_of(loaded)
     projections = Projections(module)
 
-    def changed(changes: Mapping[tuple[int, int], Tensor], arguments: Any) -> Any:
-        if any(value.requires_grad for value in changes.values()):
-            with torch.enable_grad(), intervene(loaded, changes):
+    def changed(changes: Mapping[Any, Any], site: str, grad: bool, arguments: Any) -> Any:
+        if grad or site != "head_out":
+            with torch.set_grad_enabled(grad), intervene(loaded, changes, site):
                 return call_model(module, arguments)
 
         def replacement(value: Tensor) -> Callable[[Tensor], Tensor]:
@@ -335,10 +335,10 @@ def _passes(loaded: Any, part: Any) -> Passes:
         with torch.no_grad(), intervene(loaded, replacements), projections.reused():
             return call_model(module, arguments)
 
-    def run(changes: Mapping[tuple[int, int], Tensor]) -> Tensor:
+    def run(changes: Mapping[Any, Any], site: str = "head_out", *, grad: bool = False) -> Tensor:
         arguments = batch_on_device(part.batch, module)
         if changes:
-            result = changed(changes, arguments)
+            result = changed(changes, site, grad, arguments)
         else:
             with torch.no_grad():
                 result = call_model(module, arguments)

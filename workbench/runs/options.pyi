@@ -222,6 +222,26 @@ class QkOvCircuits(OfMatrices, total=False, closed=True):
     null_samples: int
     """samples of the null distribution, Gaussian matrices, at least 2; 0 leaves it out"""
 
+class Relevance(OfInputs, total=False, closed=True):
+    """Which tokens a prediction rests on: maps from attention and its gradient, with deletion and insertion."""
+    target: Literal["predicted", "right"]
+    """outcome that the maps explain: predicted (the largest logit; of texts at the last token) or right (the class of
+    the image; the last token of the text, predicted from the one before)"""
+    path_steps: int
+    """points on the path from uniform attention, each of which is another pass"""
+    removal_steps: int
+    """numbers of removed tokens between none and all, each of which is another pass for every map"""
+    null_samples: int
+    """random orders of the tokens, at least 2; 0 leaves the null out"""
+
+class RelevanceToken(OfMatrices, total=False, closed=True):
+    """Relevance of every token, by map, per token."""
+    target: Literal["predicted", "right"]
+    """outcome that the maps explain: predicted (the largest logit; of texts at the last token) or right (the class of
+    the image; the last token of the text, predicted from the one before)"""
+    path_steps: int
+    """points on the path from uniform attention, each of which is another pass"""
+
 class RobustComponents(OfHeads, total=False, closed=True):
     """What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up."""
 

@@ -1,0 +1,188 @@
+"""Relevance maps: attention and gradients by hooks by hand, completeness, and tokens removed by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+import workbench
+from tests.analyses.test_patching import IMAGES, classifier, gpt2, run
+from tests.runs.test_analyze import bert, vit
+from workbench.analyses.relevance import MAPS, gradient_rollout, removal_orders, weighted_attention
+from workbench.core.errors import InputError
+
+PATCHES = slice(1, None)  # behind the class token
+
+
+def test_rollout_of_weighted_attention_is_a_loop_over_layers():
+    generator = torch.Generator().manual_seed(0)
+    attn, gradient = torch.randn(2, 4, 2, 3, 5, 5, generator=generator)  # layer, batch, head, query, key
+    query = torch.rand(2, 5, generator=generator)
+    relevance = [torch.eye(5, dtype=torch.float64) for _ in range(2)]
+    for layer in range(4):
+        for number in range(2):
+            mean = torch.zeros(5, 5, dtype=torch.float64)
+            for head in range(3):
+                mean += torch.relu((attn * gradient)[layer, number, head].double()) / 3
+            relevance[number] = relevance[number] + mean @ relevance[number]
+    expected = torch.stack([query[number].double() @ relevance[number] for number in range(2)])
+    weights = [weighted_attention(*pair) for pair in zip(attn, gradient, strict=True)]
+    torch.testing.assert_close(gradient_rollout(weights, query), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_most_relevant_content_comes_first():
+    relevance = torch.tensor([[0.5, 9.0, 0.1, 0.7]])
+    content = torch.tensor([[True, False, True, True]])
+    assert removal_orders(relevance, content).tolist() == [[1, 3, 2, 0]]
+
+
+def attention_and_gradients(model, batch, logit, change=lambda layer, attn: attn):
+    """Attention and the gradient of a logit in it, of every layer of a timm model, from hooks by hand."""
+    attn, handles = [], []
+
+    def hook(layer):
+        def keep(module, args, output):
+            output = change(layer, output)
+            output.retain_grad()
+            attn.append(output)
+            return output
+
+        return keep
+
+    for layer, block in enumerate(model.blocks):
+        block.attn.fused_attn = False
+        handles.append(block.attn.attn_drop.register_forward_hook(hook(layer)))
+    logit(model(batch)).sum().backward()
+    for handle, block in zip(handles, model.blocks, strict=True):
+        handle.remove()
+        block.attn.fused_attn = True
+    return [part.detach() for part in attn], [part.grad for part in attn]
+
+
+def maps(rows, layer):
+    """Relevance (input, token) by map, of one layer."""
+    rows = rows[rows["layer"] == layer]
+    return {
+        name: np.stack([part["value"].to_numpy() for _, part in of_map.groupby("input")])
+        for name, of_map in rows.groupby("candidate", sort=False)
+    }
+
+
+def test_maps_are_those_of_hooks_by_hand():
+    model = classifier()
+    outcome = model(IMAGES).argmax(-1)
+    attn, gradients = attention_and_gradients(
+        model, IMAGES, lambda logits: logits.gather(-1, outcome[:, None])
+    )
+    with torch.no_grad():  # as in a watch
+        rows = workbench.analyze("relevance", model, IMAGES, per="token")
+    assert tuple(rows["candidate"].unique()) == MAPS
+    chained = torch.eye(17).expand(4, 17, 17)
+    rolled = chained
+    for layer in range(3):
+        weights = (attn[layer] * gradients[layer]).relu().mean(1)
+        chained = chained + weights @ chained
+        rolled = (attn[layer].mean(1) + torch.eye(17)) / 2 @ rolled
+        found = maps(rows, layer)
+        expected = {MAPS[0]: chained, MAPS[1]: weights, MAPS[2]: rolled}
+        for name, of_queries in expected.items():
+            np.testing.assert_allclose(found[name], of_queries[:, 0], rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_integrated_gradients_sum_to_the_change_from_uniform_attention():
+    model = classifier()
+    logits = model(IMAGES)
+    outcome = logits.argmax(-1)
+    with torch.no_grad(), workbench.intervene(model, {(2, "*"): "uniform"}, site="attn"):
+        uniform = model(IMAGES)
+    changes = (logits - uniform).gather(-1, outcome[:, None])[:, 0]
+    rows = workbench.analyze("relevance", model, IMAGES, per="token", path_steps=40)
+    # only the class token's row of the last layer reaches the logits; maps are means over 2 heads
+    sums = 2 * maps(rows, 2)[MAPS[3]].sum(-1)
+    np.testing.assert_allclose(sums, changes.detach(), rtol=1e-3, atol=1e-5)
+
+
+def removed(model, tokens):
+    """Logits of a timm model with the mean over tokens in place of some (input, token) before the first block."""
+
+    def hook(module, args):
+        (stream,) = args
+        mean = stream.mean(1, keepdim=True)
+        return (torch.where(tokens[..., None], mean, stream),)
+
+    handle = model.blocks[0].register_forward_pre_hook(hook)
+    try:
+        with torch.no_grad():
+            return model(IMAGES)
+    finally:
+        handle.remove()
+
+
+def test_scores_are_areas_of_curves_by_hand():
+    model = classifier()
+    outcome = model(IMAGES).argmax(-1)
+    rows = workbench.analyze("relevance", model, IMAGES, per="token")
+    frame = workbench.analyze("relevance", model, IMAGES, removal_steps=3, null_samples=0)
+    for name in MAPS:
+        relevance = maps(rows, 1)[name][:, PATCHES]
+        curves = {"relevance_deletion": [], "relevance_insertion": []}
+        for count in (0, 4, 8, 12, 16):
+            for metric, curve in curves.items():
+                tokens = torch.zeros(4, 17, dtype=torch.bool)
+                for number in range(4):
+                    chosen = 1 + np.argsort(-relevance[number], kind="stable")[:count]
+                    tokens[number, torch.from_numpy(chosen)] = True
+                    if metric == "relevance_insertion":
+                        tokens[number, PATCHES] = ~tokens[number, PATCHES]
+                shares = removed(model, tokens).softmax(-1)
+                curve.append(shares.gather(-1, outcome[:, None])[:, 0].numpy())
+        for metric, curve in curves.items():
+            found = frame.query(f"metric == '{metric}' and candidate == '{name}' and layer == 1")["value"]
+            area = np.trapezoid(np.stack(curve), dx=1 / 4, axis=0)
+            np.testing.assert_allclose(found, area, rtol=1e-4, atol=1e-6)
+
+
+def test_the_map_of_a_text_is_of_its_last_token_and_batches_do_not_matter():
+    model, batch, last = gpt2()
+    rows = workbench.analyze("relevance", model, batch, per="token")
+    assert rows[rows["layer"] == 0].groupby(["candidate", "input"]).size().unstack().iloc[0].tolist() == [
+        6,
+        6,
+        5,
+        5,
+    ]
+    whole = workbench.analyze("relevance", model, batch, removal_steps=2, null_samples=2)
+    single = workbench.analyze("relevance", model, batch, removal_steps=2, null_samples=2, batch_size=1)
+    for column in ("value", "null_mean"):
+        np.testing.assert_allclose(single[column], whole[column], rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        plain = run(model, batch)[range(4), last].softmax(-1).amax(-1).numpy()
+    assert whole["value"].between(0, 1).all()
+    assert not np.allclose(whole[whole["layer"] == 0]["value"].to_numpy()[:4], plain)
+
+
+def test_the_right_outcome_is_the_last_token_of_a_text():
+    model, batch, _ = gpt2()
+    rows = workbench.analyze("relevance", model, batch, per="token", target="right")
+    # the last token is read by no query of the prediction
+    last = rows[rows["candidate"] == "attention times gradient"].groupby(["layer", "input"])["value"].last()
+    assert (last == 0).all()
+    with pytest.raises(InputError, match="give target='predicted'"):
+        workbench.analyze("relevance", vit(), IMAGES, target="right")
+
+
+def test_layers_in_front_are_needed_and_models_that_predict():
+    with pytest.raises(InputError, match="maps of all layers; leave layers= out"):
+        workbench.analyze("relevance", vit(), IMAGES, layers=[1])
+    with pytest.raises(InputError, match="returns no logits"):
+        workbench.analyze("relevance", bert(), {"input_ids": torch.randint(0, 40, (2, 5))})
+
+
+def test_findings_compare_the_last_layer_with_random_orders():
+    frame = workbench.analyze(
+        "relevance", "bundled:digits-vit", "bundled:digits", n=4, removal_steps=2, null_samples=2
+    )
+    insertion, deletion = workbench.findings(frame)
+    assert "tokens put back in the order of" in insertion
+    assert "in random orders" in deletion
+    last = frame[(frame["layer"] == 3) & (frame["metric"] == "relevance_insertion")]
+    assert f"{last.groupby('candidate')['value'].mean().max():.2f}" in insertion
