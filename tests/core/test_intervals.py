@@ -124,6 +124,14 @@ def test_the_permutation_p_counts_the_divisions_of_all_values(sizes, level):
     assert ratio == pytest.approx(p)
 
 
+def test_divisions_that_tie_with_the_measured_one_count_on_both_sides():
+    first, second = pd.Series([0.3, 0.1, 0.7]), pd.Series([0.1, 0.3, 0.2, 0.7])
+    library = stats.permutation_test(
+        (first, second), lambda left, right: np.mean(left) - np.mean(right), n_resamples=np.inf
+    )
+    assert permutation_p(first, second) == pytest.approx(library.pvalue)
+
+
 def test_three_values_a_side_never_give_a_permutation_p_below_a_tenth():
     assert permutation_p(pd.Series([1.0, 1.1, 1.2]), pd.Series([9.0, 9.1, 9.2])) == pytest.approx(0.1)
     assert math.isnan(permutation_p(pd.Series([1.0]), pd.Series([9.0, 9.1])))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, interval_at, mean_interval, sign_p
@@ -35,6 +36,7 @@ from workbench.papers.verdicts import (
     decide,
     evidence,
     families,
+    holm,
     least_favourable,
     mean_over,
     nulls_of,
@@ -363,6 +365,11 @@ def test_a_claim_is_decided_beside_the_others_of_its_paper_by_holm():
                         _table([0.03], model="another"), _table([0.03], paper="q")], ignore_index=True)  # fmt: skip
     assert adjusted(others)["verdict"].eq(HOLDS).all()  # each of them a family of one, or none that counts
     assert len(counted(others)) == 3
+
+
+@pytest.mark.parametrize("ps", [[0.03], [0.2, 0.01, 0.2, 0.004, 0.9], [0.6, 0.5, 0.02]])
+def test_holm_is_that_of_statsmodels(ps):
+    assert holm(pd.Series(ps)) == pytest.approx(multipletests(ps, method="holm")[1])
 
 
 def test_the_adjusted_interval_leaves_out_the_end_of_the_range_where_holm_decides():

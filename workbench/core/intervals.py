@@ -6,6 +6,7 @@ takes ratios on logarithms.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -145,20 +146,18 @@ def permutation_p(first: pd.Series, second: pd.Series, level: float = 0.0, *, ra
     Every division of the values into two samples of these sizes is compared; no distribution is assumed. A ratio is
     compared on logarithms. Three values a side give 0.1 or more; fewer than two a side give NaN.
     """
-    from scipy import stats
-
     if ratio and level <= 0:
         return math.nan
     first_values, second_values = (_numbers(side, ratio) for side in (first, second))
     if min(len(first_values), len(second_values)) < 2:
         return math.nan
-    test = stats.permutation_test(
-        (first_values - (math.log(level) if ratio else level), second_values),
-        lambda left, right, axis: np.mean(left, axis=axis) - np.mean(right, axis=axis),
-        vectorized=True,
-        n_resamples=np.inf,
-    )
-    return float(test.pvalue)
+    # scipy's permutation_test gives the same and takes twenty times as long.
+    pooled = np.concatenate([first_values - (math.log(level) if ratio else level), second_values])
+    divisions = [*itertools.combinations(range(len(pooled)), len(first_values))]
+    sums = pooled[np.array(divisions)].sum(axis=1)  # the difference of means grows with it
+    rounding = 1e-14 * np.abs(pooled).sum()
+    tails = (sums >= sums[0] - rounding).mean(), (sums <= sums[0] + rounding).mean()
+    return float(min(1.0, 2 * min(tails)))
 
 
 def p_value(finding: Finding, level: float, *, ratio: bool = False) -> float:

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,6 +165,7 @@ def _weights(runs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None, s
     return [*dict.fromkeys((model["spec"], model["checkpoint"], model["sha256"]) for model in models)]
 
 
+@cache
 def _weights_sha256(spec: str, checkpoint: str | None) -> str:
     from workbench.models.loading import load
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -153,7 +153,10 @@ def claims_from_records(paper: str | None = None) -> pd.DataFrame:
         }
         try:
             frames = read.frames(claim, names, seeds)
-            compared = _compare(claim, frames, units)
+            if claim["analysis"] == EMBEDDED:
+                compared = _over_data(claim, frames, units, read.pilots)
+            else:
+                compared = _compare(claim, frames, units)
             if compared.data:
                 named["options"] = claim["options"].replace(
                     "+".join(_data_of(claim)), "+".join(compared.data)
@@ -185,8 +188,7 @@ def recorded_claims(paper: str | None = None) -> pd.DataFrame:
 
     Raises `UnknownName` for a paper without claims, `MissingResource` without records.
     """
-    stated_claims(paper)  # raises for a paper without claims
-    measured, trained = claims_record(), claims_from_records()
+    trained, measured = claims_from_records(paper), claims_record()
     joined = pd.concat([measured, trained], ignore_index=True)
     joined = joined if paper is None else joined[joined["paper"] == paper].reset_index(drop=True)
     for name in ("provenance", "records"):
@@ -248,9 +250,7 @@ class _Records:
                 return frames
             return [frame[frame["seed"].isin(seeds[name])] for name, frame in zip(names, frames, strict=True)]
         if claim["analysis"] == EMBEDDED:
-            parts = [self._embedded(name) for name in _data_of(claim)]
-            joined = pd.concat(parts)
-            joined.attrs = {"pilots": learned_in_pilots(self._once((LEARNED,), learned_record))}
+            joined = pd.concat([self._embedded(name) for name in _data_of(claim)])
             return [joined[joined["variant"].isin([name, _TRIVIAL])] for name in names]
         if claim["analysis"] == OPERATORS:
             exponents = self._once((OPERATORS,), _exponents)
@@ -265,6 +265,11 @@ class _Records:
         return [
             rows[rows["training_seed"].isin(seeds[name])] for name, rows in zip(names, frames, strict=True)
         ]
+
+    @cached_property
+    def pilots(self) -> dict[tuple[str, str], bool]:
+        """Return whether the pilot run of each data set and mechanism learned."""
+        return learned_in_pilots(self._once((LEARNED,), learned_record))
 
     def _embedded(self, name: str) -> pd.DataFrame:
         try:
@@ -372,6 +377,7 @@ def _exponents() -> pd.DataFrame:
     return frame
 
 
+@cache
 def _counted(options: str, attention: str) -> pd.DataFrame:
     """Count multiply–accumulates of a recipe's model with this attention, as rows of a training record.
 
@@ -405,8 +411,6 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     ratio = claim["over"] == "model / baseline"
     if claim["analysis"] == _EVALUATION and units == "seeds":
         return _over_seeds(term, frames, ratio)
-    if claim["analysis"] == EMBEDDED:
-        return _over_data(claim, frames, units)
     samples = [_sample(frame, term) for frame in frames]
     how = _INTERVALS[units]
     if claim["analysis"] == _COSTS or claim["kind"] == "count":
@@ -459,7 +463,9 @@ def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Compari
     return _Comparison(difference, _INTERVALS["crossed"], f"{words} of {len(ps)}", (values[0], values[1]))
 
 
-def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -> _Comparison:
+def _over_data(
+    claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str, pilots: Mapping[tuple[str, str], bool]
+) -> _Comparison:
     """Compare mechanisms trained on several data sets, restricted to those on which one of the two learned.
 
     With several seeds, the means over data sets are compared. Otherwise data sets are the units: paired for one seed,
@@ -468,7 +474,7 @@ def _over_data(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str)
     (term,) = verdicts.parse_measure(claim["measure"])
     sides = [_by_seed_and_data(frame, term) for frame in frames]
     every = [name for name in _data_of(claim) if all(name in side for side in sides)]
-    learned, unknown = _learned(claim, frames[0].attrs["pilots"], every)
+    learned, unknown = _learned(claim, pilots, every)
     used = learned or every
     compare = partial(_compared_over, sides, units, claim)
     compared = compare(used)

@@ -150,18 +150,15 @@ def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classif
     single = frame[frame["input"].notna() & (frame["layer"] == 1)]
     assert mean["value"] == pytest.approx(single["value"].mean())
     draw, drawn = np.random.default_rng(0), []
-    for _ in range(400):  # each query's weights in another order, of every input and head by itself
-        shares = []
-        for number, head in itertools.product(range(len(attn)), range(attn.shape[1])):
-            real = int(batch.get("attention_mask", torch.ones_like(batch["input_ids"]))[number].sum())
-            rows = [
-                draw.permutation(attn[number, head, query, : query + 1].numpy())[
-                    new[number, : query + 1]
-                ].sum()
-                for query in range(real)
-                if new[number, : query + 1].any() and not new[number, : query + 1].all()
-            ]
-            shares += [np.mean(rows)] if rows else []
-        drawn.append(np.mean(shares))
+    for number, head in itertools.product(range(len(attn)), range(attn.shape[1])):
+        real = int(batch.get("attention_mask", torch.ones_like(batch["input_ids"]))[number].sum())
+        rows = []  # each query's weights in another order, of every input and head by itself, 400 times
+        for query in range(real):
+            keys = new[number, : query + 1].numpy()
+            if keys.any() and not keys.all():
+                weights = np.tile(attn[number, head, query, : query + 1].numpy(), (400, 1))
+                rows.append(draw.permuted(weights, axis=1)[:, keys].sum(axis=1))
+        drawn += [np.mean(rows, axis=0)] if rows else []
+    drawn = np.mean(drawn, axis=0)
     assert mean["null_mean"] == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 20)
     assert mean["null_high"] - mean["null_mean"] == pytest.approx(1.96 * np.std(drawn), rel=0.15)
