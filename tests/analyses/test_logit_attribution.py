@@ -42,6 +42,10 @@ def test_the_share_of_a_head_is_that_of_a_loop():
 def test_a_readout_makes_the_logits_and_its_direction_is_linear_in_the_stream(name):
     family = FAMILIES[name]
     model = classifier() if name == "vit" else family.build()
+    if name == "gpt2":
+        model.transformer.ln_f.bias.data += (
+            0.3 * torch.arange(1, 1 + model.config.n_embd) / model.config.n_embd
+        )
     batch = IMAGES if name == "vit" else family.batch()
 
     def run():
@@ -51,11 +55,10 @@ def test_a_readout_makes_the_logits_and_its_direction_is_linear_in_the_stream(na
     with torch.no_grad():
         readout = find_readout(model, run)
         logits = run().double()
-    rebuilt = (
-        frozen(readout.norm, readout.stream, readout.stream) @ readout.weight.double() + readout.bias.double()
-    )
-    rebuilt = rebuilt if readout.token is None else rebuilt[:, readout.token]
-    torch.testing.assert_close(rebuilt, logits, rtol=1e-4, atol=1e-5)
+    normed = readout.norm(readout.stream).double() - getattr(readout.norm, "bias", 0.0)
+    for rebuilt in (readout.logits(readout.stream), normed @ readout.weight.double() + readout.bias.double()):
+        rebuilt = rebuilt if readout.token is None else rebuilt[:, readout.token]
+        torch.testing.assert_close(rebuilt, logits, rtol=1e-4, atol=1e-5)
     outcome = torch.zeros(*readout.stream.shape[:2], logits.shape[-1])
     outcome[1, 0, 4] = 1
     part = torch.randn(readout.stream.shape, dtype=torch.float64)

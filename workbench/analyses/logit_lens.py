@@ -12,13 +12,9 @@ from typing import Annotated
 
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from workbench.analyses.layer import Layer, NotApplicable
 from workbench.analyses.registry import Analysis, OfInputs
-from workbench.captures import Readout
-from workbench.captures.position_path import frozen
 from workbench.core.null_distributions import generator
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, over_inputs
@@ -57,13 +53,6 @@ LOGIT_LENS_AGREEMENT = Metric(
 )
 
 
-def _lens_logits(
-    readout: Readout, stream: Float[Tensor, "batch token width"]
-) -> Float[Tensor, "batch token outcome"]:
-    """Return the logits that the end of a model makes of any stream, in float64 (nostalgebraist 2020)."""
-    return frozen(readout.norm, stream, stream) @ readout.weight.double() + readout.bias.double()
-
-
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure how far the prediction read off the stream after the block is from the model's own."""
     passes = layer.need_passes()
@@ -85,9 +74,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             places.append(tokens[(index + steps) % len(tokens)])
         of_input = []
         for place in places:
-            seen = _lens_logits(readout, stream[number : number + 1, place.to(stream.device)])[0].log_softmax(
-                -1
-            )
+            seen = readout.logits(stream[number : number + 1, place.to(stream.device)])[0].log_softmax(-1)
             divergence = (own.exp() * (own - seen)).sum(-1).clamp_min(0)  # below by rounding alone
             agreement = (own.argmax(-1) == seen.argmax(-1)).double()
             of_input.append(torch.stack([divergence.mean(), agreement.mean()]))

@@ -21,9 +21,10 @@ _SAME = 1e-3  # relative to the largest logit
 
 
 class Readout(NamedTuple):
-    """The last norm of a model and the weights behind it: logits = norm(stream) weight + bias, to rounding.
+    """The last norm of a model and the linear layer after it; `logits` applies both to a residual stream.
 
-    ``token`` is the one whose stream is read, of models that predict a class; None where every token is.
+    ``bias`` is what both add: logits = (norm(stream) − norm.bias) weight + bias, to rounding. ``token`` is the token
+    whose stream gives the class; None if every token gives logits.
     """
 
     norm: nn.Module
@@ -31,6 +32,10 @@ class Readout(NamedTuple):
     bias: Float[Tensor, " outcome"]
     stream: Float[Tensor, "batch token width"]
     token: int | None
+
+    def logits(self, stream: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token outcome"]:
+        """Return the logits of any residual stream, in float64 (the logit lens, nostalgebraist 2020)."""
+        return frozen(self.norm, stream, stream) @ self.weight.double() + self.bias.double()
 
     def direction(self, outcome: Float[Tensor, "batch token outcome"]) -> Float[Tensor, "batch token width"]:
         """Return g such that a part x of the stream adds x · g to the weighted sum of logits, the norm frozen.
@@ -72,10 +77,11 @@ def find_readout(model: nn.Module, run: Callable[[], Tensor]) -> Readout:
                 continue
             shift = getattr(norm, "bias", None)
             shifted = bias if shift is None else bias + shift.detach() @ weight
-            rebuilt = frozen(norm, stream, stream) @ weight.double() + shifted.double()
+            readout = Readout(norm, weight, shifted, stream, None if logits.ndim == 3 else token)
+            rebuilt = readout.logits(stream)
             rebuilt = rebuilt if logits.ndim == 3 else rebuilt[:, token]
             if rebuilt.shape == logits.shape and (rebuilt - logits).abs().max() <= _SAME * logits.abs().max():
-                return Readout(norm, weight, shifted, stream, None if logits.ndim == 3 else token)
+                return readout
     raise InputError(
         f"{type(model).__name__}: its logits are not a linear layer of the last norm at every token or at one token; "
         "models that pool their tokens, or that scale their logits, are not read"
