@@ -749,6 +749,16 @@ def test_a_table_prints_square_brackets_as_they_are(capsys):
     assert "Doctor [of this machine]" in printed
 
 
+def test_a_saved_page_holds_every_text(run, tmp_path):
+    texts = "The tide went out.", "A cat sat.", "Bread is baked."
+    page = "explore", "--save", tmp_path / "x.html", "-m", "bundled:prose-softmax"
+    for chosen, expected in ((), texts), (("--index", 1), texts[1:2]):
+        status, _, err = run(*page, *(part for text in texts for part in ("--text", text)), *chosen)
+        assert status == 0, err
+        inputs = bundle_of((tmp_path / "x.html").read_text(encoding="utf-8")).header.inputs
+        assert ["".join(each.labels).replace("[PAD]", "") for each in inputs] == [*expected]
+
+
 def test_a_saved_page_shows_the_checkpoint_asked_for_on_its_device(run, tmp_path, monkeypatch):
     from workbench.models import loading
 

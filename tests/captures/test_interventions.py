@@ -354,3 +354,16 @@ def test_a_changed_operand_is_multiplied_in_its_own_type_inside_autocast(site):
     plain = model(TOKENS)
     with torch.autocast("cpu", torch.bfloat16), intervene(model, {(0, 1): lambda value: value}, site=site):
         torch.testing.assert_close(model(TOKENS), plain, atol=1e-6, rtol=0)
+
+
+def test_an_exception_of_the_model_that_the_block_catches_is_not_replaced_by_another():
+    model = vit()
+    with intervene(model, {(1, 0): "zero"}), pytest.raises(RuntimeError, match="to have 3 channels"):
+        model(IMAGES[:, :2])
+    with (
+        pytest.raises(
+            InputError, match="layer 7 has no head_out that could be changed; the pass had 2 layers"
+        ),
+        intervene(model, {(7, 0): "zero"}),
+    ):
+        model(IMAGES)

@@ -67,6 +67,11 @@ def test_hash_sees_a_changed_pixel_label_or_order():
     assert first.sha256() == digits_split("test").first(6).sha256()
 
 
+def test_a_text_for_a_name_of_inputs_is_told_to_go_into_a_list():
+    with pytest.raises(UnknownName, match=r"a text goes into a list: \['The capital of France'\]"):
+        open_pool("The capital of France")
+
+
 def test_unknown_split():
     with pytest.raises(UnknownName, match="did you mean 'test'"):
         digits_split("tests")

@@ -431,6 +431,9 @@ def test_hidden_states_are_not_in_q_k_v(tmp_path):
 def test_layers_of_a_file_are_chosen_or_refused(tmp_path):
     write_qkv(tmp_path / "a.npz")
     assert set(analyze("gram-spectrum", qkv=tmp_path / "a.npz", layers=-1)["layer"].dropna()) == {1}
+    held = capture(vit(), images(), sites=("q",))
+    with pytest.raises(InputError, match=r"takes one layer, capture\[1\], not slice\(1, 2, None\)"):
+        held[1:2]
     with pytest.raises(InputError, match=r"layer 5 is not in this capture"):
         analyze("gram-spectrum", qkv=tmp_path / "a.npz", layers="0,5")
 

@@ -74,6 +74,10 @@ class Capture(Contents):
         return iter(self.layers)
 
     def __getitem__(self, layer: int) -> LayerRecord:
+        if not hasattr(layer, "__index__"):
+            raise InputError(
+                f"a capture takes one layer, capture[1], not {layer!r}; its list of layers is capture.layers"
+            )
         if -len(self.layers) <= layer < 0:
             return self.layers[layer]
         for record in self.layers:

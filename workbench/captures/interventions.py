@@ -98,7 +98,7 @@ def intervene(
     if intervener.failure is not None:
         raise intervener.failure
     missing = sorted(set(plan) - intervener.changed)
-    if intervener.passes and missing:
+    if intervener.finished and missing:
         raise InputError(
             f"{name}: layer {missing[0]} has no {site} that could be changed; the pass had "
             f"{intervener.numbers.count} layers, counted from 0"
@@ -194,6 +194,8 @@ class _Intervener(Recorder):
     selection: _Selection = field(default_factory=lambda: _Selection(None, None, False, False))
     changed: set[int] = field(default_factory=set)
     passes: int = 0
+    finished: bool = False
+    """Whether a pass of the model has returned an output."""
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module is self.modules[""] and not self.visits.frames:
@@ -201,6 +203,10 @@ class _Intervener(Recorder):
             self.numbers.begin(0)
             self.passes += 1
         super().enter(module, args, kwargs)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        super().leave(module, output)
+        self.finished |= module is self.modules[""] and output is not None
 
     def seen(self, call: Call, module: nn.Module | None) -> None:
         adapted = self.visits.adapted(self.visits.innermost(module))

@@ -126,7 +126,9 @@ def open_pool(spec: str) -> Pool:
             raise InputError(
                 f"{spec} exists; say what it holds: images:{spec}, imagenet:{spec} or text:{spec}"
             )
-        raise UnknownName("inputs", spec, INPUT_SPECS)
+        raise UnknownName(
+            "inputs", spec, INPUT_SPECS, f"a text goes into a list: [{spec!r}]" if " " in spec else ""
+        )
     if not name:
         raise InputError(f"{spec!r} names nothing to read; write {scheme}:PATH")
     if scheme in ("text", "images") and name.startswith("["):

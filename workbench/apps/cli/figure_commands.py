@@ -234,7 +234,10 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | None, ou
 )
 @text_option
 @click.option(
-    "--index", type=click.IntRange(0), metavar="NUMBER", help="With --save: which of the inputs. [default: 0]"
+    "--index",
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    help="With --save: which of the inputs. [default: 0; all of several --text]",
 )
 @device_option
 @trust_option
@@ -290,7 +293,12 @@ def explore(
         trust_models(address["model"])
     location = {name: value for name, value in address.items() if value is not None}
     if save is not None:
-        _save_explorer(save, figure, location, max_size, analyses, generate or 0, device, checkpoints)
+        indices = None
+        if len(texts) > 1 and "index" not in location:
+            indices, location["n"] = range(len(texts)), len(texts)
+        _save_explorer(
+            save, figure, location, indices, max_size, analyses, generate or 0, device, checkpoints
+        )
         return
     if location or analyses or device or checkpoints or max_size is not None or generate is not None:
         raise click.UsageError(
@@ -306,6 +314,7 @@ def _save_explorer(
     path: str,
     figure: str | None,
     location: dict[str, Any],
+    indices: Sequence[int] | None,
     megabytes: float | None,
     analyses: Sequence[str],
     generate: int,
@@ -324,6 +333,11 @@ def _save_explorer(
     explorer = Explorer.at({**figure_address, **with_weights(location)}, device=device)
     limit = LIMIT_MB if megabytes is None else megabytes
     written = explorer.save_html(
-        path, limit_mb=limit, analyses=analyses, generate=generate, checkpoints=checkpoints
+        path,
+        limit_mb=limit,
+        indices=indices,
+        analyses=analyses,
+        generate=generate,
+        checkpoints=checkpoints,
     )
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")
