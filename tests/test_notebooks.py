@@ -30,30 +30,6 @@ ABSENT = {
     "time_series": {"model", "inputs"},  # trains its own
     "training_curves": {"n", "seed"},  # of training runs on record: how many, and from which on
 }
-FIGURES = {  # besides the one of its name, with "_2" behind the name of a second page and so on
-    "attention_as_filter": ["photograph"],
-    "attention_heatmaps": ["pair"],
-    "attention_in_one_hour": ["norms", "image", "matrix", "entropy", "spectrum", "text",
-                              "words", "other", "members", "effects"],
-    "attention_spectrum": ["layers"],
-    "claims": ["wu2025", "trained_wu2025"],  # of one paper in the quick preset
-    "class_attention": ["summary"],
-    "operator_efficiency": ["exponents"],
-    "position_logits": ["shares"],
-    "robust_components": ["auc", "planted"],
-    "robustness": ["corruptions"],
-    "segmentation": ["attention", "masks"],
-    "snr_boost": ["depth"],
-    "softmax_sensitivity": ["layers"],
-    "subspaces": ["coherence"],
-    "training_curves": ["digits", "prose"],
-}  # fmt: skip
-ALONE = {"attention_in_one_hour", "claims", "training_curves"}  # these have no figure of their own name
-OTHERS = {
-    "attention_heatmaps": {"attention_summary"},
-    "claims": {"verdict_matrix"},
-    "membership_maps": {"membership_agreement"},
-}
 MODELS = {  # notebooks, and figures, of another model than the plain one
     "class_attention": "bundled:photos-tost",
     **dict.fromkeys(["class_attention_text", "language_modelling"], "bundled:prose-softmax"),
@@ -66,10 +42,6 @@ MODELS = {  # notebooks, and figures, of another model than the plain one
     "attention_in_one_hour_members": "bundled:prose-tost",
     "attention_in_one_hour_other": "bundled:digits-bilateral",
 }
-VIEWS = {  # figures that the explorer saves, with the address of what they show
-    "explorer",
-    *(f"attention_in_one_hour_{part}" for part in FIGURES["attention_in_one_hour"]),
-} - {"attention_in_one_hour_entropy", "attention_in_one_hour_effects"}
 LONGEST_CAPTION = 110  # words, marks included; charts of claims have their own rules
 NOT_OF_AN_ANALYSIS = {"attention_in_one_hour", "explorer"}  # a lecture, and an application
 NO_MODEL = {
@@ -174,15 +146,40 @@ def test_it_takes_the_parameters_that_all_take_and_has_its_presets(notebook):
     assert set(notebook.presets) == {"quick", "paper"}
 
 
-def figures_of(name):
-    """The names under which a notebook saves its figures, with its quick preset."""
-    parts = {f"{name}_{part}" for part in FIGURES.get(name, ())}
-    return parts | OTHERS.get(name, set()) | (set() if name in ALONE else {name})
+def nodes_of(path, kind):
+    cells = nbformat.read(path, as_version=4).cells
+    source = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kind)]
+
+
+def saves_of(path, saving=r"workbench\.save_figure|\w+\.save"):
+    """The calls of a notebook that save a figure."""
+    return [call for call in nodes_of(path, ast.Call) if re.fullmatch(saving, ast.unparse(call.func))]
+
+
+def written_in(path):
+    """The names that calls of save_figure hold as they are."""
+    names = [call.args[1] for call in saves_of(path, r"workbench\.save_figure")]
+    return [name.value for name in names if isinstance(name, ast.Constant)]
+
+
+def patterns_in(path):
+    """The names that a notebook may save figures under: its texts, with any word in their braces."""
+    texts = [text for text in nodes_of(path, ast.Constant) if isinstance(text.value, str)]
+    whole = [text.value for text in texts]
+    filled = [
+        "".join(part.value if isinstance(part, ast.Constant) else r"\w+" for part in text.values)
+        for text in nodes_of(path, ast.JoinedStr)
+    ]
+    return [name for name in [*whole, *filled] if re.fullmatch(r"(\\w\+)?[a-z0-9_]+(\\w\+[a-z0-9_]*)*", name)]
 
 
 def test_no_two_notebooks_save_a_figure_of_the_same_name():
-    saved = [figure for name in NAMES for figure in figures_of(name)]
-    assert len(saved) == len(set(saved)) > len(NAMES)
+    names = [name for path in PATHS for name in written_in(path)]
+    assert len(names) == len(set(names)) > 20
+
+
+def test_every_notebook_is_rendered_by_default_but_the_explorer():
     drawn_by_default = [notebook.name for notebook in find_notebooks()]
     assert sorted([*drawn_by_default, "explorer"]) == NAMES  # the explorer draws what it is asked for
 
@@ -235,7 +232,10 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
     (outcome,) = rendered.outcomes
     assert (rendered.out / "notebooks" / f"{outcome.name}.ipynb").is_file()
     assert rendered.index.is_file()
-    assert {re.sub(r"_\d$", "", figure) for figure in outcome.figures} == figures_of(outcome.name)
+    names = {re.sub(r"_\d$", "", figure) for figure in outcome.figures}
+    path = bundled_notebooks()[name]
+    assert len(names) >= len(saves_of(path))  # each is reached
+    assert [figure for figure in names if not re.fullmatch("|".join(patterns_in(path)), figure)] == []
     recorded = 0
     for figure in outcome.figures:
         provenance = json.loads((rendered.out / f"{figure}.json").read_text())
@@ -243,7 +243,8 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
         words = provenance["figure"]["caption"].split()
         assert provenance["figure"]["finding"], figure
         assert len(words) <= LONGEST_CAPTION or name == "claims", (figure, len(words))
-        assert provenance["parameters_from"] == ("call" if figure in VIEWS else "render")
+        by_explorer = name in NOT_OF_AN_ANALYSIS and figure not in written_in(path)
+        assert provenance["parameters_from"] == ("call" if by_explorer else "render")
         if "seed" not in ABSENT.get(outcome.name, set()):
             assert provenance["seed"] == provenance["parameters"]["seed"] == 0
         assert len(pd.read_csv(rendered.out / f"{figure}.csv")) > 0
@@ -252,7 +253,6 @@ def test_every_notebook_renders_with_the_quick_preset(render_once, name):
             expected = MODELS.get(figure, MODELS.get(outcome.name, "bundled:digits-vit"))
             assert provenance["parameters"]["model"] == expected
             assert len(provenance["models"][0]["sha256"]) == 64
-    path = bundled_notebooks()[name]
     if path in STUDIES:  # which says at its beginning whether it draws records: its figures name them
         assert bool(recorded) == ("committed record" in nbformat.read(path, as_version=4).cells[0].source)
 

@@ -5,20 +5,16 @@ import re
 from PIL import Image
 
 from tests.pages import PAGES, ROOT, blocks_of
-from workbench.core.paths import bundled_notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "figures" / "examples"
 SHOWN = re.compile(r"!\[[^\]]+\]\(((?:\.\./)*figures/examples/[^)]+)\)")
 
 
-def test_it_lists_every_make_target_and_the_page_of_notebooks_every_notebook():
+def test_it_lists_every_make_target():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^(\w+):.*## ", makefile, re.MULTILINE)) - {"help", "setup", "format", "clean"}
     assert {name for name in targets if f"`{name}`" not in README and f"make {name}" not in README} == set()
-    listed = (ROOT / "docs" / "notebooks" / "index.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)
-    assert {name for name in bundled_notebooks() if f"| `{name}` |" not in listed} == set()
 
 
 def test_the_first_code_is_ten_lines_and_one_figure():

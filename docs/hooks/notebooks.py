@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from workbench.apps.rendering.gallery import QUESTIONS
 from workbench.apps.rendering.notebooks import Notebook, read_notebook
 from workbench.core.paths import bundled_notebooks
 from workbench.papers.published import PAPERS
@@ -53,25 +54,28 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
-    """Link "notebook `name`" to its page, and the names in the table of all notebooks, beside their pictures."""
+    """Link "notebook `name`" to its page, and fill the table of all notebooks from their metadata."""
     up = "../" * page.file.src_uri.count("/")
-    if page.file.src_uri == "notebooks/index.md":
-        markdown = re.sub(r"^\| (notebook|---) \|", r"| | \1 |", markdown, flags=re.MULTILINE)
-        markdown = markdown.replace("| | --- |", "| --- | --- |")
-
-        def pictured(found: re.Match[str]) -> str:
-            picture, link = f"{PICTURES}/{found[1]}.png", f"]({found[1]}.md)"
-            there = files.get_file_from_path(f"notebooks/{picture}")
-            shown = f"[![]({picture}){{ width=160 loading=lazy }}{link}" if there else ""
-            return f"| {shown} | [`{found[1]}`{link} |"
-
-        markdown = re.sub(r"^\| `(\w+)` \|", pictured, markdown, flags=re.MULTILINE)
+    markdown = markdown.replace("<!-- notebooks -->", _table(files))
 
     def linked(found: re.Match[str]) -> str:
         name = found[2]
         return f"{found[1]} [`{name}`]({up}notebooks/{name}.md)" if name in NAMES else found[0]
 
     return re.sub(r"\b(notebooks?) `(\w+)`", linked, markdown)
+
+
+def _table(files: Files) -> str:
+    """All notebooks, by their question: picture, name and what they show."""
+    rows = []
+    for notebook in sorted(
+        map(read_notebook, NAMES.values()), key=lambda held: QUESTIONS.index(held.question)
+    ):
+        picture, link = f"{PICTURES}/{notebook.name}.png", f"]({notebook.name}.md)"
+        there = files.get_file_from_path(f"notebooks/{picture}")
+        shown = f"[![]({picture}){{ width=160 loading=lazy }}{link}" if there else ""
+        rows.append(f"| {shown} | [`{notebook.name}`{link} | {notebook.question} | {notebook.shows} |")
+    return "\n".join(["| | notebook | question | shows |", "| --- | --- | --- | --- |", *rows])
 
 
 def _page(

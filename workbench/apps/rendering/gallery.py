@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from workbench.apps.rendering.notebooks import read_notebook
 from workbench.apps.rendering.state import REPORT, Outcome, read_report
 from workbench.core.files import atomic_write, jsonable
-from workbench.core.paths import bundled_notebooks, notebooks_dir
+from workbench.core.paths import bundled_notebooks
 from workbench.frames.provenance import SCHEMA_VERSION
 from workbench.frames.results import is_random
 
@@ -28,22 +29,15 @@ _LINKS = (
     ("figure.json", "plotly figure (JSON)"),
 )
 
-_HELP = "Does it help?"
-QUESTIONS = {
-    "Which claims hold?": ("claims",),
-    "Is it kernel PCA?": (
-        "squared_norms", "projection_error", "projection_error_training", "projection_error_by_attention",
-        "eigenvector_test", "value_similarity", "gram_spectra", "attention_spectrum",
-    ),
-    "Who attends where?": (
-        "attention_heatmaps", "class_attention", "class_attention_text", "position_logits", "attention_as_filter",
-        "membership_maps", "subspaces", "attention_in_one_hour", "explorer", "robust_components",
-    ),
-    "What happens to tokens and noise?": ("cosine_decay", "coding_rate", "snr_boost", "softmax_sensitivity"),
-    _HELP: (),
-    "What does it cost?": ("operator_efficiency", "efficiency_variants"),
-}  # fmt: skip
-"""Sections of the gallery: a question, and the notebooks that answer it; `_HELP` has the others of a subfolder."""
+QUESTIONS = (
+    "Which claims hold?",
+    "Is it kernel PCA?",
+    "Who attends where?",
+    "What happens to tokens and noise?",
+    "Does it help?",
+    "What does it cost?",
+)
+"""Sections of the gallery; the metadata of a notebook names its question."""
 
 OTHER = "Other figures"
 FEATURED = (
@@ -125,19 +119,16 @@ def write_gallery(out: str | os.PathLike[str], report: Mapping[str, Outcome] | N
 
 def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
     """Group entries by the question that their notebook answers; empty groups are left out."""
-    studies = sorted(name for name, path in bundled_notebooks().items() if path.parent != notebooks_dir())
-    question = {notebook: name for name, notebooks in QUESTIONS.items() for notebook in notebooks}
-    question = dict.fromkeys(studies, _HELP) | question
-    order = {notebook: number for number, notebook in enumerate(question)}
-    groups: dict[str, list[Entry]] = {name: [] for name in (*QUESTIONS, OTHER)}
+    questions = {name: read_notebook(path).question for name, path in bundled_notebooks().items()}
+    groups: dict[str, list[Entry]] = {question: [] for question in (*QUESTIONS, OTHER)}
 
-    def place(entry: Entry) -> tuple[int, bool, str]:
+    def place(entry: Entry) -> tuple[str, bool, str]:
         paper = entry.name.rpartition("_")[2] if entry.notebook == "claims" else ""
-        return order.get(entry.notebook or "", 0), entry.name != "verdict_matrix", paper
+        return entry.notebook or "", entry.name != "verdict_matrix", paper
 
     for entry in sorted(entries, key=place):
-        groups[question.get(entry.notebook or "", OTHER)].append(entry)
-    return {name: members for name, members in groups.items() if members}
+        groups[questions.get(entry.notebook or "", OTHER)].append(entry)
+    return {question: members for question, members in groups.items() if members}
 
 
 def _entry(path: Path) -> Entry | None:

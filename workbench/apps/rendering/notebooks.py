@@ -44,7 +44,9 @@ class _Cell(TypedDict):
 
 class _Own(TypedDict, total=False):
     presets: dict[str, dict[str, Any]] | None
+    question: str
     render: bool
+    shows: str
 
 
 class _Metadata(TypedDict, total=False):
@@ -77,7 +79,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook as it is stored. ``rendered`` is false where its metadata opts out of rendering everything."""
+    """A notebook as it is stored. ``rendered`` is false where its metadata opts out of rendering everything.
+
+    ``question`` is its section of the gallery, ``shows`` its line in the table of notebooks.
+    """
 
     name: str
     path: Path
@@ -85,6 +90,8 @@ class Notebook:
     presets: dict[str, dict[str, Any]]
     title: str
     rendered: bool = True
+    question: str = ""
+    shows: str = ""
     cells: int = 0
     sha256: str = field(default="", repr=False)
 
@@ -141,6 +148,8 @@ def read_notebook(path: str | os.PathLike[str]) -> Notebook:
         presets=presets,
         title=_title(cells) or path.stem,
         rendered=metadata.get("render", True) is not False,
+        question=metadata.get("question", ""),
+        shows=metadata.get("shows", ""),
         cells=len(cells),
         sha256=sha256_file(path),
     )
