@@ -22,8 +22,8 @@ from .models.loading import LoadedModel as LoadedModel
 from .models.loading import load as load
 from .models.loading import wrap as wrap
 from .papers.claims import claims as claims
+from .papers.measured_tables import table as table
 from .papers.published import published as published
-from .papers.tables import table as table
 from .runs.analyze import ANALYSES as ANALYSES
 from .runs.analyze import analyze as analyze
 from .runs.many import analyze_grid as analyze_grid

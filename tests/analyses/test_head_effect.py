@@ -13,7 +13,7 @@ from workbench.analyses import head_effect
 from workbench.analyses.head_effect import prediction_change, switched_off
 from workbench.captures import capture, intervene
 from workbench.core.errors import InputError
-from workbench.runs import projections
+from workbench.runs import reused_projections
 
 BATCH, HEADS, TOKENS, DIM, OUTCOMES = 2, 3, 5, 4, 7
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -129,7 +129,7 @@ def test_reusing_linear_layers_ahead_of_the_change_changes_nothing(monkeypatch, 
     model, batch = family.build(), family.batch()
     frames = []
     for most in (-1, limit):
-        monkeypatch.setattr(projections, "_MOST_BYTES", most)
+        monkeypatch.setattr(reused_projections, "_MOST_BYTES", most)
         frames.append(workbench.analyze("head-effect", model, batch, layers=[1], mode="zero"))
     np.testing.assert_array_equal(frames[1]["value"], frames[0]["value"])
     np.testing.assert_array_equal(frames[1]["null_mean"], frames[0]["null_mean"])
@@ -142,7 +142,7 @@ def test_reused_outputs_are_those_until_the_end():
         output.add_(1)
 
     model, runs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)).eval(), []
-    outputs = projections.Projections(model)
+    outputs = reused_projections.Projections(model)
     first = model[0].forward
     model[0].register_forward_hook(overwrite)
     expected = model(torch.ones(2, 3))

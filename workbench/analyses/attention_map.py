@@ -42,7 +42,6 @@ from workbench.analyses.tiles import (
     Operands,
     Reduced,
     Reduction,
-    count_tiled,
     layer_attention,
     report_broken,
 )
@@ -313,7 +312,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     need_token_attention(layer)
     record = layer.record
     attention = layer_attention(layer, options.method)
-    count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
+    layer.count_tiled(isinstance(attention, Operands), "without the null of permuted keys")
     _, heads, *size = attention.shape
     asking = layer.real_queries(attention[0], size[1])
     here, positions = _positions(layer, size)

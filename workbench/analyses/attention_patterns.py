@@ -29,7 +29,7 @@ from workbench.analyses.layer import (
 from workbench.analyses.patch_segments import Masks, patch_segments
 from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, PatternSums, RowSquares
 from workbench.analyses.registry import Analysis, OfInputs, RowNull, null_kinds
-from workbench.analyses.tiles import Attention, Operands, Reduced, count_tiled, layer_attention, report_broken
+from workbench.analyses.tiles import Attention, Operands, Reduced, layer_attention, report_broken
 from workbench.core.null_distributions import ROUNDING, Null
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
@@ -298,7 +298,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         raise NotApplicable(f"attends from {queries} tokens to {keys}, and patterns are of one kind of token")
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
-    count_tiled(layer, isinstance(attention, Operands))
+    layer.count_tiled(isinstance(attention, Operands))
     metrics = {metric.name: metric for metric in ANALYSIS.metrics}
     places = {metric.name: part for metric, part in patterns(layer, keys, options)}
     for name, score in pattern_scores(attention, places, layer).items():

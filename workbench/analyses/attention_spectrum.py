@@ -35,7 +35,7 @@ from workbench.analyses.null_values import null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, OfValues, Single
 from workbench.analyses.tiled_spectra import attention_leading
-from workbench.analyses.tiles import Operands, count_tiled, layer_operands, reduce_tiles
+from workbench.analyses.tiles import Operands, layer_operands, reduce_tiles
 from workbench.attention.primal import PrimalAttention
 from workbench.core.errors import InputError
 from workbench.core.operands import TOKENS, check_axes, check_finite, checked_tensors, map_heads, stack_heads
@@ -241,7 +241,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     lacking = (
         "without the effective rank, which needs every singular value, and null distributions of spectra"
     )
-    count_tiled(layer, isinstance(attention, Operands), lacking)
+    layer.count_tiled(isinstance(attention, Operands), lacking)
 
 
 def _in_tiles(layer: Layer, options: Options) -> bool:

@@ -31,7 +31,7 @@ from workbench.analyses.membership import placed_share
 from workbench.analyses.patch_segments import Masks, patch_foreground
 from workbench.analyses.reductions import Received
 from workbench.analyses.registry import Analysis, OfHeads, OfMatrices, RowNull, Single, null_kinds
-from workbench.analyses.tiles import Attention, Maps, Operands, count_tiled, layer_attention, report_broken
+from workbench.analyses.tiles import Attention, Maps, Operands, layer_attention, report_broken
 from workbench.captures import LayerRecord
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import generator
@@ -313,7 +313,7 @@ def class_rows(
     if layer.record.origin is not None:
         raise NotApplicable("cuts the image into windows, and has no token that attends to all of it")
     attention = layer_attention(layer, options.method)
-    count_tiled(layer, isinstance(attention, Operands))
+    layer.count_tiled(isinstance(attention, Operands))
     batch, _, queries, tokens = attention.shape
     if any(len(layer.token_kinds(tokens, number)) != tokens for number in range(len(layer.ids))):
         raise NotApplicable(f"attends to {tokens} tokens that are not those of the input")

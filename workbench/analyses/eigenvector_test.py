@@ -24,7 +24,6 @@ from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, nu
 from workbench.analyses.pairs import absolute_differences, relative_differences
 from workbench.analyses.registry import Analysis, OfValues, Standardize
 from workbench.analyses.tiled_spectra import GramTiles
-from workbench.analyses.tiles import count_tiled
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.core.null_distributions import derived_seed
@@ -344,7 +343,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         tiled=tiled,
     )
     report_axes(layer, test.resolved, test.axes, test.converged, v.shape[-1])
-    count_tiled(layer, tiled)
+    layer.count_tiled(tiled)
     standardized = standardize_column(options.standardize)
 
     def ranked(

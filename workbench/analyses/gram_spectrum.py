@@ -24,7 +24,6 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, s
 from workbench.analyses.linalg import EPSILON
 from workbench.analyses.registry import Analysis, OfInputs, Standardize
 from workbench.analyses.tiled_spectra import GramTiles, effective_rank_of
-from workbench.analyses.tiles import count_tiled
 from workbench.core import operands
 from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked_tensors
@@ -493,7 +492,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         if measured.metric is EIGENVALUE_PROFILE:
             measured.form, measured.columns = "intermediate", standardize_column(options.standardize)
         yield measured
-    count_tiled(layer, tiled)
+    layer.count_tiled(tiled)
 
 
 def _of_group(

@@ -226,6 +226,13 @@ class Layer:
             raise NotApplicable("has no linear layer that reads the outputs of its heads")
         return output_projection(model, self.record)
 
+    def count_tiled(self, tiled: bool, lacking: str = "") -> None:
+        """Count the layer among those measured in tiles; ``lacking`` names the missing results."""
+        message = "layers (of every batch) were measured in tiles, sums in float64" + (
+            lacking and f"; {lacking}"
+        )
+        self.counts.count(message, int(tiled), 1)
+
     def choose_heads(self, tensor: Tensor) -> Tensor:
         """The chosen heads of a tensor (batch, head, …); remembers their numbers."""
         total = self.total_heads = tensor.shape[1]

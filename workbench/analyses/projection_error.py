@@ -24,7 +24,7 @@ from workbench.analyses.linalg import EPSILON
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.reductions import HeadOutput
 from workbench.analyses.registry import Analysis, OfValues
-from workbench.analyses.tiles import Attention, Maps, Mask, Operands, count_tiled, reduce_tiles
+from workbench.analyses.tiles import Attention, Maps, Mask, Operands, reduce_tiles
 from workbench.captures import attention_weights
 from workbench.core import operands
 from workbench.core.errors import InputError, UnknownName
@@ -510,7 +510,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         tiled=tiled,
     )
     report_axes(layer, errors.resolved, errors.axes, errors.converged, v.shape[-1])
-    count_tiled(layer, tiled)
+    layer.count_tiled(tiled)
     _report_attention(layer, errors.phi_norm2[..., 0])
     standardized = standardize_column(options.standardize)
 

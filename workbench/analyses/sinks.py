@@ -21,7 +21,7 @@ from torch import Tensor
 from workbench.analyses.layer import Layer, need_token_attention
 from workbench.analyses.reductions import Received
 from workbench.analyses.registry import Analysis, OfInputs
-from workbench.analyses.tiles import Operands, count_tiled, layer_attention, report_broken
+from workbench.analyses.tiles import Operands, layer_attention, report_broken
 from workbench.core.null_distributions import Null, generator
 from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
@@ -97,7 +97,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure sinks and their values head by head, and the largest activation of the stream after the block."""
     need_token_attention(layer)
     attention = layer_attention(layer, options.method)
-    count_tiled(layer, isinstance(attention, Operands))
+    layer.count_tiled(isinstance(attention, Operands))
     asking = layer.real_queries(attention[0], attention.shape[3])
     reduced = attention.reduced(Received(asking))
     report_broken(layer, reduced)

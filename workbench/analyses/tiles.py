@@ -718,12 +718,6 @@ def _check_same(operands: Operands, attn: Tensor) -> None:
         )
 
 
-def count_tiled(layer: Layer, tiled: bool, lacking: str = "") -> None:
-    """Count the layers that were measured in tiles; ``lacking`` names the missing results."""
-    message = "layers (of every batch) were measured in tiles, sums in float64" + (lacking and f"; {lacking}")
-    layer.counts.count(message, int(tiled), 1)
-
-
 def report_broken(layer: Layer | None, reduced: Reduced) -> None:
     """Say where scores were NaN or infinite."""
     if layer is not None and reduced.places:

@@ -27,7 +27,7 @@ from workbench.analyses.layer import (
 )
 from workbench.analyses.reductions import HeadOutput, Received, UniformOutput
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, RowNull, null_kinds
-from workbench.analyses.tiles import Maps, Operands, count_tiled, layer_attention, report_broken
+from workbench.analyses.tiles import Maps, Operands, layer_attention, report_broken
 from workbench.captures.recomputation import TOLERANCE
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import check_finite, checked_tensors
@@ -130,7 +130,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     all_out = layer.site("head_out")
     attention = layer_attention(layer, options.method)
     weight, v = _head_weight(layer, all_out), _values(layer)
-    count_tiled(layer, isinstance(attention, Operands), "without the null of permuted keys")
+    layer.count_tiled(isinstance(attention, Operands), "without the null of permuted keys")
     asking = layer.real_queries(attention[0], attention.shape[3])
     reduced = attention.reduced(Received(asking), HeadOutput(v), UniformOutput(v))
     report_broken(layer, reduced)

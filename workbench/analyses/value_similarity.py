@@ -21,7 +21,6 @@ from workbench.analyses.layer import Layer, chosen_keys, need_token_attention, r
 from workbench.analyses.linalg import best_matches
 from workbench.analyses.null_values import NULLS, check_nulls, for_each_head, null_values
 from workbench.analyses.registry import Analysis, OfValues, Standardize
-from workbench.analyses.tiles import count_tiled
 from workbench.analyses.value_matrix import (
     PermutedValues,
     ValueMatrix,
@@ -392,7 +391,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     )
     report_axes(layer, similarity.resolved, similarity.axes, similarity.converged, v.shape[-1])
     sampled = f"MOC of tokens is of samples of {SAMPLED}, a lower bound of its mean over all"
-    count_tiled(layer, tiled, sampled if k.shape[-2] > SAMPLED else "")
+    layer.count_tiled(tiled, sampled if k.shape[-2] > SAMPLED else "")
     layer.counts.add(
         "heads have top axes whose eigenvalues lie closer together than their residual: which comes first is "
         "arbitrary, and with it MDC, MOC and abs_cos; angles, span share, LCKA and KCKA do not see it",

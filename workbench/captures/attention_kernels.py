@@ -130,52 +130,6 @@ def _filled(cell: CellType, ours: Callable[..., Any]) -> Generator[None]:
         cell.cell_contents = before
 
 
-# Compiled code -------------------------------------------------------------------------------------------
-
-
-def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the paths of modules that are compiled, or whose code calls a compiled function that is no kernel."""
-    if "torch._dynamo" not in sys.modules:
-        return []
-    calling = {cls for cls in {type(module) for module in modules.values()} if _calls_compiled(cls)}
-    return [
-        path or "the model"
-        for path, module in modules.items()
-        if type(module) in calling or _is_compiled(module)
-    ]
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    if "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None:
-        return True
-    return any(map(_is_compiled_function, vars(module).values()))
-
-
-def _is_compiled_function(value: Any) -> bool:
-    compiled = isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
-    return compiled and kernel_name(value) is None
-
-
-def _calls_compiled(cls: type[nn.Module]) -> bool:
-    """Whether a method of a class is compiled, or names a compiled function of its file or of the function around."""
-    for base in cls.__mro__:
-        if base.__module__.startswith("torch."):
-            continue
-        for method in (value for value in vars(base).values() if isinstance(value, FunctionType)):
-            names = [name for name in method.__code__.co_names if name in method.__globals__]
-            around = [cell.cell_contents for cell in method.__closure__ or () if _is_filled(cell)]
-            if any(map(_is_compiled_function, [method, *around, *map(method.__globals__.get, names)])):
-                return True
-    return False
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
 # Reading their arguments ----------------------------------------------------------------------------------
 
 
@@ -262,3 +216,5 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Tensor], Call]] = {
         _flash,
     ),
 }  # fmt: skip
+KERNELS = frozenset(_READERS)
+"""Names of the functions."""

@@ -14,12 +14,11 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from workbench.captures.attention_kernels import compiled_parts
 from workbench.captures.family import class_path
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.layer_records import DEFAULT_SITES, SITES, LayerRecord
-from workbench.captures.layout import attends_compiled, is_library_model, module_of
+from workbench.captures.layout import attends_compiled, compiled_parts, is_library_model, module_of
 from workbench.captures.position_path import POSITION, watch_positions
 from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recomputation import TOLERANCE

@@ -10,13 +10,15 @@ import dis
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
-from types import CodeType
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
+from workbench.captures.attention_kernels import KERNELS, kernel_name
 from workbench.captures.family import (
     Block,
     Reading,
@@ -31,10 +33,11 @@ from workbench.core.errors import InputError
 
 # Names that a forward pass mentions when a route will see its attention.
 _ENTRY_POINTS = {
-    "scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS", "multi_head_attention_forward", "flex_attention",
-    "varlen_attn", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_kvpacked_func", "flash_attn_varlen_func",
-    "flash_attn_varlen_qkvpacked_func", "flash_attn_varlen_kvpacked_func",
-}  # fmt: skip
+    "scaled_dot_product_attention",
+    "ALL_ATTENTION_FUNCTIONS",
+    "multi_head_attention_forward",
+    *KERNELS,
+}
 # Library base classes mention the entry points without being attention.
 _NOT_ATTENTION = ("transformers.modeling_utils", "transformers.generation.", "torch.nn.modules.")
 _PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum"}
@@ -142,6 +145,49 @@ def attends_compiled(module: torch.jit.ScriptModule) -> bool:
     """Whether a softmax, or the fused kernel, is in the code of a module that TorchScript runs."""
     code = str(getattr(module, "inlined_graph", ""))
     return "aten::softmax" in code or "aten::scaled_dot_product_attention" in code
+
+
+def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return the paths of modules that are compiled, or whose code calls a compiled function that is no kernel."""
+    if "torch._dynamo" not in sys.modules:
+        return []
+    calling = {cls for cls in {type(module) for module in modules.values()} if _calls_compiled(cls)}
+    return [
+        path or "the model"
+        for path, module in modules.items()
+        if type(module) in calling or _is_compiled(module)
+    ]
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None:
+        return True
+    return any(map(_is_compiled_function, vars(module).values()))
+
+
+def _is_compiled_function(value: Any) -> bool:
+    compiled = isinstance(value, FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+    return compiled and kernel_name(value) is None
+
+
+def _calls_compiled(cls: type[nn.Module]) -> bool:
+    """Whether a method of a class is compiled, or names a compiled function of its file or of the function around."""
+    for base in cls.__mro__:
+        if base.__module__.startswith("torch."):
+            continue
+        for method in (value for value in vars(base).values() if isinstance(value, FunctionType)):
+            names = [name for name in method.__code__.co_names if name in method.__globals__]
+            around = [cell.cell_contents for cell in method.__closure__ or () if _is_filled(cell)]
+            if any(map(_is_compiled_function, [method, *around, *map(method.__globals__.get, names)])):
+                return True
+    return False
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def looks_like_attention(module: nn.Module) -> bool:

@@ -44,7 +44,7 @@ from workbench.data.classes import class_indices
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs import settings as setting
-from workbench.runs.projections import Projections
+from workbench.runs.reused_projections import Projections
 from workbench.runs.settings import RunSettings
 from workbench.runs.unfinished import LayerResult, Unfinished
 

@@ -6,7 +6,7 @@ import pytest
 
 import workbench
 from workbench.core.errors import InputError, UnknownName
-from workbench.papers import tables
+from workbench.papers import measured_tables
 from workbench.papers.verdicts import parse_measure
 
 SETTINGS = {"n": 3, "null_samples": 2}
@@ -21,13 +21,13 @@ def similarity():
 def _answer_with(monkeypatch, frame):
     """Put a frame in the place of every analysis; return the requests."""
     calls = []
-    monkeypatch.setattr(tables, "analyze", lambda name, **more: calls.append((name, more)) or frame)
+    monkeypatch.setattr(measured_tables, "analyze", lambda name, **more: calls.append((name, more)) or frame)
     return calls
 
 
 def test_measured_values_and_nulls_are_those_of_the_analysis(similarity):
     frame = workbench.table("saritas2025", 1, VIT, **SETTINGS)
-    assert list(frame.columns) == list(tables.COLUMNS)
+    assert list(frame.columns) == list(measured_tables.COLUMNS)
     for row in frame.to_dict("records"):
         (term,) = parse_measure(row["measure"])
         rows = similarity[similarity["metric"] == term.metric]
@@ -66,7 +66,7 @@ def test_the_interval_is_within_a_tenth_of_the_printed_number_or_not(monkeypatch
     _answer_with(monkeypatch, similarity)
     one = workbench.table("saritas2025", 1, VIT).query("measure == 'MOC[axis=tokens,statistic=max]'").iloc[0]
     assert one["high"] - one["low"] < 0.2 * one["measured"]  # narrow enough for every answer
-    monkeypatch.setattr(tables, "published_value", lambda claim, model: one["measured"] * factor)
+    monkeypatch.setattr(measured_tables, "published_value", lambda claim, model: one["measured"] * factor)
     again = workbench.table("saritas2025", 1, VIT).query("measure == 'MOC[axis=tokens,statistic=max]'")
     assert set(again["within_margin"]) == {answer}
 
