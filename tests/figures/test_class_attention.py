@@ -4,14 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures.drawn import bands, key, lines, maps
+from tests.figures.drawn import maps
 from workbench.core.errors import InputError
 from workbench.figures import (
     class_attention_figure,
-    class_attention_summary_figure,
     class_attention_text_figure,
 )
-from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS, HEADS = 2, 5, 3
 CANDIDATES = [("head", head) for head in range(HEADS)] + [("mean", None), ("rollout", None)]
@@ -153,31 +151,3 @@ def test_a_long_text_is_cut_and_says_so_and_queries_that_see_less_have_no_line_o
 def test_several_texts_do_not_fit_one_figure():
     with pytest.raises(InputError, match="2 inputs do not fit one figure"):
         class_attention_text_figure(pd.concat([over_text(), over_text().assign(input="prose/2")]))
-
-
-def measures(names):
-    parts = [
-        {"model": model, "checkpoint": None, "layer": layer, "input": None, "head": None, "metric": name,
-         "candidate": candidate, "standardize": None, "value": 0.1 * layer + 0.2 * (candidate == "mean"),
-         "null_low": 0.3 if name.endswith("mask") else np.nan, "null_high": 0.4}
-        for model in ("a", "b")
-        for layer in (0, 1)
-        for name in names
-        for candidate in ((None,) if name.endswith("diversity") else ("head", "mean"))
-    ]  # fmt: skip
-    return pd.DataFrame(parts)
-
-
-def test_measures_are_those_of_the_heads_with_chance_where_there_is_one():
-    names = [f"class_attention_{name}" for name in ("entropy_share", "spread", "diversity", "mask")]
-    fig = class_attention_summary_figure(measures(names))
-    marks = lines(fig)
-    assert [list(mark.y) for mark in marks] == [[0, 0.1]] * 8
-    assert {mark.xaxis for mark in marks} == {"x", "x2", "x3", "x4"}
-    (band,) = bands(fig, NULL_BAND)  # of the masks alone
-    assert (min(band.y), max(band.y)) == (0.3, 0.4)
-    assert key(fig)[-1] == "null distribution (95 % range of the mean)"
-    three = class_attention_summary_figure(measures(names[:3]))
-    assert three.layout.height < fig.layout.height
-    with pytest.raises(InputError, match="no values of class_attention_entropy_share"):
-        class_attention_summary_figure(measures(names).assign(metric="token_cosine"))

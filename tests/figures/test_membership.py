@@ -1,4 +1,4 @@
-"""Membership maps beside images, and the agreement of heads with masks."""
+"""Membership maps beside images, and the curves of two models over their nulls."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ import pytest
 from tests.figures.drawn import bands, lines
 from tests.figures.drawn import maps as heatmaps
 from workbench.core.errors import InputError
-from workbench.figures import membership_agreement_figure, membership_figure
+from workbench.figures import Band, Line, Null, Plot, membership_figure
 from workbench.figures.theme import NULL_BAND
 
 ROWS, COLUMNS, HEADS = 2, 5, 3
@@ -98,13 +98,18 @@ def agreement():
     return pd.DataFrame(rows)
 
 
+def drawn_curves(frame):
+    plot = Plot(frame.drop(columns="convention")).metric("membership_ari", "membership_iou")
+    return plot.add(Null(), Band(over="input", bars=True), Line()).figure("page")
+
+
 def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
-    fig = membership_agreement_figure(agreement())
+    fig = drawn_curves(agreement())
     marks = lines(fig)
     assert [list(mark.y) for mark in marks] == [[0, 0.1], [0.2, pytest.approx(0.3)]] * 2
     drawn = bands(fig, NULL_BAND)
     assert [(min(band.y), max(band.y)) for band in drawn] == [(-0.05, 0.03), (0, 0.03)]  # an IoU ends at 0
-    without = membership_agreement_figure(agreement().assign(null_low=np.nan, null_high=np.nan))
+    without = drawn_curves(agreement().assign(null_low=np.nan, null_high=np.nan))
     assert not bands(without, NULL_BAND)
 
 
@@ -113,7 +118,7 @@ def test_curves_that_stand_aside_have_each_its_own_null_behind_its_places():
     single = [
         means.assign(input=name, value=means["value"] + more) for name, more in (("i", -0.1), ("j", 0.1))
     ]
-    fig = membership_agreement_figure(pd.concat([means, *single]))
+    fig = drawn_curves(pd.concat([means, *single]))
     assert not bands(fig, NULL_BAND)[:-1]
     drawn = [trace for trace in fig.data if trace.x[0] is not None and trace.line.color == NULL_BAND]
     boxes = [trace for trace in drawn if trace.mode == "lines"]
@@ -122,11 +127,3 @@ def test_curves_that_stand_aside_have_each_its_own_null_behind_its_places():
         assert [x for x in box.x if x is not None] == [place for at in line.x for place in (at, at)]
         assert [y for y in box.y if y is not None] == pytest.approx([-0.05, high] * 2)
     assert len(boxes) == 4  # two curves in two panels
-
-
-def test_memberships_by_two_formulas_have_a_line_each():
-    both = pd.concat([agreement(), agreement().assign(convention="as_implemented")])
-    named = {trace.name for trace in membership_agreement_figure(both).data if trace.mode == "lines+markers"}
-    assert any(name.endswith(", its own Π") for name in named if name)
-    with pytest.raises(InputError, match="no values of membership_ari"):
-        membership_agreement_figure(agreement().assign(metric="membership_share"))

@@ -7,7 +7,7 @@ import pytest
 from tests.figures.drawn import bands, ends, key, lines, said
 from tests.figures.study import levels, named, study, titles
 from workbench.core.errors import InputError
-from workbench.figures import norms_figure, projection_error_figure, projection_training_figure
+from workbench.figures import projection_error_figure, projection_training_figure
 from workbench.figures.theme import NULL_BAND
 
 QUANTILES = {"q2.5": 0.1, "q25": 0.5, "median": 1.0, "q75": 2.0, "q97.5": 9.0}
@@ -90,30 +90,9 @@ def test_every_model_has_the_scale_of_its_errors():
     assert shares[0] == shares[1]  # of one all may lie at 1
 
 
-def test_norms_have_a_median_and_two_bands():
-    fig = norms_figure(errors())
-    phi, h = lines(fig)
-    assert (phi.name, h.name) == ("‖φ(q)‖²", "‖h‖²")
-    np.testing.assert_allclose(phi.y, [0.03, 0.06, 0.09])
-    np.testing.assert_allclose(h.y, [4, 8, 12])
-    drawn = [trace for trace in fig.data if trace.fill == "toself" and trace.x[0] is not None]
-    assert len(drawn) == 4
-    assert max(drawn[0].y) == pytest.approx(0.03 * 9 * 3)
-    assert min(drawn[2].y) == pytest.approx(0.03 * 0.5)
-    assert key(fig)[2:] == ["median over tokens", "IQR of tokens", "95 % of tokens"]
-    assert phi.line.dash != h.line.dash
-
-
-def test_norms_without_a_quantile_are_refused():
-    frame = errors()
-    with pytest.raises(InputError, match="q75"):
-        norms_figure(frame[frame["statistic"] != "q75"])
-
-
-@pytest.mark.parametrize("figure", [projection_error_figure, norms_figure])
-def test_models_get_panels(figure):
+def test_models_get_panels():
     names = ["bundled:digits-vit", "hf:google-bert/bert-base-uncased", "timm:vit_tiny_patch16_224"]
-    fig = figure(pd.concat([errors(name) for name in names]))
+    fig = projection_error_figure(pd.concat([errors(name) for name in names]))
     assert titles(fig) == ["digits-vit", "bert-base-uncased", "vit_tiny_patch16_224"]
     assert len(key(fig)) == len(set(key(fig)))
 

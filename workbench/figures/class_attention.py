@@ -1,4 +1,4 @@
-"""Attention of the class token: over images, word by word over a text, and as measures by layer."""
+"""Attention of the class token: over images, and word by word over a text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.composition import Axis, Panel, compose, round_up
-from workbench.figures.estimates import null_of_means
-from workbench.figures.frames import model_label, rows_of
-from workbench.figures.grammar import Plot
+from workbench.figures.frames import model_label
 from workbench.figures.maps import Maps, add_scale
-from workbench.figures.marks import Band, Line, Null, Rule, key_entry
+from workbench.figures.marks import key_entry
 from workbench.figures.matrix_panels import SMALL
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale, bar_room
-from workbench.figures.specification import SERIES
 from workbench.figures.theme import COLOURS, GREY, WIDTH, theme_of
 from workbench.figures.tokens import distinct, readable_label
 
@@ -29,8 +26,6 @@ COLUMNS = (
     "model", "input", "layer", "candidate", "head", "query", "key", "label", "kind", "row", "column", "value",
 )  # fmt: skip
 SOURCE = 'workbench.analyze("class-attention", …, per="token")'
-MEASURES = ("class_attention_entropy_share", "class_attention_spread", "class_attention_diversity")
-_ON_MASKS = "class_attention_mask"
 _ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
 _EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
@@ -149,33 +144,3 @@ def _lines(rows: pd.DataFrame) -> dict[str, list[float]]:
     titles = {"mean": "mean", "rollout": _ROLLOUT}
     lines = rows.sort_values("key").assign(line=_which).groupby("line", observed=True)["value"]
     return {titles.get(name, f"head {name}"): weights.tolist() for name, weights in lines}
-
-
-@checked
-def class_attention_summary_figure(
-    frame: pd.DataFrame, metrics: Sequence[str] = (*MEASURES, _ON_MASKS)
-) -> go.Figure:
-    """How evenly and how widely heads attend, how different they are, and what falls on masks: by layer and model.
-
-    Marks are means over heads and inputs; grey, the null of the same mean, permuted keys or uniform attention;
-    a line, the level of uniform attention.
-
-    Args:
-        frame: the result of ``class-attention`` of one or several models, with ``single`` for 95 %
-            confidence intervals over inputs.
-        metrics: a panel for each of these that the frame holds.
-
-    Raises:
-        InputError: the frame holds none of them.
-    """
-    rows = frame[frame["candidate"].isna() | (frame["candidate"] == "head")]
-    rows = null_of_means(rows_of(rows, metrics))
-    present = [name for name in metrics if (rows["metric"] == name).any()]
-    of_null = rows["null"] if "null" in rows else pd.Series(None, index=rows.index)
-    level = rows["metric"].isin(MEASURES[:2]) & (of_null != "uniform")  # else the null is that level
-    rows = rows.assign(even=level.map({True: 1.0, False: np.nan}))
-    separate = present == [_ON_MASKS] and rows["model"].nunique() > 1  # each model beside its own null
-    plot = Plot(rows, panel=SERIES if separate else None).metric(*present).scale(y_zero=True, x_free=separate)
-    line, even = Line(words="mean over heads and inputs"), Rule(name="uniform attention", column="even")
-    width = "page" if separate or len(present) > 1 else "column"
-    return plot.add(Null(), Band(over="input", bars=True), line, even).figure(width)

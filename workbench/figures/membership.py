@@ -1,4 +1,4 @@
-"""Memberships of tokens in heads: maps beside the images, and agreement with segmentations."""
+"""Memberships of tokens in heads, as maps beside the images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import plotly.graph_objects as go
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.class_attention import head_maps
-from workbench.figures.estimates import null_of_means
-from workbench.figures.frames import rows_of, series_labels
-from workbench.figures.grammar import Plot
-from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
 
@@ -51,32 +47,3 @@ def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
         return Scale.of([frame["value"]], title, ends=(0.0, 1.0), course="linear")
     words = f"{title} (even: 1 / {heads})"
     return Scale.of([frame["value"]], words, ends=(0.0, 1.0), course="root", middle=1 / heads)
-
-
-_FORMULAS = {
-    "as_implemented": ", its own Π", "as_published": ", its own Π (eq. 10)",
-    "ours": ", Π from value projections",
-}  # fmt: skip
-_AGREEMENTS = ("membership_ari", "membership_iou")
-
-
-@checked
-def membership_agreement_figure(frame: pd.DataFrame) -> go.Figure:
-    """Agreement of heads with the segments of masks by layer: a line per model over the grey band of the null.
-
-    The null has the patches of the masks permuted.
-
-    Args:
-        frame: the result of ``membership`` with masks of one or several models, with ``single`` for
-            95 % confidence intervals over inputs; where a layer has memberships by several conventions, choose one for
-            each first.
-
-    Raises:
-        InputError: the frame holds no agreement with masks, or several conventions of one layer.
-    """
-    rows = null_of_means(rows_of(frame, _AGREEMENTS))
-    if "convention" in rows:  # memberships by two formulas are two quantities
-        rows = rows.assign(series=series_labels(rows) + rows["convention"].map(_FORMULAS).fillna(""))
-    plot = Plot(rows.drop(columns="convention", errors="ignore"), color="series").metric(*_AGREEMENTS)
-    null = Null(words="patches of the masks permuted")
-    return plot.add(null, Band(over="input", bars=True), Line()).figure("page")

@@ -25,8 +25,6 @@ _SIGN = "negative without |·|"
 _BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
 SHARE = "Exact J over ‖φ‖²"
-_NORMS = {"phi_norm2": "‖φ(q)‖²", "h_norm2": "‖h‖²"}
-_QUANTILES = ("q2.5", "q25", "median", "q75", "q97.5")
 
 
 @checked
@@ -92,37 +90,6 @@ def _share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.Data
     }
     parts = pd.concat([values.div(zero, axis=0).assign(quantity=name) for name, values in shares.items()])
     return parts.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)
-
-
-@checked
-def norms_figure(frame: pd.DataFrame) -> go.Figure:
-    """‖φ(q)‖² and ‖h‖² by layer on a log axis: median over tokens, bands 25–75 % and 2.5–97.5 %; a panel per model.
-
-    saritas2025 Figs 2 and 5. Each quantile is taken over the tokens of a head, then averaged over inputs and heads.
-
-    Args:
-        frame: phi_norm2 and h_norm2 of the analysis projection-error without per_head.
-
-    Raises:
-        InputError: no quantiles of them by layer.
-    """
-    rows = values_once(at_level(rows_of(frame, list(_NORMS), needs=("layer", "statistic")), "layer"))
-    rows = rows[rows["statistic"].isin(_QUANTILES)]
-    rows = rows.assign(series=series_labels(rows))
-    keys = ["series", "layer", "metric"]
-    table = rows.pivot_table(index=keys, columns="statistic", values="value", sort=False)
-    for label, values in table.groupby(level="series", sort=False):
-        missing = [name for name in _QUANTILES if name not in values or values[name].isna().any()]
-        if missing:
-            raise InputError(f"{label} has no {', '.join(missing)} of its norms by layer")
-    table = table.reset_index()
-    drawn = table.assign(value=table["median"], quantity=table["metric"], metric="Squared norm")
-    plot = Plot(drawn, color="quantity", panel=SERIES, names=_NORMS).metric("Squared norm")
-    return plot.scale(y_log=True, x_free=True).add(
-        Band(columns=("q2.5", "q97.5"), words="95 % of tokens", alpha=0.13),
-        Band(columns=("q25", "q75"), words="IQR of tokens", alpha=0.27),
-        Line(words="median over tokens"),
-    ).figure("page")  # fmt: skip
 
 
 _PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "J"

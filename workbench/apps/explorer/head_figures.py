@@ -23,7 +23,6 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.frames import model_label, rows_of, short_name
 from workbench.figures.grammar import Plot
-from workbench.figures.kernel_svd import SMALLEST
 from workbench.figures.maps import is_masked, over_bars, squared
 from workbench.figures.marks import At, Band, Line, Mark, Null, Rule, Series, key_entry
 from workbench.figures.matrix_panels import (
@@ -51,6 +50,7 @@ from workbench.figures.tokens import (
 
 Images = np.ndarray | Sequence[np.ndarray | None] | None
 _ENDS = ["null_mean", "null_low", "null_high"]
+_SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
 
 
 # ---------------------------------------------------------------------------------------- attention from and to
@@ -472,7 +472,7 @@ def singular_values_figure(values: Any) -> go.Figure:
             f"singular values are (rank,), finite and not all zero; got shape {sigma.shape}: choose one head"
         )
     sigma = np.sort(sigma)[::-1]
-    floor = SMALLEST * sigma[0]
+    floor = _SMALLEST * sigma[0]
     p = sigma[sigma > 0] / sigma.sum()
     effective = float(np.exp(-(p * np.log(p)).sum()))
     holding = int(np.argmax(np.cumsum(sigma**2) / np.sum(sigma**2) >= 0.9)) + 1
