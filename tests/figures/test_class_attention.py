@@ -118,8 +118,21 @@ def test_maps_that_cannot_be_drawn_are_refused():
             frame[(frame["input"] == "a") | (frame["layer"] == 3) | (frame["candidate"] != "mean")]
         )
     other = over_images("b")
-    with pytest.raises(InputError, match="different patch grids"):
+    with pytest.raises(InputError, match="patch grids of 2 × 3 and 2 × 5 have unlike shapes"):
         class_attention_figure(pd.concat([frame, other[(other["column"] < 3).fillna(False)]]))
+
+
+def test_models_of_other_patch_sizes_stand_side_by_side():
+    one = over_images()
+    fine = one.loc[one.index.repeat(4)].assign(model="fine")
+    quarter = np.tile(np.arange(4), len(one))
+    fine = fine.assign(row=2 * fine["row"] + quarter // 2, column=2 * fine["column"] + quarter % 2)
+    fig = class_attention_figure(pd.concat([one, fine]))
+    coarse_map, fine_map = fig.data[0], fig.data[len(fig.data) // 4]
+    assert np.shape(coarse_map.z) == (2, 5)
+    np.testing.assert_array_equal(np.asarray(fine_map.z)[::2, ::2], coarse_map.z)
+    ends = [[*axis.range] for axis in (fig.layout.xaxis, fig.layout[f"xaxis{len(fig.data) // 4 + 1}"])]
+    assert ends == [[-0.5, 4.5], [-0.5, 9.5]]
 
 
 def test_words_have_a_bar_for_the_mean_and_a_line_for_every_head():

@@ -180,6 +180,8 @@ def test_weights_of_larger_images_name_the_size(tmp_path):
     ):
         load(f"timm:vit_tiny_patch16_224?depth=2@{path}")
     assert load(f"timm:vit_tiny_patch16_224?depth=2&img_size=96@{path}").image.size == (96, 96)
+    with pytest.warns(UserWarning, match=r"w\.pth: positions are resampled from images of 96 × 96"):
+        assert load(f"timm:vit_tiny_patch16_224?depth=2&img_size=64@{path}").image.size == (64, 64)
     torch.save(tiny(img_size=64, reg_tokens=4).state_dict(), tmp_path / "r.pth")
     with pytest.raises(InputError, match="give the arguments that it was trained with"):
         load(f"timm:vit_tiny_patch16_224?depth=2@{tmp_path / 'r.pth'}")

@@ -62,7 +62,10 @@ def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: s
     """`Maps` of the heads, model by model and layer by layer, a row per input."""
     heads = len(set(frame["head"].unique()) - {*_TOGETHER})
     names = {"rollout": "rollout", "mean": f"mean of {heads} heads" if heads > 1 else "mean of the heads"}
-    names |= {model: model_label(frame, model) for model in frame["model"].unique()}
+    labels = {model: model_label(frame, model) for model in frame["model"].unique()}
+    names |= {
+        model: label.replace("?", " ?").replace("&", " &") for model, label in labels.items()
+    }  # to break lines
     columns = ("model", "layer", "head")
     return Maps(frame, cols=columns, images=images, title=title, names=names, **more).figure()
 

@@ -54,16 +54,24 @@ class Maps:
         """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
 
         Raises:
-            InputError: a missing column, images and rows that differ in number, a row without one of the maps, or a
-                map with more or fewer numbers than its grid has cells.
+            InputError: a missing column, images and rows that differ in number, a row without one of the maps, a map
+                with more or fewer numbers than its grid has cells, or grids of unlike shapes, such as 2 × 5 and 4 × 4.
         """
         frame = without_provenance(self.frame)
         need_columns(frame, (self.rows, *self.cols, *_NEEDS), "a frame of maps")
         lines = [*dict.fromkeys(frame[self.rows])]
         if self.images is not None and len(self.images) != len(lines):
             raise InputError(f"{len(self.images)} images for {len(lines)} {self.rows}s; give one each")
-        grid = int(frame["row"].max()) + 1, int(frame["column"].max()) + 1
         columns = _in_order(frame, self.cols)
+        grids = {
+            column: (int(part["row"].max()) + 1, int(part["column"].max()) + 1)
+            for column, part in frame.groupby([*self.cols], observed=True)
+        }
+        if len({rows / across for rows, across in grids.values()}) > 1:
+            sizes = " and ".join(f"{rows} × {across}" for rows, across in dict.fromkeys(grids.values()))
+            raise InputError(
+                f"patch grids of {sizes} have unlike shapes and do not fit one figure; draw one each"
+            )
         keys = [self.rows, *self.cols]
         maps = dict(iter(frame.groupby(keys, sort=False, observed=True)))
         panels = []
@@ -71,10 +79,10 @@ class Maps:
             side = self._say(self.rows, line)
             if self.images is not None:
                 title = "" if number else self.rows
-                panels.append(image_panel(self.images[number], grid, side, title))
+                panels.append(image_panel(self.images[number], grids[columns[0]], side, title))
             for column in columns:
                 where = ", ".join(map(self._say, self.cols, column))
-                values = _grid_of(f"{side}, {where}", maps.get((line, *column)), grid)
+                values = _grid_of(f"{side}, {where}", maps.get((line, *column)), grids[column])
                 title = "" if number else self._say(self.cols[-1], column[-1])
                 side_title = side if self.images is None and column == columns[0] else ""
                 panels.append(map_panel(values, f"{side}<br>{where}", title, side_title))
@@ -120,8 +128,7 @@ def _grid_of(cell: str, rows: pd.DataFrame | None, grid: tuple[int, int]) -> np.
     count = 0 if rows is None else len(rows)
     if rows is None or count != grid[0] * grid[1] or rows.duplicated(["row", "column"]).any():
         raise InputError(
-            f"{cell}: {count} values for a map of {grid[0]} × {grid[1]} cells; different patch grids do not fit one "
-            "figure, and every row needs the same maps"
+            f"{cell}: {count} values for a map of {grid[0]} × {grid[1]} cells; every row needs the same maps"
         )
     values = np.full(grid, np.nan)
     values[rows["row"].astype(int), rows["column"].astype(int)] = rows["value"].astype(float)

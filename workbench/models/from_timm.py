@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -225,8 +226,7 @@ def _with_file(architecture: str, path: Path, options: Mapping[str, Any]) -> nn.
     with torch.device("meta"), Unfilled():
         plain = timm.create_model(architecture, pretrained=False, **options)
     state = fitting_state(read_state(path), plain.state_dict(), path)
-    if "img_size" not in options:
-        _check_size(plain, state, architecture, path)
+    _check_size(plain, state, architecture, path, asked="img_size" in options)
     overlay: dict[str, Any] = {"state_dict": state}
     options = {**options}
     classifier = timm.models.get_pretrained_cfg(architecture, allow_unregistered=False)
@@ -240,8 +240,13 @@ def _with_file(architecture: str, path: Path, options: Mapping[str, Any]) -> nn.
         raise InputError(f"{path} does not fit {architecture}: {first_lines(error)}") from error
 
 
-def _check_size(module: nn.Module, state: Mapping[str, Tensor], architecture: str, path: Path) -> None:
-    """Raise `InputError` for weights of images of another size than the model's, which timm would resample."""
+def _check_size(
+    module: nn.Module, state: Mapping[str, Tensor], architecture: str, path: Path, *, asked: bool
+) -> None:
+    """Raise `InputError` for weights of images of another size than the model's, which timm would resample.
+
+    Where that size was ``asked`` for, a warning names both.
+    """
     model_positions, saved_positions = module.state_dict().get("pos_embed"), state.get("pos_embed")
     embedding = getattr(module, "patch_embed", None)
     if (
@@ -263,6 +268,11 @@ def _check_size(module: nn.Module, state: Mapping[str, Tensor], architecture: st
             f"{path} does not fit {architecture}: {sizes}; give the arguments that it was trained with"
         )
     size = (side * patch[0], side * patch[1])
+    if asked:
+        warnings.warn(
+            f"{path}: positions are resampled from images of {size[0]} × {size[1]} ({sizes})", stacklevel=4
+        )
+        return
     text = str(size[0]) if size[0] == size[1] else f"[{size[0]},{size[1]}]"
     raise InputError(
         f"{path} is of images of {size[0]} × {size[1]} ({sizes}): load timm:{architecture}?img_size={text}@{path}"
