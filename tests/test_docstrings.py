@@ -29,6 +29,7 @@ OWN_FUNCTIONS = {
     "gram_spectrum": {"check_psd_eigenvalues"},
     "head_effect": {"need_next_tokens", "random_directions", "real_outputs"},
     "membership": {"own_convention"},
+    "patch_pca": {"mask_iou"},
     "patching": {"logits_at"},
     "position_logits": {"shuffled_orders", "terms_of_layer", "within_rows"},
     "primal": {"primal_layers"},

@@ -21,14 +21,15 @@ FINER = [
     ("subspaces", "pair"),
     ("patching", "token"),
     ("relevance", "token"),
+    ("patch-pca", "token"),
     ("value-output", "token"),
     ("value-output", "pair"),
 ]
-OTHER_INPUTS = ("subspaces", "patching", "relevance")
-"""Of weights, and of inputs to a model that predicts."""
+OTHER_INPUTS = ("subspaces", "patching", "relevance", "patch-pca")
+"""Of weights, of inputs to a model that predicts, and of images."""
 
 
-def test_eight_analyses_have_rows_of_tokens_or_pairs():
+def test_nine_analyses_have_rows_of_tokens_or_pairs():
     entries = [(entry.name, finer.per) for entry in ANALYSES.values() for finer in entry.finer]
     assert sorted(entries) == sorted(FINER)
 
@@ -46,7 +47,7 @@ def test_rows_do_not_depend_on_the_batches(name, per):
     assert {"input", "value"} <= set(whole)
 
 
-@pytest.mark.parametrize(("name", "per"), FINER[:7])
+@pytest.mark.parametrize(("name", "per"), FINER[:8])
 def test_other_rows_and_options_are_refused_with_those_that_there_are(name, per):
     wrong = {"token": "pair", "pair": "token"}[per]
     with pytest.raises(InputError, match=f"{name} has no rows per '{wrong}'; per must be '{per}', or none"):

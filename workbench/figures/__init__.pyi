@@ -27,6 +27,7 @@ from .membership import membership_figure as membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
+from .patch_pca import patch_pca_figure as patch_pca_figure
 from .position_logits import position_share_figure as position_share_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure

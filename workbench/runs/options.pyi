@@ -178,6 +178,27 @@ class MembershipToken(OfMatrices, total=False, closed=True):
     """of token statistics attention: as_published (wu2025 eq. 10) or as_implemented (as ToST is trained); none: what
     each layer computes itself"""
 
+class PatchPca(OfInputs, total=False, closed=True):
+    """Principal components of patches in one basis, their variance, and the first one as a mask."""
+    site: Literal["resid_pre", "resid_mid", "resid_post", "q", "k", "v"]
+    """tokens: of the residual stream, or queries, keys or values of all heads side by side"""
+    components: int
+    """number of components"""
+    masks: Literal["ink"] | str | None
+    """foreground to compare with (what is not black): a folder with one mask image per input, of its name; ink
+    (bright patches, for the bundled digits); or none"""
+    mass: float
+    """share of the first component's positive part that the patches of its mask hold"""
+    null_samples: int
+    """null samples, at least 2, each of the tokens another decomposition; 0 leaves them out"""
+
+class PatchPcaToken(OfMatrices, total=False, closed=True):
+    """Principal components of patches, patch by patch, per token."""
+    site: Literal["resid_pre", "resid_mid", "resid_post", "q", "k", "v"]
+    """tokens: of the residual stream, or queries, keys or values of all heads side by side"""
+    components: int
+    """number of components"""
+
 class Patching(OfInputs, total=False, closed=True):
     """Which head carries the difference of two inputs: activation patching of pairs, and attribution patching."""
     answer: Literal["predicted", "right"]
