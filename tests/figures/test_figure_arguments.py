@@ -34,4 +34,4 @@ def test_a_table_of_frames_holds_frames():
         workbench.figures.coding_rate_figure({"training": 5})
     with pytest.raises(InputError, match=r"frame must be a DataFrame; got None"):
         workbench.figures.spectrum_figure(None)
-    assert len(FIGURES) > 35
+    assert len(FIGURES) > 25
