@@ -71,6 +71,7 @@ def _watches(names):
         for analysis in ("projection-error", "gram-spectrum", "token-similarity", "membership"):
             steps = list(read_watch(f"runs/{folder}/watch", analysis).attrs["epochs"].values())
             assert (steps[0], steps[-1]) == (0, last)  # between them a busy machine stretches the cadence
+    assert [*names["frame"]["step"].unique()] == [0, 5, 10, 15, 20]
 
 
 def _sweeps(names):

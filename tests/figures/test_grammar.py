@@ -707,3 +707,19 @@ def test_a_legend_has_one_row_and_the_caption_what_has_no_room_in_it():
             in_legend
         )
         assert any(said.startswith("Bands: 95 % CI") for said in fig.layout.meta["marks"])
+
+
+def test_the_steps_of_a_training_are_one_line():
+    steps = [
+        frame(inputs=2, scale=1 + step).assign(step=step, checkpoint=f"step-{step:03d}")
+        for step in (0, 5, 20)
+    ]
+    watched = pd.concat(steps, ignore_index=True)
+    (line,) = lines(wb.plot(watched, "attention_diversity", x="step"))
+    assert [*line.x] == [0, 5, 20]
+    assert [*line.y] == pytest.approx([rows["value"].mean() for rows in steps])
+    by_layer = lines(wb.plot(watched, "attention_diversity", x="step", color="layer"))
+    assert [[*line.x] for line in by_layer] == [[0, 5, 20]] * 4
+    joined = pd.concat([watched, watched.assign(model="other")], ignore_index=True)
+    assert len(lines(wb.plot(joined, "attention_diversity", x="step"))) == 2
+    assert len(lines(wb.plot(watched, "attention_diversity", x="layer"))) == 3

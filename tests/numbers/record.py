@@ -502,10 +502,12 @@ def of_watch(recording: Recording) -> None:
         optimizer.step()
         watch.step(step)
     read = public("workbench.read_watch")
+
+    def rows(analysis: str) -> pd.DataFrame:
+        return read(folder, analysis_name(analysis)).drop(columns="step", errors="ignore")
+
     for analysis in analyses:
-        recording.add(
-            "watch", "small", analysis, "five steps", lambda a=analysis: read(folder, analysis_name(a))
-        )
+        recording.add("watch", "small", analysis, "five steps", lambda a=analysis: rows(a))
 
 
 # Mechanisms --------------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class Curves(Drawing):
             deepest = frame.groupby("model")["layer"].transform("max").clip(lower=1)
             frame = frame.assign(depth=frame["layer"].astype(float) / deepest.astype(float))
         color = plot.color or (None if plot.panel in ("model", SERIES) else SERIES)
+        if "checkpoint" not in (color, plot.panel, plot.dash) and _are_steps(frame, str(plot.x)):
+            frame = frame.drop(columns="checkpoint")
         columns = [str(plot.x), plot.color, plot.panel, plot.dash]
         columns += ["model", "checkpoint"] if "model" in frame else []
         columns += ["standardize"] if SERIES in columns else []
@@ -213,6 +215,14 @@ class Curves(Drawing):
         entry = replace(entry, unit=unit, label=self.plot.names.get(metric, entry.label))
         names = [name for name in self.plot.scales if name[:2] == "y_" and name != "y_free"]
         return metric_axis(entry, reaches, **{name[2:]: self.scale(name, metric) for name in names})
+
+
+def _are_steps(frame: pd.DataFrame, x: str) -> bool:
+    """Return whether each value along x is a checkpoint of its own: a training is one line."""
+    if x not in frame or "checkpoint" not in frame:
+        return False
+    pairs = frame[[x, "checkpoint"]].dropna().drop_duplicates()
+    return len(pairs) > 1 and pairs[x].is_unique and pairs["checkpoint"].is_unique
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:

@@ -29,7 +29,7 @@ COLUMNS = (
     "version",
 )  # fmt: skip
 STEP = "step"
-"""Column of results over generated tokens or steps of a loop; other results do not have it."""
+"""Column of results over generated tokens, steps of a loop or of a training; other results do not have it."""
 RANDOM_WEIGHTS = "random"
 """Checkpoint name of random weights (``pretrained=False``); "random-3" names those from seed 3."""
 UNTRAINED_NOTE = "has random weights: its numbers are not those of a trained model"

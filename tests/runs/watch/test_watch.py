@@ -35,8 +35,9 @@ def test_rows_are_those_that_analyze_gives(tmp_path):
         frame = workbench.read_watch(tmp_path, analysis)
         assert set(frame["model"]) == {"mine"}
         assert set(frame["checkpoint"]) == {"step-000000000"}
+        assert set(frame["step"]) == {0}
         labels = ["model", "checkpoint"]
-        pd.testing.assert_frame_equal(frame.drop(columns=labels), alone.drop(columns=labels))
+        pd.testing.assert_frame_equal(frame.drop(columns=[*labels, "step"]), alone.drop(columns=labels))
         (run,) = frame.attrs["provenance"]
         assert run["analysis"] == analysis
         assert run["model"]["checkpoint"] == "step-000000000"
@@ -51,7 +52,7 @@ def test_the_last_loggings_are_read_without_the_others(tmp_path):
     for step in (0, 1):
         (tmp_path / "token-similarity" / f"step-00000000{step}.feather").write_bytes(b"damaged")
     last = workbench.read_watch(tmp_path, "token-similarity", last=2)
-    assert [*last.attrs["epochs"].values()] == [2, 3]
+    assert [*last.attrs["epochs"].values()] == [*last["step"].unique()] == [2, 3]
     pd.testing.assert_frame_equal(last, whole[len(whole) // 2 :].reset_index(drop=True))
     assert [run["model"]["checkpoint"] for run in last.attrs["provenance"]] == [
         "step-000000002",
@@ -116,9 +117,13 @@ class Clock:
 def test_the_cadence_is_stretched_to_keep_to_the_cost(tmp_path, monkeypatch):
     watch = workbench.watch(vit(), images(), out=tmp_path, every=10, max_cost=0.1, analyses=SIMILARITY)
     clock = Clock(monkeypatch, watch, cost=2.5)
-    for step in range(91):
-        watch.step(step)
-        clock.now += 1
+    with pytest.warns(
+        RuntimeWarning, match="every 30 steps instead of 10; max_cost=None keeps every"
+    ) as warned:
+        for step in range(91):
+            watch.step(step)
+            clock.now += 1
+    assert len(warned) == 1
     # 2.5 s are a tenth of 25 steps: every 30
     assert logged(tmp_path) == [0, 30, 60, 90]
     assert watch.cadence == 30

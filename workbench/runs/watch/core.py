@@ -86,7 +86,7 @@ def watch(
     analyses: names, or names with options; by default `ANALYSES_WATCHED`.
     layers: which layers; all for None. One pass now finds those that the model does not have.
     max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
-        a multiple of ``every``, with a note in the log. None for no limit.
+        a multiple of ``every``, with a warning and a note in the log. None for no limit.
     alert: conditions by metric, ``{"attention_entropy_share": "< 0.05"}``, on the mean over the inputs in each layer
         and head. The analysis of a metric is watched too. A condition newly met is noted in the folder.
     on_alert: "warn", "stop" (a warning, and ``watch.stopped`` is true from then on, which ends a training by one of
@@ -238,6 +238,9 @@ class Watch:
                 f"cadence {how} from every {before} to every {cadence} steps: a logging takes {self._cost():.3g} s, a "
                 f"step {self._pace(number):.3g} s, and max_cost is {self.max_cost:.1%}",
             )
+        if how == "stretched" and "cadence" not in self._warned:
+            self._warned.add("cadence")
+            self._warn(number, f"logged every {cadence} steps instead of {before}; max_cost=None keeps every")
 
     def _log(self, folder: WatchFolder, number: int) -> None:
         started = self._clock()
@@ -282,8 +285,7 @@ class Watch:
                 self.on_alert(alert)
                 continue
             self.stopped |= self.on_alert == "stop"
-            with contextlib.suppress(Warning):
-                warnings.warn(f"watch, step {number}: {alert}", RuntimeWarning, stacklevel=2)
+            self._warn(number, str(alert))
 
     def _named(self, frame: pd.DataFrame, number: int) -> pd.DataFrame:
         model = {"spec": self.identity["model"], "checkpoint": checkpoint_name(number)}
@@ -310,6 +312,9 @@ class Watch:
         with contextlib.suppress(Exception):  # a full disk is one of the things that go wrong
             if self.folder is not None:
                 self.folder.note(step, text)
+        self._warn(step, text)
+
+    def _warn(self, step: int | None, text: str) -> None:
         with contextlib.suppress(Warning):  # where warnings are errors, ours must not be one
             warnings.warn(f"watch, step {step}: {text}", RuntimeWarning, stacklevel=2)
 

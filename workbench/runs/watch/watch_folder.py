@@ -19,7 +19,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import conforming, matching
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
-from workbench.frames.results import read_frames, write_frame
+from workbench.frames.results import STEP, read_frames, write_frame
 
 FORMAT = 4
 _WATCH_FILE = "watch.json"
@@ -97,8 +97,8 @@ def read_watch(
 ) -> pd.DataFrame:
     """Read the loggings of one analysis as one frame of all steps, or of the ``last`` ones, for figures over training.
 
-    The column ``checkpoint`` names each row's step, ``frame.attrs["epochs"]`` maps it to its number (as
-    `analyze_many` does with epochs), and ``frame.attrs["notes"]`` lists the notes of the run.
+    The column ``step`` holds each row's step, ``checkpoint`` its name, and ``frame.attrs["epochs"]`` maps one to the
+    other (as `analyze_many` does with epochs); ``frame.attrs["notes"]`` lists the notes of the run.
 
     Raises `InputError` where the folder holds no watch, or nothing was logged yet, and `UnknownName` for an analysis
     that was not watched.
@@ -108,7 +108,9 @@ def read_watch(
     if content is None:
         raise InputError(f"no watch in {folder}; give the folder that workbench.watch(…, out=FOLDER) writes")
     if analysis not in content["analyses"]:
-        raise UnknownName(f"analysis in {folder}", analysis, content["analyses"])
+        raise UnknownName(
+            f"analysis in {folder}", analysis, content["analyses"], "workbench.watch(analyses=…) adds others"
+        )
     parts = _parts(folder / analysis)
     notes = [
         entry["note"] if entry["step"] is None else f"step {entry['step']}: {entry['note']}"
@@ -119,8 +121,10 @@ def read_watch(
     steps = sorted(parts)[-(last or 0) :]
     frame = read_frames([parts[step] for step in steps])
     earlier = [note for run in frame.attrs["provenance"] for note in run.get("notes", ())]
+    numbers = {checkpoint_name(step): step for step in steps}
+    frame = frame.assign(**{STEP: frame["checkpoint"].map(numbers).astype("Int64")})
     frame.attrs |= {
-        "epochs": {checkpoint_name(step): step for step in steps},
+        "epochs": numbers,
         "notes": [*notes, *dict.fromkeys(earlier)],
         "absent": {},
     }
