@@ -102,7 +102,7 @@ def keeps_the_form(cells):
     text = [cell.source for cell in cells if cell.cell_type == "markdown"]
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     tables = [source.rstrip().splitlines()[-1] for source in code]
-    specified = sum(len(re.findall(r"\b(?:Plot|compose_maps)\(", source)) for source in code)
+    specified = sum(len(re.findall(r"\b(?:Plot|Maps|compose_maps)\(", source)) for source in code)
     facts = {
         "at most 60 lines of code, and 15 a figure": lines_of_code(code) <= 60 + 15 * specified,
         "at least 3 text cells": len(text) >= 3,

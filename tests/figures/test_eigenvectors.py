@@ -9,7 +9,7 @@ from workbench.core.errors import InputError
 from workbench.figures import eigenvector_figure
 from workbench.figures.theme import NULL_BAND
 
-VALUES = {"values": 0.6, "perturbed": 0.7, "true": 0.0}
+VALUES = {"values": 0.6, "perturbed": 0.7, "true": 0.2}
 AXES = 5
 
 
@@ -39,47 +39,39 @@ def eigen_frame(model="bundled:digits-vit"):
     return pd.concat([*parts, frame[with_null].assign(**null | {"null": "permutation", "null_low": 0.2})])
 
 
-def dots(fig, axis):
-    """Candidates in a panel, to their value, and how far their interval reaches."""
-    own = [trace for trace in fig.data if trace.xaxis == axis and trace.error_x.array is not None]
-    return {trace.name: (trace.x[0], trace.error_x.array[0]) for trace in own}
+def dots(fig):
+    """Rows → value, and how far its interval reaches, of each marker."""
+    (trace,) = [trace for trace in fig.data if trace.error_x.array is not None]
+    ends = zip(trace.x, trace.error_x.array, strict=True)
+    return dict(zip(trace.text, ends, strict=True))
 
 
 def test_a_marker_is_the_mean_over_axes_and_inputs_with_an_interval_over_inputs():
     fig = eigenvector_figure(eigen_frame())
-    assert list(fig.layout.yaxis.ticktext) == ["digits-vit"]
-    residuals = dots(fig, "x2")
-    assert list(residuals) == ["recovered from V", "perturbed eigenvectors", "eigenvectors of K̃"]
-    assert [value for value, _ in residuals.values()] == pytest.approx([0.63, 0.73, 0.03])
-    assert residuals["recovered from V"][1] == pytest.approx(
-        1 - 0.63
-    )  # 12.7 · 0.1, cut where a residual ends
-    assert list(dots(fig, "x3")) == list(dots(fig, "x4")) == ["recovered from V"]
+    rows = ["<b>digits-vit</b>", "recovered from V", "perturbed eigenvectors", "eigenvectors of K̃"]
+    assert list(fig.layout.yaxis.ticktext) == rows
+    residuals = dots(fig)
+    assert [value for value, _ in residuals.values()] == pytest.approx([0.63, 0.73, 0.23])
+    # 12.7 · 0.1, cut where a residual ends
+    assert residuals["recovered from V"][1] == pytest.approx(1 - 0.63)
 
 
 def test_the_null_is_noise_instead_of_v_and_no_other():
     fig = eigenvector_figure(eigen_frame())
     nulls = bands(fig, NULL_BAND)
-    assert [trace.xaxis for trace in nulls] == ["x2", "x3", "x4"]
+    assert len(nulls) == 1
     assert {value for trace in nulls for value in trace.x} == {0.7, 0.9}
     assert any("Gaussian noise for V" in words for words in key(fig))
 
 
-def test_one_convention_of_the_relative_difference_is_drawn():
-    for convention, value in (("as_published", 0.63), ("as_implemented", 0.43)):
-        fig = eigenvector_figure(eigen_frame(), convention=convention)
-        assert dots(fig, "x")["recovered from V"][0] == pytest.approx(value)
-    with pytest.raises(InputError, match="as_implemented"):
-        eigenvector_figure(eigen_frame(), convention="exact")
-
-
-def test_every_model_has_a_row():
+def test_every_model_has_a_heading():
     fig = eigenvector_figure(pd.concat([eigen_frame(), eigen_frame("hf:google-bert/bert-base-uncased")]))
-    assert list(fig.layout.yaxis.ticktext) == ["digits-vit", "bert-base-uncased"]
+    headings = [words for words in fig.layout.yaxis.ticktext if words.startswith("<b>")]
+    assert headings == ["<b>digits-vit</b>", "<b>bert-base-uncased</b>"]
 
 
 def test_frames_without_what_is_needed_are_refused():
-    with pytest.raises(InputError, match="gamma_rel"):
+    with pytest.raises(InputError, match="eigen_residual"):
         eigenvector_figure(study({"metric": "LCKA", "value": 0.1}))
     with pytest.raises(InputError, match="per_head"):
         eigenvector_figure(eigen_frame().assign(layer=0))

@@ -31,7 +31,7 @@ def test_a_figure_of_something_else_is_refused(figure, value):
 
 def test_a_table_of_frames_holds_frames():
     with pytest.raises(InputError, match=r"frames must be a table; got \{.training.: 5\}"):
-        workbench.figures.coding_rate_figure({"training": 5})
+        workbench.figures.projection_training_figure({"training": 5})
     with pytest.raises(InputError, match=r"frame must be a DataFrame; got None"):
         workbench.figures.spectrum_figure(None)
     assert len(FIGURES) > 25

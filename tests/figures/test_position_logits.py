@@ -29,19 +29,20 @@ def shares(model="bundled:a", layers=3):
     return conform(pd.DataFrame(rows).assign(model=model))
 
 
-def test_shares_of_five_that_add_up_and_the_cross_terms_beside_their_null():
+def test_shares_of_three_and_the_cross_terms_beside_their_null():
     fig = position_share_figure(pd.concat([shares(), shares("bundled:b")]))
     assert titles(fig) == ["a", "b"]
     assert key(fig) == [
-        "token–token", "token–position", "position–token", "position–position", "covariances",
-        "cross terms with the others", "mean over inputs and heads",
-        "zero", "null: positions permuted (95 % range of the mean)",
+        "token–token", "both cross terms", "position–position", "mean over inputs and heads",
+        "null: positions permuted (95 % range of the mean)",
     ]  # fmt: skip
-    second = next(trace for trace in lines(fig) if trace.name == "token–position")
-    assert list(second.y) == pytest.approx([0.1, 1.1, 2.1])
-    found = [trace for trace in lines(fig) if trace.name == "cross terms with the others"]
-    assert [list(trace.y) for trace in found] == [pytest.approx([0.3, 1.3, 2.3])] * 2
-    assert {band.yaxis for band in bands(fig, NULL_BAND)} == {trace.yaxis for trace in found}
+    cross = [trace for trace in lines(fig) if trace.name == "both cross terms"]
+    drawn = {trace.yaxis: list(trace.y) for trace in cross}
+    assert drawn == {
+        **dict.fromkeys(("y", "y2"), pytest.approx([0.5, 1.5, 2.5])),
+        **dict.fromkeys(("y3", "y4"), pytest.approx([0.3, 1.3, 2.3])),
+    }
+    assert {band.yaxis for band in bands(fig, NULL_BAND)} == {"y3", "y4"}
 
 
 def test_a_model_without_cross_terms_says_so_in_a_panel_of_its_own():

@@ -40,54 +40,23 @@ def errors(model="bundled:digits-vit", scale=1.0, of_exact=0.05, **more):
     return study(*rows, model=model)
 
 
-def test_every_formula_is_a_line_over_layers():
-    fig = projection_error_figure(errors())
-    exact = named(fig, "exact J")[0]
-    assert list(exact.x) == [0, 1, 2]
-    np.testing.assert_allclose(exact.y, [0.05, 0.1, 0.15])
-    np.testing.assert_allclose(named(fig, "mean |")[0].y, [4, 8, 12])
-    assert fig.layout.yaxis.type == "log"
-    assert [axis.title.text for axis in fig.select_xaxes()] == ["Layer"] * 3
-
-
-def test_another_marker_says_where_the_difference_of_the_norms_is_negative():
-    fig = projection_error_figure(errors())
-    (line,) = named(fig, "mean |")
-    assert set(line.marker.symbol) == {"triangle-down"}
-    assert set(named(fig, "exact J")[0].marker.symbol) == {"circle"}
-    assert any(word.startswith("negative") for word in key(fig))
-    frame = errors()
-    frame.loc[frame["convention"] == "teo2024_as_published", "value"] *= -1
-    assert not any(word.startswith("negative") for word in key(projection_error_figure(frame)))
-
-
-def test_the_codes_logarithms_have_a_panel_of_their_own():
-    (line,) = named(projection_error_figure(errors()), "ln J as")
-    assert line.yaxis == "y3"
-    np.testing.assert_allclose(line.y, [1.5, 3.0, 4.5])
-
-
 def test_the_exact_error_stands_between_its_floor_and_the_zero_predictor():
     fig = projection_error_figure(errors(of_exact=0.02))
-    (floor,), (_, output) = (named(fig, name) for name in ("floor", "exact J"))
+    (floor,), (output,) = (named(fig, name) for name in ("floor", "output"))
     np.testing.assert_allclose(floor.y, [1 / 3] * 3)
     np.testing.assert_allclose(output.y, [2 / 3] * 3)
     assert "zero predictor" in key(fig)
     (band,) = bands(fig, NULL_BAND)
-    assert band.yaxis == "y2"
     null = np.array([[0.06, 0.03, 0.02], [0.08, 0.08 / 2, 0.08 / 3]]) / 0.03
     np.testing.assert_allclose(ends(band)[1:], null)
-    low, high = fig.layout.yaxis2.range
-    assert fig.layout.yaxis2.type != "log"
-    assert low < 1 / 3 < 1 < high
+    low, high = fig.layout.yaxis.range
+    assert fig.layout.yaxis.type != "log"
+    assert low <= 0 < 1 < high
 
 
-def test_every_model_has_the_scale_of_its_errors():
-    both = pd.concat([errors(), errors("bundled:b", scale=1e4)])
-    fig = projection_error_figure(both)
-    assert fig.layout.yaxis.range[1] < fig.layout.yaxis2.range[0] + 4
-    shares = [axis.title.text for axis in (fig.layout.yaxis3, fig.layout.yaxis4)]
-    assert shares[0] == shares[1]  # of one all may lie at 1
+def test_models_share_the_axis_of_their_shares():
+    fig = projection_error_figure(pd.concat([errors(), errors("bundled:b", scale=1e4)]))
+    assert fig.layout.yaxis.range == fig.layout.yaxis2.range
 
 
 def test_models_get_panels():

@@ -232,4 +232,4 @@ def attention_summary_figure(
     separate = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
     plot = plot.scale(y_zero=True, x_free=several, y_free=separate)
     plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
-    return plot.figure("page", height=118 * len(present) + 90 if several else None)
+    return plot.figure("page", height=112 * len(present) + 80 if several else None)

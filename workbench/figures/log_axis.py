@@ -142,7 +142,8 @@ def within_ends(trace: Any, letter: str, low: float, high: float) -> list[Any]:
             if len(run) and beyond[run[0]]:
                 far = run[np.argmax(np.abs(reach[run] - end))]
                 edge = run[0] if line else far
-                drawn[run[1:-1] if run[-1] < len(values) - 1 else run[1:]] = np.nan if line else end
+                if bars.array is None:
+                    drawn[run[1:-1] if run[-1] < len(values) - 1 else run[1:]] = np.nan if line else end
                 at = f" at {trace[other][far]:g}" if edge != far else ""
                 words = "" if values[far] == inside[far] else f"{'band ' * filled}to {_short(reach[far])}{at}"
                 single = run if bars.array is not None else [edge]

@@ -195,16 +195,13 @@ class Mark:
 class Line(Mark):
     """The estimate against x: ``mean`` or ``median`` of all values at each place.
 
-    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``flag`` names a
-    column whose true values have another marker, and says what that means: ("negative", "negative: its size").
-    ``where`` keeps the rows with this value in a column; those without ``joined`` are markers only, larger ones, and
-    ``pale`` ones are drawn first.
+    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``where`` keeps the
+    rows with this value in a column; those without ``joined`` are larger markers, and ``pale`` ones are drawn first.
     """
 
     estimator: Literal["mean", "median"] = "mean"
     markers: bool = True
     words: str | None = ""
-    flag: tuple[str, str] | None = None
     where: tuple[str, Any] | None = None
     joined: bool = True
     pale: bool = False
@@ -221,9 +218,6 @@ class Line(Mark):
             marker = series.style["marker"]
             if not self.joined:
                 mode, marker = "markers", {**marker, "size": SIZE.large}
-            if self.flag is not None:
-                flags = series.rows.groupby(series.x)[self.flag[0]].any().reindex(level[series.x]).tolist()
-                marker = {**marker, "symbol": [_FLAG if flagged else marker["symbol"] for flagged in flags]}
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
@@ -250,10 +244,6 @@ class Line(Mark):
         pale = {"opacity": _PALE} if self.pale else {}
         glyph = "Pale lines" if self.pale else "Lines"
         yield key_entry(words, glyph, mode="lines" if bare else "lines+markers", **style, **pale)
-        if self.flag is not None and any(series.rows[self.flag[0]].any() for series in drawn):
-            yield key_entry(
-                self.flag[1], "Triangles", mode="markers", marker={"symbol": _FLAG, "color": _NEUTRAL}
-            )
 
 
 _PALE = 0.4
@@ -874,7 +864,6 @@ class At(Mark):
 
 
 NOISE = "Gaussian noise for V"  # a null of the values
-_FLAG = "triangle-down"
 NULL_LINE = {"color": GREY, "dash": "dot"}
 _SINGLE = {"opacity": 0.6}
 _NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker on it

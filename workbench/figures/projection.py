@@ -9,19 +9,12 @@ import plotly.graph_objects as go
 
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count, values_once
+from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 from workbench.figures.specification import SERIES
 
-_CONVENTIONS = {
-    "exact": "exact J of the output",
-    "saritas2025": "mean |‖φ‖² − ‖h‖²|",
-    "teo2024_as_implemented": "ln J as Teo et al. code it",
-}
-_CODED = "ln J, as coded"
-_SIGN = "negative without |·|"
 _BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
 SHARE = "Exact J over ‖φ‖²"
@@ -29,12 +22,9 @@ SHARE = "Exact J over ‖φ‖²"
 
 @checked
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
-    """Projection error by layer: exact and by norms on a log axis, over the zero predictor's, and as teo2024 codes it.
+    """Exact projection error over the zero predictor's by layer, between 1 and its floor, over its null distribution.
 
-    Where teo2024's eq. 13, the difference of the norms without its absolute value, is negative, that of saritas2025 has
-    another marker. The middle panel shows the exact error over that of the zero predictor: of the outputs, of the true
-    projections, which is the least there can be, and of the null distribution; 1 explains nothing. Models stand side by
-    side, in the first row each on a separate scale.
+    The floor is the error of the true projections, the least there can be; 1 explains nothing. A panel per model.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -44,31 +34,14 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """
     rows = at_level(rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",)), "layer")
     rows = rows.assign(series=series_labels(rows))
-    errors = values_once(rows[rows["metric"] == "projection_error"]).drop(columns=NULL_COLUMNS)
-    signed = errors[errors["convention"] == "teo2024_as_published"].set_index(["series", "layer"])["value"]
-    below = errors.set_index(["series", "layer"]).index.isin(signed[signed < 0].index)
-    logarithms = errors["convention"] == "teo2024_as_implemented"
-    errors = errors.assign(
-        negative=below & errors["convention"].eq("saritas2025"), quantity=errors["convention"].map(_CONVENTIONS),
-        metric=errors["metric"].mask(logarithms, _CODED), convention=pd.NA,
-    ).dropna(subset="quantity")  # fmt: skip
-    shares = []
-    for name, separate in rows.groupby("series", sort=False):
-        share = _share_of_zero_predictor(separate, "layer")
-        words = share["quantity"].replace("exact", _CONVENTIONS["exact"])
-        shares.append(share.assign(series=name, negative=False, quantity=words))
-    drawn = pd.concat([errors, *(part for part in shares if len(part))])
-    drawn.attrs = frame.attrs  # `pd.concat` drops what differs
-    names = {word: word for word in (*_CONVENTIONS.values(), FLOOR)} | {"projection_error": "Error J"}
-    present = [name for name in ("projection_error", SHARE, _CODED) if (drawn["metric"] == name).any()]
-    plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(*present)
-    wide = _is_wide(drawn)
-    separate = ["projection_error", SHARE]  # of one model all may lie at 1
-    plot = plot.scale(y_log={"projection_error": True, SHARE: wide}, x_free=True, y_free=separate)
+    drawn = _share_of_zero_predictor(rows, [SERIES, "layer"])
+    drawn.attrs = frame.attrs
+    names = {"exact": "output", FLOOR: FLOOR, SHARE: "Exact error J over<br>the zero predictor's"}
+    plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(SHARE)
+    plot = plot.scale(y_log={SHARE: _is_wide(drawn)}, x_free=True, y_zero=True)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
-    line = Line(words=f"mean over {many} and heads", flag=("negative", _SIGN))
-    plot = plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line)
-    return plot.figure("page", height=112 * len(present) + 90)
+    line = Line(words=f"mean over {many} and heads")
+    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure("page")
 
 
 def _is_wide(drawn: pd.DataFrame) -> bool:
@@ -81,12 +54,12 @@ def _share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.Data
 
     Columns ``by``, metric, quantity, value, the null's, and ``zero``, 1. Empty without a zero predictor.
     """
-    zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(by)["value"].first()
+    zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(by, sort=False)["value"].first()
     exact = rows[(rows["metric"] == "projection_error") & (rows["convention"] == "exact")]
     ends = [name for name in ("value", "null_mean", "null_low", "null_high") if name in rows]
     shares = {
-        "exact": exact.groupby(by)[ends].mean(),
-        FLOOR: rows[rows["metric"] == "projection_floor"].groupby(by)[["value"]].first(),
+        "exact": exact.groupby(by, sort=False)[ends].mean(),
+        FLOOR: rows[rows["metric"] == "projection_floor"].groupby(by, sort=False)[["value"]].first(),
     }
     parts = pd.concat([values.div(zero, axis=0).assign(quantity=name) for name, values in shares.items()])
     return parts.dropna(subset="value").reset_index().assign(metric=SHARE, null="gaussian", zero=1.0)

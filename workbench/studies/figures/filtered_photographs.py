@@ -15,31 +15,29 @@ from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
-from workbench.figures.marks import Dots, Line, Null
+from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.specification import SERIES
 from workbench.figures.theme import PAGE, even_choice, theme_of
 
-# What the key calls a kernel, in the order of the lines. A bilateral filter of queries and keys is no better than
-# non-local means of them, which attention is but for the length of the keys.
 _FILTERS: dict[str, dict[str, str | None]] = {
-    "positions": {"candidate": "gaussian", "convention": None},
-    "tokens": {"candidate": "nlm", "convention": "tokens"},
-    "positions and tokens": {"candidate": "bilateral", "convention": "tokens"},
     "q and k": {"candidate": "nlm", "convention": "heads"},
+    "positions and tokens": {"candidate": "bilateral", "convention": "tokens"},
 }
 _COMPARED = "positions and tokens"  # has both bandwidths, and so gains most from permuted tokens
 
 
 @checked
 def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
-    """Share of attention that each fitted kernel explains, by layer: a panel per model.
+    """Share of attention that two fitted filters explain, by layer: a panel per model.
 
-    Lines are means over heads and inputs, dots those of single inputs where the frame has them, named by what their
-    kernel's weights fall with; the grey band is that of the bilateral filter with its tokens permuted.
+    Non-local means of queries and keys, which attention is but for the length of the keys, and the bilateral filter of
+    positions and tokens, with its null distribution in grey, tokens permuted. Means over heads and inputs, with 95 %
+    confidence intervals where the frame has single inputs.
 
     Args:
-        frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``; with ``single`` for dots.
+        frame: the analysis ``filter-kernels`` of one or several models, without ``per_head``; with ``single`` for
+            intervals.
 
     Raises:
         InputError: the frame holds no such rows.
@@ -49,13 +47,12 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     quantities = titled(rows.assign(series=series_labels(rows)), _FILTERS, "quantity")
     ends = [name for name in NULL_COLUMNS if name in quantities]
     quantities[ends] = quantities[ends].where(quantities["quantity"] == _COMPARED)
-    quantities["null"] = quantities["null"].mask(quantities["null"].notna(), f"{_COMPARED}, permuted")
-    title = "Mean share of<br>attention explained"
+    quantities["null"] = quantities["null"].mask(quantities["null"].notna(), "tokens permuted")
+    title = "Share of attention<br>explained"
     plot = Plot(quantities, color="quantity", panel=SERIES, names={"filter_share": title})
-    # Shares differ a thousandfold, and the null distribution gives a small one too.
-    plot = plot.metric("filter_share").scale(y_log=True, y_range=(1e-5, 1.6), y_title=title, x_free=True)
-    plot = plot.add(Null(), Dots("input"), Line(words="mean over heads and inputs"))
-    return plot.figure("page", height=266)
+    plot = plot.metric("filter_share").scale(y_range=(-0.02, 1), y_title=title, x_free=True)
+    plot = plot.add(Null(), Band(over="input"), Line(words="mean over heads and inputs"))
+    return plot.figure("page")
 
 
 _SHOWN = (
