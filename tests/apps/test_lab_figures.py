@@ -1,5 +1,6 @@
 """Figures of notebooks in JupyterLab, before anybody has touched them: as wide and high as they are meant to be."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -39,9 +40,9 @@ def _copy_quick(name: str, path: Path) -> None:
     path.write_text(json.dumps(notebook))
 
 
-def _intended(folder: Path) -> list[list[float]]:
-    """Return width and height of every figure that was saved."""
-    figures = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+def _intended(folder: Path, name: str) -> list[list[float]]:
+    """Return width and height of every figure that a notebook saved."""
+    figures = [json.loads(path.read_text()) for path in folder.glob(f"{name}*.json")]
     figures = [held["figure"] for held in figures if isinstance(held, dict) and "figure" in held]
     return sorted([figure["width_px"], figure["height_px"]] for figure in figures)
 
@@ -52,27 +53,31 @@ def browser():
         yield browser
 
 
-@pytest.mark.parametrize("name", ["executed", *NOTEBOOKS])
-def test_a_figure_has_its_own_size_before_it_is_touched(browser, warm, tmp_path, name):
-    """In the executed copy of a render, and in notebooks that a person runs."""
-    if name == "executed":
-        render(NOTEBOOKS[0], preset="quick", out=tmp_path / "figures", progress=False)
-        notebook = tmp_path / "figures" / "notebooks" / f"{NOTEBOOKS[0]}.ipynb"
-    else:
-        notebook = tmp_path / f"{name}.ipynb"
-        _copy_quick(name, notebook)
+@pytest.fixture(scope="module")
+def lab(warm, tmp_path_factory):
+    """A server of JupyterLab in a folder with the notebooks, and with the executed copy of the first one's render."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name in NOTEBOOKS:
+        _copy_quick(name, folder / f"{name}.ipynb")
+    rendered = folder / "rendered"
+    render(NOTEBOOKS[0], preset="quick", out=rendered, formats=[], progress=False)
+    (rendered / "notebooks" / f"{NOTEBOOKS[0]}.ipynb").rename(folder / "executed.ipynb")
     for file, setting in SETTINGS.items():
-        path = tmp_path / "lab" / "@jupyterlab" / f"{file}.jupyterlab-settings"
+        path = folder / "lab" / "@jupyterlab" / f"{file}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(setting))
-    command = lab_command(notebook, free_port(), browser=False)
-    with (
-        server_environment() as variables,
-        serve(command, tmp_path, LAB_ADDRESS, variables) as server,
-        watched(browser, tmp_path) as seen,
-        seen.step(name) as page,
-    ):
-        open_lab(page, server)
+    command = lab_command(folder / "executed.ipynb", free_port(), browser=False)
+    with server_environment() as variables, serve(command, folder, LAB_ADDRESS, variables) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", ["executed", *NOTEBOOKS])
+def test_a_figure_has_its_own_size_before_it_is_touched(browser, lab, tmp_path, name):
+    """In the executed copy of a render, and in notebooks that a person runs."""
+    # a workspace of its own: Lab opens again what was open before
+    address = lab.address.replace("/lab/tree/executed", f"/lab/workspaces/{name}/tree/{name}")
+    with watched(browser, tmp_path) as seen, seen.step(name) as page:
+        open_lab(page, dataclasses.replace(lab, address=address))
         if name != "executed":
             page.get_by_role("menuitem", name="Run", exact=True).click()
             page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
@@ -84,4 +89,7 @@ def test_a_figure_has_its_own_size_before_it_is_touched(browser, warm, tmp_path,
         page.screenshot(path=tmp_path / "shown.png")
         sizes = page.evaluate(SHOWN)
     assert sizes
-    assert sorted(sizes) == _intended(tmp_path / "figures")
+    if name == "executed":
+        assert sorted(sizes) == _intended(lab.folder / "rendered", NOTEBOOKS[0])
+    else:
+        assert sorted(sizes) == _intended(lab.folder / "figures", name)
