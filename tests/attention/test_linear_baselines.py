@@ -108,6 +108,16 @@ def test_padding_is_ignored_and_the_map_gives_the_output_again(name, options):
     assert_padding_is_ignored(module)
 
 
+def test_a_nystrom_module_takes_64_landmarks_and_six_iterations_unless_asked():
+    """As the authors' code does (Xiong et al. 2021)."""
+    plain, asked = (
+        attention_module("nystrom", 15, 3, **options) for options in ({}, {"landmarks": 64, "iterations": 6})
+    )
+    asked.load_state_dict(plain.state_dict())
+    x = 4 * torch.randn(2, 70, 15, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(plain(x), asked(x), rtol=0, atol=0)
+
+
 def test_no_pair_of_tokens_is_ever_formed():
     tokens = 300
     q, k, v = (torch.randn(1, 2, tokens, 4, requires_grad=True) for _ in range(3))

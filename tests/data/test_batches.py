@@ -1,5 +1,6 @@
 """Inputs: which are chosen, what the model receives, what its tokens are called, and what is refused."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -525,6 +526,21 @@ def test_windows_of_a_text_are_its_consecutive_tokens(name, request):
         InputError, match=f"window {count} was asked for; the longest text has {count} of 11 tok"
     ):
         inputs(texts, model, max_length=length, window=count)
+
+
+def test_an_image_beside_a_text_is_shown_as_the_model_sees_it_unless_it_is_cut():
+    processor = SimpleNamespace(image_mean=[0.25, 0.5, 0.75], image_std=[0.5, 0.25, 0.5])
+    pictures = [Image.new("RGB", (7, 5), color) for color in ("red", "lime")]
+    seen = torch.rand(2, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+    normalised = (seen - torch.tensor([0.25, 0.5, 0.75])[:, None, None]) / torch.tensor([0.5, 0.25, 0.5])[
+        :, None, None
+    ]
+    shown = batches._seen(normalised, pictures, processor)
+    for image, wanted in zip(shown, seen, strict=True):
+        np.testing.assert_allclose(image, 255 * wanted.permute(1, 2, 0), atol=0.51)
+    for cut in (torch.zeros(5, 3, 4, 6), torch.zeros(2, 4, 3, 4, 6), torch.zeros(2, 588, 1, 1)):
+        shown = batches._seen(cut, pictures, processor)
+        assert [image.tolist() for image in shown] == [np.asarray(picture).tolist() for picture in pictures]
 
 
 def test_an_image_has_no_windows():

@@ -10,7 +10,7 @@ import torch
 from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
-from workbench.frames.measurement import Accumulator, Measurement
+from workbench.frames.measurement import Accumulator, Counts, Measurement
 
 INPUTS, LAYERS, HEADS, RANKS = 5, 2, 3, 4
 NULLS = ("gaussian", "permutation")
@@ -114,6 +114,17 @@ def test_undefined_values_are_counted():
     assert rows_of(values, {}).notes() == []
     values[0, :2, 1] = math.nan
     assert rows_of(values, {}).notes() == ["2 of 30 values of MDC mean are undefined and left out"]
+
+
+def test_counts_of_parts_are_added_by_message():
+    first, second = (
+        Counts({"rows are empty": [2, 5]}),
+        Counts({"rows are empty": [1, 7], "heads tie": [0, 3]}),
+    )
+    second.add("heads tie", torch.tensor([True, False]))
+    first.merge(second)
+    assert first.counts == {"rows are empty": [3, 12], "heads tie": [1, 5]}
+    assert first.notes() == ["3 of 12 rows are empty", "1 of 5 heads tie"]
 
 
 def test_inputs_and_layers_may_differ_in_their_number_of_ranks():

@@ -164,6 +164,9 @@ def test_conform_keeps_rows_and_fills_columns():
     frame = conform(pd.DataFrame({"value": [1, 2], "layer": [0, 1], "more": ["a", "b"]}))
     assert tuple(frame.columns) == COLUMNS
     assert frame["value"].tolist() == [1.0, 2.0]
+    stepped = conform(pd.DataFrame({"value": [1.0], "layer": [0], "step": [3]}))
+    before = COLUMNS.index("layer") + 1
+    assert tuple(stepped.columns) == (*COLUMNS[:before], "step", *COLUMNS[before:])
 
 
 def test_a_latex_file_says_what_it_holds(tmp_path):

@@ -71,6 +71,8 @@ def test_options_and_weights_of_a_timm_model(file):
         load("timm:vit_tiny_patch16_224?depht=2", pretrained=False)
     with pytest.raises(InputError, match="both name a checkpoint"):
         load(f"{TINY}@{file}", checkpoint="random")
+    with pytest.raises(InputError, match=r"revision: only models of transformers.*is timm:"):
+        load(TINY, pretrained=False, revision="main")
     with pytest.raises(InputError, match="bundled: takes no options"):
         load("bundled:digits-vit?depth=2")
 
@@ -269,6 +271,9 @@ def test_a_transform_says_what_images_are():
     chosen = inputs("bundled:photos", mine, n=1)
     assert chosen.batch.shape == (1, 3, 64, 64)
     assert chosen.tokens.grid == (4, 4)
+    steps[-1] = transforms.Normalize(0.25, 0.5)  # one number for all channels
+    image = wrap(tiny(), transform=transforms.Compose(steps)).image
+    assert (image.mean, image.std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.5))
     with pytest.raises(InputError, match=r"transform makes a float tensor .* got Image"):
         wrap(tiny(), transform=lambda image: image)
     with pytest.raises(InputError, match="transform fails on a PIL image: KeyError"):
@@ -286,6 +291,8 @@ def test_a_tokenizer_says_what_texts_are(tmp_path):
     assert inputs(["a clock strikes"], mine).tokens.labels == inputs(["a clock strikes"], bert).tokens.labels
     with pytest.raises(InputError, match="one of transformers; got a str"):
         wrap(bert.module, tokenizer="bert")
+    with pytest.raises(InputError, match="one of transformers; got a function"):
+        wrap(bert.module, tokenizer=lambda text: [1, 2])
     with pytest.raises(InputError, match="takes a torch module"):
         wrap("bert")
     with pytest.raises(InputError, match="neither images nor texts"):

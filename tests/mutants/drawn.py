@@ -80,13 +80,13 @@ def mutations(text: str) -> Iterator[tuple[str, str]]:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Return the tests of a file: those of its name, then those of its room that import it; at most four files."""
+    """Return the tests of a file: those of its name, then those of its room that import it; at most eight files."""
     room, *folders, name = Path(file).with_suffix("").parts[1:]
     own = Path("tests", room, *folders, f"test_{name}.py")
     dotted = re.compile(rf"\b{re.escape('.'.join([room, *folders]))}(?:\.| import .*\b){name}\b")
     others = sorted((ROOT / "tests" / room).rglob("test_*.py")) if (ROOT / "tests" / room).is_dir() else []
     naming = [path.relative_to(ROOT) for path in others if dotted.search(path.read_text(encoding="utf-8"))]
-    return tuple(dict.fromkeys(str(path) for path in [own, *naming] if (ROOT / path).is_file()))[:4]
+    return tuple(dict.fromkeys(str(path) for path in [own, *naming] if (ROOT / path).is_file()))[:8]
 
 
 def drawn(count: int, seed: int, words: list[str]) -> list[tuple[str, tuple[str, ...], str, str]]:

@@ -171,12 +171,26 @@ def overridden():
     return model
 
 
+class Table:
+    """An object whose ``to_dict`` leaves out what it computes, as a table of options may."""
+
+    def to_dict(self):
+        return {}
+
+
+def tabled():
+    model = vit().eval()
+    model.norm.table = Table()
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "batch", "reason"),
     [
         (lambda: own_model().eval(), sequences, "the model (Sequences) is your own code"),
         (hooked, images, "blocks.0 (Block) has a forward hook"),
         (overridden, images, "norm (LayerNorm)['forward'] is a function"),
+        (tabled, images, "norm (LayerNorm)['table'] is a Table"),
     ],
 )
 def test_what_cannot_be_hashed_is_not_kept_and_said(make, batch, reason, runs, folder):
@@ -435,6 +449,7 @@ def test_contents():
     values = [
         None, True, 1, 1.0, "1", b"1", [1], [[1]], {"a": 1}, {"b": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1},
         torch.tensor([1, 2]), torch.tensor([[1, 2]]), torch.tensor([1.0, 2.0]), torch.tensor([1, 2]).numpy(), {1, 2},
+        torch.tensor([[1, 2]]).numpy(), torch.tensor([1, 2]).numpy().view("uint64"),
     ]  # fmt: skip
     assert len({content_sha256(value) for value in values}) == len(values)
     assert content_sha256({2, 1}) == content_sha256({1, 2})

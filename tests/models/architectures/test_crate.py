@@ -89,6 +89,7 @@ def test_a_patch_is_its_pixels_by_row_column_channel(images):
 
 def test_positions_and_class_token_start_with_spread_one():
     model = build({"name": "crate"})
+    assert model(torch.zeros(2, 1, 16, 16)).shape == (2, 10)  # the default is for digits
     assert model.pos_embed.std().item() == pytest.approx(1, rel=0.1)
     assert model.cls_token.std().item() == pytest.approx(1, rel=0.4)
 

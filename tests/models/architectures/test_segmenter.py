@@ -24,6 +24,12 @@ def images():
     return torch.randn(BATCH, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
 
 
+def test_the_default_is_four_blocks_three_heads_and_eight_classes_of_colour_images():
+    model = build({"name": "segmenter"})
+    assert (len(model.encoder.blocks), model.encoder.blocks[0].attn.num_heads) == (4, 3)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 8, 32, 32)
+
+
 def test_a_mask_is_the_product_of_a_class_and_a_patch(images):
     model = moved(build(SMALL)).double()
     images = images.double()
