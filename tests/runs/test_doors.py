@@ -32,6 +32,7 @@ WRONG = {
     "part": [5, True, "x", "0/2"],
     "workers": [*COUNT, None], "shards": COUNT, "backend": TEXT, "scheduler": TEXT, "max_time": [*NUMBER, 0],
     "alert": [5, "x", True], "on_alert": [5, True, "halt"], "on_rows": [5, "x", True],
+    "metrics": [5, True, [5], None], "report_to": TEXT,
     "every": [*COUNT, None], "max_cost": [*NUMBER, 0, 1.5], "tolerance": [*NUMBER, None], "epochs": COUNT,
     "limit": COUNT, "null_samples": [*WHOLE, 1, None], "untrained": [*WHOLE, None], "boost": FLAG, "shuffled": FLAG,
     "out": [True, 5, None, []], "folder": [True, 5, None], "path": [True, 5, None, []],

@@ -74,6 +74,36 @@ class EvenOverlap(_OfRows):
         return row_sums(torch.minimum(tile.weights, even, out=tile.spare))
 
 
+class RowScores(NamedTuple):
+    """Scores of each row: the largest, −∞ where a query sees no key; sum and sum of squares over visible keys."""
+
+    largest: Float[Tensor, "batch head query"]
+    total: Float[Tensor, "batch head query"]
+    squares: Float[Tensor, "batch head query"]
+
+
+class Scores(Reduction):
+    """The arguments of the softmax, scale q kᵀ + mask, of operands."""
+
+    name = "scores"
+
+    def start(self, shape: Shape) -> None:
+        self.rows = RowScores(shape.rows(fill=-math.inf), shape.rows(), shape.rows())
+
+    def add(self, tile: Tile) -> None:
+        if tile.below is None or tile.top is None:
+            raise InputError("attention maps hold no scores; give queries and keys")
+        below = tile.below if tile.visible is None else tile.below * tile.visible
+        sums, squares = row_sums(below), row_sums(below * below)
+        top = torch.where(tile.top > -math.inf, tile.top, 0)
+        self.rows.largest[tile.place] = tile.top
+        self.rows.total[tile.place] = sums + tile.count * top
+        self.rows.squares[tile.place] = squares + 2 * top * sums + tile.count * top.square()
+
+    def result(self) -> RowScores:
+        return self.rows
+
+
 class _OnceForHeads:
     """Cache of a tile's tensors that are the same for all heads."""
 

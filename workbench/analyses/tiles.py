@@ -138,7 +138,8 @@ class Tile:
     weights: attention (head, query, key). total: the sum of a row's weights on keys that are no padding, 1 but for
     rows that see nothing. visible, count: as the mask says, with 1 head where it is that of all. below: each score less
     the largest of its row, 0 where hidden; log_sum: log Σ exp(below), (head, query), so that log attention is
-    ``below − log_sum``. spare: a buffer like the weights. These three are None for attention maps.
+    ``below − log_sum``. spare: a buffer like the weights. top: the largest score of each row, (head, query), −∞ where
+    it sees nothing. These four are None for attention maps.
     """
 
     batch: int | slice
@@ -152,6 +153,7 @@ class Tile:
     below: Tensor | None = None
     log_sum: Tensor | None = None
     spare: Tensor | None = None
+    top: Tensor | None = None
 
     @property
     def place(self) -> tuple[int | slice, slice, slice]:
@@ -362,7 +364,7 @@ def _tile(
     below, weights, spare = used
     tile_index = batch, heads, rows
     log_sum = torch.full(asking.shape[:2], -math.inf, dtype=torch.float64, device=k.device)
-    total = torch.zeros_like(log_sum)
+    largest, total = log_sum, torch.zeros_like(log_sum)
     if width:
         torch.bmm(
             asking.reshape(pairs.stop - pairs.start, -1, asking.shape[-1]),
@@ -391,12 +393,15 @@ def _tile(
         log_sum = torch.where(filled, torch.log1p(rest), -math.inf)
         weights *= torch.where(filled, 1 / (1 + rest), 0).to(weights.dtype)[..., None]
         total = filled.double()
-        reduced.log_normaliser[tile_index] = torch.where(filled, top[..., 0].double() + log_sum, -math.inf)
+        largest = torch.where(filled, top[..., 0].double(), -math.inf)
+        reduced.log_normaliser[tile_index] = largest + log_sum
         if real is not None and not bool(real[columns].all()):
             weights.masked_fill_(~real[columns], 0)
             total = row_sums(weights)
     reduced.total[tile_index], reduced.count[tile_index] = total, count
-    return Tile(batch, heads, rows, columns, weights, total, seen.visible, count, below, log_sum, spare)
+    return Tile(
+        batch, heads, rows, columns, weights, total, seen.visible, count, below, log_sum, spare, largest
+    )
 
 
 def _beside_largest(weights: Tensor, filled: Tensor) -> Tensor:

@@ -276,6 +276,16 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
+    analysis: Literal["saturation"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
+    *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
+    order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",
+    batch_size: setting.BatchSize = 8, device: setting.Device | None = None, dtype: setting.DType | None = None,
+    name: str | None = None, per: None = None, qkv: str | Path | Capture | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.Saturation],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
     analysis: Literal["sinks"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None, *,
     n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
     order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",

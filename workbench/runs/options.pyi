@@ -266,6 +266,13 @@ class RelevanceToken(OfMatrices, total=False, closed=True):
 class RobustComponents(OfHeads, total=False, closed=True):
     """What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up."""
 
+class Saturation(OfInputs, total=False, closed=True):
+    """How far attention is from its limits: the largest logit, and closed gates."""
+    closed: float
+    """value of a gate below which it is closed"""
+    null_samples: int
+    """samples of the largest of Gaussian logits, at least 2; 0 leaves them out"""
+
 class Sinks(OfInputs, total=False, closed=True):
     """Attention sinks: how many heads have one, the values there, massive activations."""
     epsilon: float

@@ -1,7 +1,9 @@
 """Alerts: which values of a logging meet a condition, once each, and what follows."""
 
 import json
+import sys
 import warnings
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 import workbench
 from tests.runs.watch.loops import CLASSES, images, vit
-from workbench.core.errors import InputError, UnknownName
+from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.frames.results import conform
 from workbench.runs.watch import Alert, scalars
 from workbench.runs.watch.alerts import Condition, alerts_of
@@ -164,3 +166,65 @@ def test_an_unknown_metric_and_one_of_no_analysis_are_refused(tmp_path):
     with pytest.raises(InputError, match="on_alert"):
         workbench.watch(vit(), images(), out=tmp_path, alert={ENTROPY: "< 1"}, on_alert="halt")
     assert not (tmp_path / "watch.json").exists()
+
+
+def test_metrics_are_watched_by_name_and_without_null_samples(tmp_path):
+    watch = workbench.watch(vit(), images(), out=tmp_path, metrics=["max_logit", "sink_rate"])
+    watch.step(0)
+    assert [*watch.identity["analyses"]] == ["saturation", "sinks"]
+    frame = workbench.read_watch(tmp_path, "saturation")
+    assert {*frame["metric"]} == {"max_logit"}
+    assert frame["null_mean"].isna().all()
+    with pytest.raises(UnknownName, match="max_logits"):
+        workbench.watch(vit(), images(), out=tmp_path / "other", metrics=["max_logits"])
+    with pytest.raises(InputError, match="metrics: no analysis measures 'perplexity'"):
+        workbench.watch(vit(), images(), out=tmp_path / "other", metrics="perplexity")
+
+
+class Writer:
+    """A summary writer of TensorBoard, and a run of Weights & Biases, that keep what they get."""
+
+    def __init__(self, folder=""):
+        self.folder, self.values, self.flushes = folder, {}, 0
+        type(self).last = self
+
+    def add_scalar(self, label, value, step):
+        self.values[label, step] = value
+
+    def flush(self):
+        self.flushes += 1
+
+    def log(self, values, commit):
+        assert not commit  # the step belongs to the training
+        step = values.pop("watch_step")
+        self.values |= {(label, step): value for label, value in values.items()}
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_tracker_gets_the_means_of_every_logging(tmp_path, monkeypatch, tracker):
+    tensorboard, wandb = ModuleType("torch.utils.tensorboard"), ModuleType("wandb")
+    tensorboard.SummaryWriter, wandb.run, wandb.init = Writer, None, lambda dir: Writer(dir)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    watch = workbench.watch(
+        vit(), images(), out=tmp_path, every=1, max_cost=None, metrics=["max_logit"], report_to=tracker
+    )
+    watch.step(0)
+    wandb.run = Writer.last
+    watch.step(1)
+    assert Writer.last.folder == str(tmp_path / "tensorboard" if tracker == "tensorboard" else tmp_path)
+    frame = workbench.read_watch(tmp_path, "saturation")
+    for step in (0, 1):
+        rows = frame[frame["checkpoint"] == f"step-00000000{step}"]
+        for label, value in scalars(rows).items():
+            assert Writer.last.values[label, step] == value
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch, tracker):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(
+        MissingResource, match=f"report_to='{tracker}' needs {tracker}; pip install {tracker}"
+    ):
+        workbench.watch(vit(), images(), out=tmp_path, report_to=tracker)

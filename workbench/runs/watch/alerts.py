@@ -67,27 +67,25 @@ class Alert:
 
 
 def conditions(alert: Mapping[str, str]) -> dict[str, Condition]:
-    """Return the conditions of an alert by metric.
-
-    Raises `UnknownName` for a metric that no analysis has, `InputError` for another condition.
-    """
-    ANALYSES.load()
-    for metric in alert:
-        if metric not in METRICS:
-            raise UnknownName("metric", metric, METRICS)
+    """Return the conditions of an alert by metric. Raises `InputError` for another condition."""
     return {metric: Condition.parse(metric, text) for metric, text in alert.items()}
 
 
-def analyses_with(metrics: Sequence[str], watched: Sequence[str]) -> list[str]:
+def analyses_with(metrics: Sequence[str], watched: Sequence[str], argument: str = "alert") -> list[str]:
     """Return the analyses of metrics that no watched analysis has, the first of each.
 
-    Raises `InputError` for a metric that no analysis measures.
+    Raises `UnknownName` for a metric that does not exist, `InputError` for one that no analysis measures.
     """
+    ANALYSES.load()
     added: list[str] = []
     for metric in metrics:
+        if metric not in METRICS:
+            raise UnknownName("metric", metric, METRICS)
         names = [name for name in ANALYSES if metric in {part.name for part in ANALYSES[name].metrics}]
         if not names:
-            raise InputError(f"alert: no analysis measures {metric!r}; `workbench metrics` lists which do")
+            raise InputError(
+                f"{argument}: no analysis measures {metric!r}; `workbench metrics` lists which do"
+            )
         if not {*names} & {*watched, *added}:
             added.append(names[0])
     return added

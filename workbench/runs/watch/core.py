@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from workbench.analyses.registry import check_request
+from workbench.analyses.registry import ANALYSES, check_request
 from workbench.captures.capturing import capture, is_plain
 from workbench.core.arguments import check_argument, checked
 from workbench.core.errors import InputError
@@ -26,6 +26,7 @@ from workbench.runs.analyze import run_analysis
 from workbench.runs.cache import content_sha256
 from workbench.runs.settings import RunSettings
 from workbench.runs.watch.alerts import Alert, Condition, alerts_of, analyses_with, conditions
+from workbench.runs.watch.trackers import Tracker, tracker
 from workbench.runs.watch.undisturbed import undisturbed
 from workbench.runs.watch.watch_folder import WatchFolder, checkpoint_name
 
@@ -59,12 +60,14 @@ def watch(
     out: str | os.PathLike[str],
     every: Annotated[int, Ge(1)] = EVERY,
     analyses: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    metrics: str | Sequence[str] = (),
     layers: Numbers = None,
     seed: setting.Seed = 0,
     max_cost: Annotated[float, Gt(0), Le(1)] | None = _MAX_COST,
     alert: Mapping[str, str] | None = None,
     on_alert: OnAlert = "warn",
     on_rows: Callable[..., object] | None = None,
+    report_to: Tracker | None = None,
     name: str | None = None,
     restart: bool = False,
 ) -> Watch:
@@ -83,7 +86,8 @@ def watch(
         returned.
     out: a folder for the rows, which `read_watch` reads.
     every: steps between two loggings. The first call of ``step`` always logs.
-    analyses: names, or names with options; by default `ANALYSES_WATCHED`.
+    analyses: names, or names with options; by default those of ``metrics``, or else `ANALYSES_WATCHED`.
+    metrics: metrics such as ``["max_logit", "gate_sparsity", "sink_rate"]``, whose analyses are watched too.
     layers: which layers; all for None. One pass now finds those that the model does not have.
     max_cost: the share of the training's time that loggings may take. If one costs more, the cadence becomes
         a multiple of ``every``, with a warning and a note in the log. None for no limit.
@@ -92,6 +96,8 @@ def watch(
     on_alert: "warn", "stop" (a warning, and ``watch.stopped`` is true from then on, which ends a training by one of
         the callbacks), or a function of the `Alert`.
     on_rows: a function of the rows of each analysis logged, and the step, for a tracker (see `scalars`).
+    report_to: "tensorboard" (event files in the folder ``tensorboard`` in ``out``) or "wandb" (the active run), which
+        gets the means of every logging by metric and layer.
     name: the model's name in the column ``model``; by default its class.
     restart: start over, with the old folder renamed. Otherwise the watch resumes in a folder that holds a part of this
         run; loggings of later steps than the one it resumes from are set aside, and made again.
@@ -100,13 +106,16 @@ def watch(
     folder and in a warning, and the training goes on.
 
     Raises `InputError` for a batch, a number or a condition that does not fit, a folder of another run, and weights
-    that are spread over processes (FSDP, ZeRO-3), and `UnknownName` for an analysis, option or metric.
+    that are spread over processes (FSDP, ZeRO-3), `UnknownName` for an analysis, option or metric, and
+    `MissingResource` for a tracker that is not installed.
     """
     module = bare(model)
     _check_whole_weights(module)
     wanted = conditions(alert) if alert else {}
-    options = _options(analyses)
-    options |= {name: ANALYSES_WATCHED.get(name, {}) for name in analyses_with([*wanted], [*options])}
+    metrics = [metrics] if isinstance(metrics, str) else metrics
+    options = {} if analyses is None and metrics else _options(analyses)
+    for argument, names in (("metrics", metrics), ("alert", [*wanted])):
+        options |= {name: _without_null(name) for name in analyses_with(names, [*options], argument)}
     chosen = {key: check_request(key, value) for key, value in options.items()}
     kept = _copy(batch)
     name = name or getattr(model, "spec", None) or type(module).__name__
@@ -125,7 +134,10 @@ def watch(
         with undisturbed(module):  # refuses a layer that is not there
             capture(module, kept, layers=settings.layers, sites=["mask"], check=False)
     folder = WatchFolder(out, identity, restart) if is_main_process() else None
-    return Watch(settings, folder, identity, every, max_cost, wanted, on_alert, on_rows)
+    reports = [] if on_rows is None else [on_rows]
+    if folder is not None and report_to is not None:
+        reports.append(tracker(report_to, folder.store.path))
+    return Watch(settings, folder, identity, every, max_cost, wanted, on_alert, reports)
 
 
 class Watch:
@@ -140,9 +152,9 @@ class Watch:
         max_cost: float | None,
         wanted: Mapping[str, Condition],
         on_alert: OnAlert,
-        on_rows: Callable[..., object] | None,
+        reports: Sequence[Callable[..., object]],
     ) -> None:
-        self.wanted, self.on_alert, self.on_rows = wanted, on_alert, on_rows
+        self.wanted, self.on_alert, self.reports = wanted, on_alert, reports
         self.stopped = False
         """Whether a condition was met with ``on_alert="stop"``; a loop of one's own reads it after each step."""
         self.settings, self.folder, self.identity = settings, folder, identity
@@ -269,8 +281,8 @@ class Watch:
         else:
             self._failures[name] = 0
             self._alert(folder, name, frame, number)
-            if self.on_rows is not None:
-                self.on_rows(frame, number)
+            for report in self.reports:
+                report(frame, number)
 
     def _alert(self, folder: WatchFolder, name: str, frame: pd.DataFrame, number: int) -> None:
         """Note the conditions that are met now and were not at the logging before, and act on them."""
@@ -353,6 +365,11 @@ def _check_whole_weights(module: nn.Module) -> None:
             f"the weights of {type(module).__name__} are spread over processes ({spread[0]}); watch a model whose "
             "weights are whole in the first process (DistributedDataParallel), or analyse its checkpoints"
         )
+
+
+def _without_null(analysis: str) -> dict[str, Any]:
+    """Return the options of an analysis that is watched for a metric: no null samples."""
+    return {"null_samples": 0} if "null_samples" in ANALYSES[analysis].options else {}
 
 
 def _options(analyses: Any) -> dict[str, Mapping[str, Any]]:
