@@ -11,7 +11,6 @@ import pytest
 
 from workbench.figures.export import save_figure
 from workbench.figures.words import (
-    DEFINED,
     in_words,
     sentences,
     variant_words,
@@ -63,34 +62,23 @@ def test_models_of_the_records_are_named_by_their_mechanism(text, words):
     assert variant_words(text) == words
 
 
-def test_abbreviations_are_written_out_once_and_mechanisms_are_not_explained():
-    labels = '["RPC", "softmax"]'
+def test_a_caption_of_mechanisms_with_short_names_names_their_page_once():
+    labels = '["RPC", "softmax", "small FAN"]'
     said = with_definitions("Accuracies.", labels)
-    assert said == "Accuracies. RPC: robust principal components."
+    assert said == "Accuracies. Mechanisms: docs/attention.md."
     assert with_definitions(said, labels) == said
-    for label in (
-        "softmax",
-        "Scaled (S free)",
-        "symmetric softmax",
-        "Primal",
-        "bilateral + boost",
-        "token statistics",
-    ):
+    for label in ("softmax", "Scaled (S free)", "symmetric softmax", "bilateral + boost", "token statistics"):
         assert with_definitions("Accuracies.", f'["{label}"]') == "Accuracies."
-    # numbers in base64 are no label, and what the caption explains is not explained again
+    # numbers in base64 are no label
     assert with_definitions("Accuracies.", '{"y":{"bdata":"aRPC="}}') == "Accuracies."
-    assert with_definitions("By robust principal components (RPC).", '["RPC"]').endswith("(RPC).")
-    assert DEFINED["RPC"] in with_definitions(
-        "From 1.2 [1.0, 1.4] (RPC).", '["RPC"]'
-    )  # a name, not what it is
 
 
 @pytest.mark.parametrize(
     ("label", "defined"),
     [
-        ("asymmetric RPC", ["RPC"]),
-        (r"FGSM:\u003cbr\u003esymmetric RPC", ["RPC"]),  # as plotly writes a figure
-        ("small FAN", ["FAN"]),
+        ("asymmetric RPC", ["Mechanisms"]),
+        (r"FGSM:\u003cbr\u003esymmetric RPC", ["Mechanisms"]),  # as plotly writes a figure
+        ("small FAN", ["Mechanisms"]),
         ("FANCY", []),  # another word
     ],
 )

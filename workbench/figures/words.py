@@ -32,22 +32,13 @@ NAMES = {
 alone: sentences have that word."""
 
 DEFINED = {
-    r"\\u25b2 ": "Arrows of the colour bar: beyond them colours stay the same; after 'to' stands the extreme value",
-    "RPC": "RPC: robust principal components",
-    r"\be alone\b": "E alone: without the projections on right singular vectors (r-scores)",
-    r"\bFAN\b": "FAN: fully attentional network",
-    "MSSA": "MSSA: multi-head subspace self-attention",
+    r"\\u25b2 ": "Arrows of the colour bar: the last colour goes on to the number",
+    r"RPC|MSSA|\bFAN\b|\bonly e\b": "Mechanisms: docs/attention.md",
 }
-"""Patterns in the labels of a figure (as JSON), and the words that they are short for, for its caption.
+"""Patterns in the labels of a figure (as JSON), and what its caption says of them."""
 
-docs/attention.md defines the mechanisms."""
-
-DATA = {
-    "digits": "Digits: scikit-learn's, 8 × 8 pixels",
-    "photos": "Photos: pieces of photographs, each a class",
-    "prose": "Prose: English texts written for this project",
-}
-"""Data that models here were trained on, as a caption says it."""
+DATA = ("digits", "photos", "prose")
+"""Data that models here were trained on."""
 
 COLUMNS = {
     "layer": "Layer", "rank": "Rank", "epoch": "Epoch", "epsilon": "Budget ε", "severity": "Severity",

@@ -6,7 +6,6 @@ import pytest
 from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.theme import ALLOWED, PUBLISHED
-from workbench.figures.words import DATA
 from workbench.papers.verdicts import NOT_DIAGNOSTIC, RANDOM_TOO
 from workbench.studies import claims_from_records
 from workbench.studies.figures import claims_caption, claims_figure, shown_claims
@@ -255,11 +254,10 @@ def test_the_number_of_null_samples_stands_in_the_key():
     assert "null (Gaussian): range of 20 null samples" in titles(claims_figure(held))
 
 
-def test_the_caption_names_the_rows_that_do_not_count_and_the_data():
+def test_the_caption_names_the_rows_that_do_not_count_and_the_chart_the_data():
     assert "Rows marked" not in claims_caption(claims())
     trained = claims(options="model=digits-tssa, baseline=digits-vit", kind="count")
     assert "Rows marked exact count do not count." in claims_caption(trained)
-    assert DATA["digits"] in claims_caption(trained)
     assert "digits;</span>" in " ".join(titles(claims_figure(trained)))
     for data, words in (("shape", "shape"), ("shape+chirp", "2 data sets")):
         embedded = claims(options=f"data={data}, model=primal, baseline=softmax")

@@ -259,7 +259,6 @@ def claims_caption(frame: pd.DataFrame) -> str:
     ]
     words = [f"{count} {words.format('s' * (count > 1))}" for count, words in left if count > 0]
     sentences += [f"Only in the table: {_listed(words)}."] * bool(words)
-    sentences += [f"{DATA[name]}." for name in _data(drawn) if name in DATA]
     return " ".join([*sentences, "Rules, nulls and symbols: docs/papers/verdicts.md."])
 
 
