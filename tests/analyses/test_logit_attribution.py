@@ -102,6 +102,23 @@ def test_shares_of_classes_sum_to_the_logit_and_batches_do_not_matter():
     np.testing.assert_allclose(single["null_mean"], frame["null_mean"], atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "vit"])
+def test_shares_of_a_difference_of_two_named_outcomes_sum_to_it(kind):
+    model, batch = (
+        (classifier(), IMAGES) if kind == "vit" else (FAMILIES["gpt2"].build(), FAMILIES["gpt2"].batch())
+    )
+    frame = workbench.analyze("logit-attribution", model, batch, target="3/1", null_samples=0)
+    parts, total = sums(frame)
+    with torch.no_grad():
+        logits = call(model, batch)
+    if kind == "gpt2":  # of texts at the last token
+        last = batch["attention_mask"].sum(1) - 1
+        logits = logits.logits[range(len(last)), last]
+    np.testing.assert_allclose(total, logits[:, 3] - logits[:, 1], atol=1e-5)
+    np.testing.assert_allclose(parts, total, atol=1e-4)
+    assert "logit of 3 less that of 1 " in workbench.findings(frame)[0]
+
+
 def test_of_two_classes_the_other_one_gets_the_opposite_share():
     frame = workbench.analyze("logit-attribution", classifier(2), IMAGES, null_samples=3)
     np.testing.assert_allclose(frame["null_mean"], -frame["value"], rtol=1e-6, atol=1e-9)

@@ -11,6 +11,7 @@ from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, vit
 from workbench.captures import capture
 from workbench.core.errors import InputError
+from workbench.figures import head_grid_figure
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 DONORS = [1, 0, 3, 2]  # the other input of each pair
@@ -86,6 +87,11 @@ def measured(frame, metric, head):
     return frame[(frame["metric"] == metric) & (frame["head"] == head)]["value"].to_numpy()
 
 
+def of_pairs(values):
+    """The mean of both directions of each pair."""
+    return [(values[0] + values[1]) / 2, (values[2] + values[3]) / 2]
+
+
 @pytest.mark.parametrize("kind", ["vit", "gpt2"])
 def test_the_effect_is_that_of_a_hook_by_hand(kind):
     model, batch, last, projection, size = parts(kind)
@@ -93,7 +99,13 @@ def test_the_effect_is_that_of_a_hook_by_hand(kind):
     assert frame["value"].notna().any()
     for head in sorted(frame["head"].unique()):
         expected = shares(model, batch, last, projection, head, size, lambda out: out[DONORS])
-        np.testing.assert_allclose(measured(frame, "patching_effect", head), expected, rtol=1e-4, atol=1e-6)
+        rows = measured(frame, "patching_effect", head)
+        np.testing.assert_allclose(rows, of_pairs(expected), rtol=1e-4, atol=1e-6)
+    assert frame["input"].unique().tolist() == ["0", "2"]  # a pair is one sample of an interval
+    for start, direction in enumerate(("noising", "denoising")):
+        one = workbench.analyze("patching", model, batch, layers=[1], null_samples=0, direction=direction)
+        rows = measured(one, "patching_effect", head)
+        np.testing.assert_allclose(rows, expected[start::2], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["vit", "gpt2"])
@@ -108,7 +120,8 @@ def test_attribution_is_the_slope_of_a_small_step_to_the_other_input(kind):
             model, batch, last, projection, head, size, lambda out: out + step * (out[DONORS] - out)
         )
         slope = np.array(moved) / step
-        np.testing.assert_allclose(measured(frame, "patching_attribution", head), slope, rtol=1e-3, atol=1e-4)
+        rows = measured(frame, "patching_attribution", head)
+        np.testing.assert_allclose(rows, of_pairs(slope), rtol=1e-3, atol=1e-4)
 
 
 def test_rows_per_token_patch_one_token():
@@ -132,21 +145,57 @@ def test_rows_per_token_patch_one_token():
 
 def test_right_answers_are_the_last_tokens():
     model, batch, last, projection, size = parts("gpt2")
-    frame = workbench.analyze("patching", model, batch, layers=[1], heads=[0], answer="right", null_samples=0)
+    frame = workbench.analyze("patching", model, batch, layers=[1], heads=[0], target="right", null_samples=0)
     ids = batch["input_ids"][range(4), last]
     with torch.no_grad():
         plain = run(model, batch)
         with hooked(projection, 0, size, lambda out: out[DONORS]):
             patched = run(model, batch)
+    expected = []
     for number, donor in enumerate(DONORS):
         place, a, b = last[number] - 1, ids[number], ids[donor]
         own, other, new = (
             (row[b] - row[a]).item()
             for row in (plain[number, place], plain[donor, place], patched[number, place])
         )
-        assert measured(frame, "patching_effect", 0)[number] == pytest.approx(
-            (new - own) / (other - own), rel=1e-3
-        )
+        expected.append((new - own) / (other - own))
+    np.testing.assert_allclose(measured(frame, "patching_effect", 0), of_pairs(expected), rtol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["2/5", "5/2"])
+def test_two_named_outcomes_are_compared_in_every_pair(target):
+    model = classifier()
+    frame = workbench.analyze(
+        "patching", model, IMAGES, layers=[1], heads=[0], target=target, direction="denoising", null_samples=0
+    )
+    attn = model.blocks[1].attn
+    with torch.no_grad():
+        plain = model(IMAGES)
+        with hooked(attn.proj, 0, attn.head_dim, lambda out: out[DONORS]):
+            patched = model(IMAGES)
+    difference, new = (logits[:, 5] - logits[:, 2] for logits in (plain, patched))
+    shares = (new - difference) / (difference[DONORS] - difference)
+    np.testing.assert_allclose(measured(frame, "patching_effect", 0), shares[1::2], rtol=1e-3, atol=1e-5)
+
+
+def test_outcomes_have_the_names_of_tokens():
+    texts = ["The sea was", "The sun was", "A cat and I", "A dog and I"]
+    named, reverse = (
+        workbench.analyze(
+            "patching", "bundled:prose-softmax", texts, layers=[0], heads=[0], target=target, null_samples=0
+        )["value"]
+        for target in ("a/e", "e/a")
+    )
+    assert named.notna().all()
+    np.testing.assert_allclose(named, reverse, rtol=1e-4)
+    with pytest.raises(InputError, match=r"'the' is not one token of the model \(t h e\)"):
+        workbench.analyze("patching", "bundled:prose-softmax", texts, target="the/a")
+    with pytest.raises(InputError, match="give two different ones of the model's 7 outcomes"):
+        workbench.analyze("patching", classifier(), IMAGES, target="2/9")
+    with pytest.raises(
+        InputError, match="'predicted', 'right' or two outcomes by name, as 'Mary/John'; got 'Mary'"
+    ):
+        workbench.analyze("patching", classifier(), IMAGES, target="Mary")
 
 
 def test_batches_of_whole_pairs_do_not_matter():
@@ -189,15 +238,20 @@ def test_other_pairs_of_as_many_tokens_are_a_null():
         for source in ([4, 5, 0, 1, 2, 3], [2, 3, 4, 5, 0, 1]):
             with hooked(projection, 1, size, lambda out, source=source: out[source]):
                 effects.append(model(batch))
+    means = []
     for number, donor in enumerate([1, 0, 3, 2, 5, 4]):
         a, b = plain[number].argmax(), plain[donor].argmax()
         own, other = (plain[row][b] - plain[row][a] for row in (number, donor))
         shares = [((new[number][b] - new[number][a] - own) / (other - own)).item() for new in effects]
-        if a != b:
-            assert rows["null_mean"][number] == pytest.approx(sum(shares) / 2, rel=1e-3, abs=1e-6)
+        means.append(sum(shares) / 2 if a != b else np.nan)
+    expected = (np.array(means[::2]) + means[1::2]) / 2
+    assert np.isfinite(expected).any()
+    np.testing.assert_allclose(rows["null_mean"].astype(float), expected, rtol=1e-3, atol=1e-6)
     model, batch, *_ = gpt2()  # the two pairs have no equal token counts
     alone = workbench.analyze("patching", model, batch, layers=[0], null="others")
     assert alone["null_mean"].isna().all()
+    (note,) = (note for note in alone.attrs["notes"] if "have no null" in note)
+    assert note.startswith("2 of 2 pairs, counted per layer, have no null: null='others' needs 2 other pairs")
 
 
 def test_inputs_that_are_no_pairs_are_refused():
@@ -207,12 +261,26 @@ def test_inputs_that_are_no_pairs_are_refused():
     unequal = {name: value[[0, 2]] for name, value in batch.items()}
     with pytest.raises(InputError, match="0 and 1 have 6 and 5 tokens; give pairs of equal token counts"):
         workbench.analyze("patching", model, unequal)
-    with pytest.raises(InputError, match="give answer='predicted'"):
-        workbench.analyze("patching", vit(), IMAGES, answer="right")
-    same = workbench.analyze("patching", vit(), IMAGES[[0, 0]], layers=[0])
+    with pytest.raises(InputError, match="give target='predicted'"):
+        workbench.analyze("patching", vit(), IMAGES, target="right")
+    with pytest.warns(
+        UserWarning, match=r"patching: every value is undefined \(NaN\): 1 of 1 pairs"
+    ) as caught:
+        same = workbench.analyze("patching", vit(), IMAGES[[0, 0]], layers=[0])
+    assert caught[0].filename == __file__
     assert same["value"].isna().all()
     assert same.attrs["notes"] == [
-        "2 of 2 inputs and layers have a pair without two different outcomes (answer='predicted'): no value"
+        "1 of 1 pairs, counted per layer, have no value: both inputs have the same outcome (target='predicted'); "
+        "target='right' or 'Mary/John' gives two"
+    ]
+    with pytest.raises(InputError, match=r"all values of patching_effect are NaN; frame.attrs\['notes'\]"):
+        head_grid_figure(same, "patching_effect")
+    equal = torch.stack([IMAGES[0], IMAGES[0], IMAGES[1], IMAGES[2]])
+    mixed = workbench.analyze("patching", classifier(), equal, layers=[0, 1], target="1/4")
+    assert mixed["value"].isna().sum() == len(mixed) / 2
+    assert mixed.attrs["notes"] == [
+        "2 of 4 pairs, counted per layer, have no value: both inputs have the same logit difference; let them differ "
+        "before the token that is predicted"
     ]
     words = {name: value[:, :7] for name, value in FAMILIES["bert"].batch().items()}
     with pytest.raises(InputError, match="returns no logits"):
@@ -220,7 +288,7 @@ def test_inputs_that_are_no_pairs_are_refused():
 
 
 def test_findings_print_the_rank_correlation_of_attribution():
-    frame = workbench.analyze("patching", "bundled:digits-vit", "bundled:digits", n=6, answer="right")
+    frame = workbench.analyze("patching", "bundled:digits-vit", "bundled:digits", n=6, target="right")
     sentences = workbench.findings(frame)
     assert "of the way to the other input of the pair" in sentences[0]
     assert "for random directions of the same norm" in sentences[0]

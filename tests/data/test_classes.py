@@ -1,10 +1,12 @@
 """Which outputs of a model the classes of a folder are: by number, or by name."""
 
+from typing import ClassVar
+
 import pytest
 from timm.data import ImageNetInfo
 
-from workbench.core.errors import InputError
-from workbench.data.classes import class_indices
+from workbench.core.errors import InputError, UnknownName
+from workbench.data.classes import class_indices, outcome_index
 
 KNOWN = ["ant", "bee", "cat", "dog", "elk"]
 
@@ -47,3 +49,26 @@ def test_fewer_folders_are_found_among_the_names_that_a_model_was_trained_on():
 def test_class_lists_that_do_not_match_are_refused(folders, outputs, known, said):
     with pytest.raises(InputError, match=said):
         class_indices(folders, outputs, known)
+
+
+class Tokenizer:
+    """One token for " Mary", "Mary" and "to", two for " to"."""
+
+    unk_token_id = 9
+    words: ClassVar = {" Mary": [1], "Mary": [2], " to": [3, 4], "to": [4], " x": [9], "x": [9]}
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": self.words[text]}
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"<{number}>" for number in ids]
+
+
+def test_an_outcome_is_a_token_that_continues_a_text_or_a_class():
+    assert [outcome_index(name, tokenizer=Tokenizer()) for name in ("Mary", "to")] == [1, 4]
+    with pytest.raises(InputError, match=r"'x' is not one token of the model \(<9>\)"):
+        outcome_index("x", tokenizer=Tokenizer())
+    assert outcome_index("7", ["3", "7"]) == 1
+    assert outcome_index("7") == 7
+    with pytest.raises(UnknownName, match=r"unknown class 'cat'.*give its number"):
+        outcome_index("cat")

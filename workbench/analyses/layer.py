@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -30,13 +30,16 @@ from workbench.captures.layer_records import SITES
 from workbench.captures.recomputation import check_room_for_maps
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, parse_numbers
+from workbench.core.options import Accepted, Numbers, matching, parse_numbers
 from workbench.frames.measurement import Counts
 
 _SAME = 2e-2  # relative: the rounding of bfloat16 through a projection
 _OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
 _AXES = {"attn": operands.ATTENTION}
 _WITHOUT_FLOAT64 = ("mps",)
+
+
+TwoOutcomes = Annotated[str, matching(r"[^/]+/[^/]+"), Accepted("two outcomes by name, as 'Mary/John'")]
 
 
 class NotApplicable(Exception):
@@ -62,7 +65,9 @@ class Passes:
 
     module: nn.Module
     run: Run
-    targets: Int[Tensor, "batch ..."] | None = None
+    targets: Int[Tensor, "batch ..."] | None
+    outcome: Callable[[str], int]
+    """Return the number of an outcome: a token or a class, by its name."""
     shared: dict[str, Any] = field(default_factory=dict)
     """Results of passes that are the same for all layers."""
 
@@ -70,6 +75,14 @@ class Passes:
     def logits(self) -> Float[Tensor, "batch ..."]:
         """The logits of the unchanged model."""
         return self.run({})
+
+    def two_outcomes(self, target: str) -> tuple[int, int]:
+        """Return the numbers of the outcomes in "Mary/John". Raises `InputError` for one that the model lacks."""
+        first, second = (self.outcome(name) for name in target.split("/"))
+        count = self.logits.shape[-1]
+        if first == second or max(first, second) >= count:
+            raise InputError(f"target {target!r}: give two different ones of the model's {count} outcomes")
+        return first, second
 
     @functools.cached_property
     def readout(self) -> Readout:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.analyses.layer import Layer, NotApplicable, Passes
+from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import generator
@@ -42,8 +42,9 @@ class Options(OfInputs):
     """Which logit."""
 
     target: Annotated[
-        Literal["predicted", "right"],
-        "predicted (the largest logit) or right (the class of the image, the next token of the text)",
+        Literal["predicted", "right"] | TwoOutcomes,
+        "predicted (the largest logit), right (the class of the image, the next token of the text), or a logit "
+        "difference by name, as Mary/John (of texts at the last token)",
     ] = "predicted"
     null_samples: Annotated[
         NullSamples, "random outcomes in place of the target, at least 2; 0 leaves the null out"
@@ -53,10 +54,10 @@ class Options(OfInputs):
 LOGIT_ATTRIBUTION = Metric(
     "logit_attribution",
     "Direct contribution to the logit",
-    "x · g of a part x of the residual stream: its share in the target's logit less the mean of all logits, with the "
-    "last norm frozen, mean over tokens that predict; column candidate: head, output bias (of attention), MLP, and in "
-    "layer 0 embedding, readout bias (of the last norm and linear layer) and total, the sum of all parts of all "
-    "layers; null: random other outcomes as the target",
+    "x · g of a part x of the residual stream: its share in the target's logit less the mean of all logits, or less "
+    "that of a second named outcome, with the last norm frozen, mean over tokens that predict; column candidate: head, "
+    "output bias (of attention), MLP, and in layer 0 embedding, readout bias (of the last norm and linear layer) and "
+    "total, the sum of all parts of all layers; null: random other outcomes as the target",
     "Elhage et al. 2021",
 )
 
@@ -73,7 +74,7 @@ def head_contributions(
 
 
 def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tensor, "batch token outcome"]]:
-    """Return the weights of logits that make the target less the mean, then those of random outcomes.
+    """Return the weights of logits that make the target less the mean (or less the other outcome), then random ones.
 
     Divided by the number of tokens of an input that predict, so that sums over tokens are means.
     """
@@ -87,6 +88,11 @@ def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tens
         counted[:, readout.token] = True
     target = logits.argmax(-1).cpu()
     target = target if target.ndim == 2 else target[:, None].expand(batch, tokens)
+    distance = None  # from the first of two named outcomes to the second
+    if "/" in options.target:
+        first, second = passes.two_outcomes(options.target)
+        target, distance = torch.full_like(target, first), second - first
+        counted &= torch.arange(tokens) == (counted * torch.arange(tokens)).argmax(-1, keepdim=True)
     if options.target == "right":
         target = passes.targets
         if target is None:
@@ -100,9 +106,12 @@ def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tens
             target = target[:, None].expand(batch, tokens)
     share = counted / counted.sum(-1, keepdim=True)
 
+    def one_hot(outcome: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(outcome, count).double()
+
     def weights(outcome: Tensor) -> Tensor:
-        one = torch.nn.functional.one_hot(outcome, count).double() - 1 / count
-        return (one * share[..., None]).to(readout.weight.device)
+        less = 1 / count if distance is None else one_hot((outcome + distance) % count)
+        return ((one_hot(outcome) - less) * share[..., None]).to(readout.weight.device)
 
     draws = [generator(layer.seed, name) for name in layer.ids]
     others = [
@@ -178,10 +187,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     by_head = heads.groupby(["layer", "head"])[["value", "null_mean", "null_high"]].mean()
     layer, head = by_head["value"].idxmax()
     chosen = heads[(heads["layer"] == layer) & (heads["head"] == head)]
-    sentence = (
-        f"logit of the {options.target} outcome {over_inputs(total).words('.2f')} over the mean of all logits; "
-        f"head {head} of layer {layer} adds most, {over_inputs(chosen).words('.2f')}"
+    logit = (
+        f"logit of the {options.target} outcome {over_inputs(total).words('.2f')} over the mean of all logits"
     )
+    if "/" in options.target:
+        logit = f"logit of {options.target.replace('/', ' less that of ')} {over_inputs(total).words('.2f')}"
+    sentence = f"{logit}; head {head} of layer {layer} adds most, {over_inputs(chosen).words('.2f')}"
     if by_head["null_mean"].notna().any():
         above = int((by_head["value"] > by_head["null_high"]).sum())
         sentence += (

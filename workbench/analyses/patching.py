@@ -1,8 +1,8 @@
 """Which head carries the difference of two inputs: activation patching (Wang et al. 2023).
 
 Inputs are pairs, a clean and a corrupted one in turn. Each is run again with the output of one head taken from the
-other input of its pair: the corrupted input is denoised, the clean one noised. Attribution patching (Nanda 2023)
-estimates the same from one gradient.
+other input of its pair: the corrupted input is denoised, the clean one noised. A pair is one sample: its value is the
+mean of both directions. Attribution patching (Nanda 2023) estimates the same from one gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses.head_effect import need_next_tokens, random_directions, real_outputs
-from workbench.analyses.layer import Layer, Passes, need_token_attention, rows_of_tokens
+from workbench.analyses.layer import Layer, Passes, TwoOutcomes, need_token_attention, rows_of_tokens
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
@@ -25,10 +25,11 @@ from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
 from workbench.frames.metrics import Metric
 
-Answer = Annotated[
-    Literal["predicted", "right"],
-    "the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the "
-    "class of each image; the last token of each text, predicted from the one before)",
+Target = Annotated[
+    Literal["predicted", "right"] | TwoOutcomes,
+    "the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token), right (the class "
+    "of each image; the last token of each text, predicted from the one before), or two by name, as Mary/John (of "
+    "texts at the last token)",
 ]
 
 
@@ -36,7 +37,11 @@ Answer = Annotated[
 class Options(OfInputs):
     """Which logits are compared."""
 
-    answer: Answer = "predicted"
+    target: Target = "predicted"
+    direction: Annotated[
+        Literal["both", "denoising", "noising"],
+        "denoising (the corrupted input with heads of the clean one), noising (the reverse), or the mean of both",
+    ] = "both"
     null: Annotated[
         Literal["isotropic", "others"],
         "null distribution: isotropic (the head's outputs moved as far in a random direction) or others (the head's "
@@ -52,16 +57,18 @@ class Options(OfInputs):
 class TokenOptions(OfMatrices):
     """Which logits are compared, for rows per token."""
 
-    answer: Answer = "predicted"
+    target: Target = "predicted"
 
 
+_SAME = 1e-5  # relative: two logit differences that differ by rounding only
 _NULLS = {"isotropic": "for random directions of the same norm", "others": "with outputs from other pairs"}
 PATCHING_EFFECT = Metric(
     "patching_effect",
     "Normalised effect of patching",
     "share of the way from an input's logit difference to that of the other input of its pair, once the head's outputs "
     "are those of the other input: 0 changes nothing, 1 is all of the way; logit difference of the two outcomes of the "
-    "pair; null: the head's outputs moved as far in a random direction, or taken from inputs of other pairs",
+    "pair; mean of both directions, a row per pair; null: the head's outputs moved as far in a random direction, or "
+    "taken from inputs of other pairs",
     "Wang et al. 2023",
 )
 PATCHING_ATTRIBUTION = Metric(
@@ -102,7 +109,7 @@ def _swapped(values: Tensor) -> Tensor:
     return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
-def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], answer: str) -> _Pairs:
+def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], target: str) -> _Pairs:
     """Return the outcomes of every pair. Raises `InputError` for inputs that are no pairs of equal token counts."""
     batch = len(real)
     if batch % 2:
@@ -122,11 +129,13 @@ def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], answ
     if logits.ndim == 3:
         need_next_tokens(layer, passes, real)
         last = (real * torch.arange(real.shape[1])).argmax(-1)
-        position = last - 1 if answer == "right" else last
-    if answer == "predicted":
+        position = last - 1 if target == "right" else last
+    if "/" in target:
+        own = torch.tensor(passes.two_outcomes(target)).repeat(batch // 2)
+    elif target == "predicted":
         own = logits_at(logits, position).argmax(-1).cpu()
     elif passes.targets is None:
-        raise InputError("the right outcomes are not known; give answer='predicted'")
+        raise InputError("the right outcomes are not known; give target='predicted'")
     else:
         own = (passes.targets if position is None else logits_at(passes.targets, position + 1)).cpu()
     partner = _swapped(own)
@@ -150,29 +159,44 @@ class _Patching(NamedTuple):
         changes = {(self.layer, head): out for head, out in outputs.items()}
         return self.pairs.difference(self.passes.run(changes, grad=grad))
 
+    @property
+    def way(self) -> Float[Tensor, " batch"]:
+        """The way to the logit difference of the partner, NaN without two outcomes; equal differences have none."""
+        partner = -_swapped(self.own)
+        way = partner - self.own
+        some = self.pairs.known.to(way.device) & (way.abs() > _SAME * (partner.abs() + self.own.abs()))
+        return torch.where(some, way, torch.nan)
+
     def share(self, change: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-        """Return a change of the logit difference as a share of the way to the partner's, NaN without two outcomes."""
-        way = -_swapped(self.own) - self.own
-        return torch.where(self.pairs.known.to(way.device), change / way, torch.nan)
+        """Return a change of the logit difference as a share of the way to the partner's."""
+        return change / self.way
 
     def effect(self, head: int, outputs: Tensor) -> Float[Tensor, " batch"]:
         """Return the normalised effect of other outputs of one head."""
         return self.share(self.run({head: outputs}) - self.own)
 
 
-def _patching(layer: Layer, answer: str) -> _Patching:
+def _patching(layer: Layer, target: str) -> _Patching:
     need_token_attention(layer)
     passes = layer.need_passes()
     head_out = layer.site("head_out")
     layer.choose_heads(head_out)
     real = real_outputs(layer, head_out)
-    pairs = _pairs(layer, passes, real, answer)
-    layer.counts.add(
-        f"inputs and layers have a pair without two different outcomes (answer={answer!r}): no value",
-        ~pairs.known,
-    )
+    pairs = _pairs(layer, passes, real, target)
     own = pairs.difference(passes.logits)
-    return _Patching(head_out, _swapped(head_out), real, pairs, own, passes, layer.index)
+    patching = _Patching(head_out, _swapped(head_out), real, pairs, own, passes, layer.index)
+    known, none = pairs.known[::2], patching.way.cpu().isnan()[::2]
+    layer.counts.add(
+        f"pairs, counted per layer, have no value: both inputs have the same outcome (target={target!r}); "
+        "target='right' or 'Mary/John' gives two",
+        ~known,
+    )
+    layer.counts.add(
+        "pairs, counted per layer, have no value: both inputs have the same logit difference; let them differ before "
+        "the token that is predicted",
+        known & none,
+    )
+    return patching
 
 
 def _gradients(patching: _Patching, heads: list[int]) -> Float[Tensor, "batch head token head_dim"]:
@@ -201,27 +225,43 @@ def _null_effects(layer: Layer, patching: _Patching, options: Options) -> Float[
     samples = [
         torch.stack([effect(head, n) for n in range(options.null_samples)], -1) for head in layer.heads
     ]
-    return torch.stack(samples, 1)
+    effects = torch.stack(samples, 1)
+    if options.null == "others":
+        lacking = effects[::2, 0].isnan().any(-1) & ~patching.way[::2].isnan()
+        layer.counts.add(
+            f"pairs, counted per layer, have no null: null='others' needs {options.null_samples} other pairs with as "
+            "many tokens in a batch",
+            lacking,
+        )
+    return effects
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure the effect of every head's outputs on the other input of its pair, and its estimate by gradient."""
-    patching = _patching(layer, options.answer)
-    donor = patching.donor
-    yield Measurement(
-        PATCHING_EFFECT,
-        torch.stack([patching.effect(head, donor[:, head]) for head in layer.heads], 1),
-        null_samples={options.null: _null_effects(layer, patching, options)} if options.null_samples else {},
-    )
+    patching = _patching(layer, options.target)
+    donor, names = patching.donor, tuple(layer.ids[::2])
+
+    def of_pairs(values: Tensor) -> Tensor:
+        noising, denoising = values[::2], values[1::2]
+        return {"both": (noising + denoising) / 2, "noising": noising, "denoising": denoising}[
+            options.direction
+        ]
+
+    effects = torch.stack([patching.effect(head, donor[:, head]) for head in layer.heads], 1)
+    null_samples: dict[str, Tensor] = {}
+    if options.null_samples:
+        null_samples[options.null] = of_pairs(_null_effects(layer, patching, options))
+    yield Measurement(PATCHING_EFFECT, of_pairs(effects), null_samples=null_samples, inputs=names)
 
     gradients = _gradients(patching, layer.heads).double()
     moved = ((donor - patching.head_out)[:, layer.heads].double() * gradients).sum((-2, -1))
-    yield Measurement(PATCHING_ATTRIBUTION, torch.stack([patching.share(row) for row in moved.unbind(1)], 1))
+    estimates = torch.stack([patching.share(row) for row in moved.unbind(1)], 1)
+    yield Measurement(PATCHING_ATTRIBUTION, of_pairs(estimates), inputs=names)
 
 
 def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
-    """Yield the effect of every head's output at every single token."""
-    patching = _patching(layer, options.answer)
+    """Yield the effect of every head's output at every single token, by the input that runs."""
+    patching = _patching(layer, options.target)
     of_heads = []
     for head in layer.heads:
         own, of_tokens = patching.head_out[:, head], []

@@ -1,10 +1,11 @@
-"""Outputs of a model for the classes of a folder."""
+"""Outputs of a model for the classes of a folder, and for a named class or token."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, UnknownName
 
 _IMAGENET_CLASSES = 1000
 
@@ -42,6 +43,28 @@ def class_indices(folders: Sequence[str], outputs: int, names: Sequence[str] = (
             f"{outputs} classes of the model; give {wanted}"
         )
     return [numbers[name] for name in folders]
+
+
+def outcome_index(name: str, classes: Sequence[str] = (), tokenizer: Any = None) -> int:
+    """Return the output index of a token or class by its name, or by its number for a model without names.
+
+    A token is one that continues a text: " Mary" if it is one token, else "Mary". Raises `InputError` for several
+    tokens, and `UnknownName` for a class that the model lacks.
+    """
+    if tokenizer is not None:
+        tokens = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {name}", name)]
+        known = [ids[0] for ids in tokens if len(ids) == 1 and ids[0] != tokenizer.unk_token_id]
+        if not known:
+            parts = " ".join(tokenizer.convert_ids_to_tokens(tokens[1]))
+            raise InputError(
+                f"{name!r} is not one token of the model ({parts}); name an outcome that is one token"
+            )
+        return known[0]
+    if not classes and name.isdecimal():
+        return int(name)
+    if name not in classes:
+        raise UnknownName("class", name, classes, "" if classes else "give its number")
+    return classes.index(name)
 
 
 def _imagenet_synsets() -> list[str]:

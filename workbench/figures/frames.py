@@ -24,6 +24,10 @@ def rows_of(frame: pd.DataFrame, metrics: str | Iterable[str], needs: Iterable[s
     check_frame(frame, "metric", "value", *needs)
     check_numbers(frame["value"])
     chosen = frame[frame["metric"].isin(wanted) & frame["value"].notna()]
+    if frame["metric"].isin(wanted).any() and chosen.empty:
+        raise InputError(
+            f"all values of {' or '.join(wanted)} are NaN; frame.attrs['notes'] lists the reasons"
+        )
     if chosen.empty:
         present = ", ".join(sorted(frame["metric"].dropna().unique())) or "none"
         raise InputError(f"the frame holds no values of {' or '.join(wanted)}; its metrics: {present}")

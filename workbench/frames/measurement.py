@@ -41,6 +41,12 @@ class Measurement:
     columns: dict[str, Any] = field(default_factory=dict)
     null_samples: Mapping[str, Tensor] = field(default_factory=dict)
     form: Literal["rows", "across", "intermediate"] = "rows"
+    inputs: tuple[str, ...] | None = None
+    """Names along the axis input; None for all inputs of the batch."""
+
+    def names(self, layer: MeasuredLayer) -> Sequence[str]:
+        """Return the names along the axis input."""
+        return layer.ids if self.inputs is None else self.inputs
 
     @property
     def name(self) -> str:
@@ -167,7 +173,11 @@ class Accumulator:
 
     def _check(self, measurement: Measurement, layer: MeasuredLayer) -> None:
         shape, names = tuple(measurement.values.shape), measurement.axes
-        sizes = {"input": len(layer.ids), "head": len(layer.heads), "rank": shape[-1] if shape else 0}
+        sizes = {
+            "input": len(measurement.names(layer)),
+            "head": len(layer.heads),
+            "rank": shape[-1] if shape else 0,
+        }
         if tuple(sizes[name] for name in names) != shape:
             raise InputError(f"{measurement.name} of shape {shape} does not fit its axes {names}")
 
@@ -289,7 +299,7 @@ class Values:
         """Add one batch, with its null distribution or None."""
         names, shape = measurement.axes, tuple(measurement.values.shape)
         labels = {
-            "input": list(layer.ids),
+            "input": list(measurement.names(layer)),
             "head": layer.heads,
             "rank": list(range(1, (shape[-1] if shape else 0) + 1)),
         }
@@ -381,7 +391,7 @@ class Means:
         parts = {_OBSERVED: observed} | {
             name: np.where(absent, np.nan, drawn) for name, drawn in draws.items()
         }
-        for number, name in enumerate(layer.ids):
+        for number, name in enumerate(measurement.names(layer)):
             places = [self.layers.setdefault(layer.index, {})]
             if self.per_input:
                 places.append(self.inputs.setdefault(name, {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -224,6 +225,9 @@ def result_frame(
     if analysis.per is None:
         notes += [*_silent_nulls(frame), *analysis.notes(_of_inputs(frame), options)]
     frame.attrs["notes"] = notes
+    if frame["value"].isna().all():
+        reasons = "; ".join(notes)
+        warnings.warn(f"{analysis.name}: every value is undefined (NaN): {reasons}", stacklevel=5)
     frame.attrs["provenance"] = shared(
         {
             "analysis": analysis.name,

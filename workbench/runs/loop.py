@@ -40,7 +40,7 @@ from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.sources import are_inputs
-from workbench.data.classes import class_indices
+from workbench.data.classes import class_indices, outcome_index
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP
 from workbench.runs import settings as setting
@@ -366,7 +366,12 @@ def _passes(loaded: Any, part: Any) -> Passes:
             classes = [outputs[number] for number in classes]
         return torch.tensor(classes)
 
-    return Passes(module, run, targets())
+    def outcome(name: str) -> int:
+        texts = isinstance(part.batch, Mapping) and "input_ids" in part.batch
+        tokenizer = getattr(loaded, "tokenizer", None) if texts else None
+        return outcome_index(name, (getattr(loaded, "meta", None) or {}).get("classes") or (), tokenizer)
+
+    return Passes(module, run, targets(), outcome)
 
 
 def _loaded_inputs(settings: RunSettings, room: int | None = None) -> tuple[Any, dict[str, Any], Any]:

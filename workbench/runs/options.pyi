@@ -149,8 +149,9 @@ class HeadEffect(OfInputs, total=False, closed=True):
 
 class LogitAttribution(OfInputs, total=False, closed=True):
     """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
-    target: Literal["predicted", "right"]
-    """predicted (the largest logit) or right (the class of the image, the next token of the text)"""
+    target: Literal["predicted", "right"] | str
+    """predicted (the largest logit), right (the class of the image, the next token of the text), or a logit
+    difference by name, as Mary/John (of texts at the last token)"""
     null_samples: int
     """random outcomes in place of the target, at least 2; 0 leaves the null out"""
 
@@ -201,9 +202,12 @@ class PatchPcaToken(OfMatrices, total=False, closed=True):
 
 class Patching(OfInputs, total=False, closed=True):
     """Which head carries the difference of two inputs: activation patching of pairs, and attribution patching."""
-    answer: Literal["predicted", "right"]
-    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the
-    class of each image; the last token of each text, predicted from the one before)"""
+    target: Literal["predicted", "right"] | str
+    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token), right (the
+    class of each image; the last token of each text, predicted from the one before), or two by name, as Mary/John (of
+    texts at the last token)"""
+    direction: Literal["both", "denoising", "noising"]
+    """denoising (the corrupted input with heads of the clean one), noising (the reverse), or the mean of both"""
     null: Literal["isotropic", "others"]
     """null distribution: isotropic (the head's outputs moved as far in a random direction) or others (the head's
     outputs for inputs of the next pairs of the batch with as many tokens)"""
@@ -212,9 +216,10 @@ class Patching(OfInputs, total=False, closed=True):
 
 class PatchingToken(OfMatrices, total=False, closed=True):
     """Activation patching, token by token, per token."""
-    answer: Literal["predicted", "right"]
-    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token) or right (the
-    class of each image; the last token of each text, predicted from the one before)"""
+    target: Literal["predicted", "right"] | str
+    """the outcomes of a pair: predicted (the largest logit of each input; of texts at the last token), right (the
+    class of each image; the last token of each text, predicted from the one before), or two by name, as Mary/John (of
+    texts at the last token)"""
 
 class PositionLogits(OfHeads, total=False, closed=True):
     """Attention logits split by content and position."""
