@@ -105,16 +105,6 @@ def attacked(model, attack, values, n=100):
     )  # fmt: skip
 
 
-def test_the_mechanism_whose_seeds_differ_most_is_named():
-    means = pd.DataFrame(
-        [("bundled:x", "pgd", 0.4, 1), ("bundled:x", "pgd", 0.8, 2), ("bundled:y", "noise", 0.4, 1),
-         ("bundled:y", "noise", 0.5, 2), ("bundled:y", "noise", 0.0, None)],
-        columns=["model", "protocol", "value", "training_seed"],
-    )  # fmt: skip
-    assert findings.spread_findings(means).endswith("under PGD the seeds of x run from 40 % to 80 %.")
-    assert findings.spread_findings(means[:0]) == ""
-
-
 def test_a_model_attacked_now_is_compared_with_its_record_budget_by_budget(monkeypatch):
     asked = []
 

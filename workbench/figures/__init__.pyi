@@ -1,7 +1,5 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
-from .class_attention import class_attention_figure as class_attention_figure
-from .class_attention import class_attention_text_figure as class_attention_text_figure
 from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
@@ -12,6 +10,9 @@ from .frames import page_name as page_name
 from .grammar import Plot as Plot
 from .grammar import plot as plot
 from .head_grid import head_grid_figure as head_grid_figure
+from .head_maps import class_attention_figure as class_attention_figure
+from .head_maps import class_attention_text_figure as class_attention_text_figure
+from .head_maps import membership_figure as membership_figure
 from .maps import Maps as Maps
 from .marks import At as At
 from .marks import Band as Band
@@ -23,7 +24,6 @@ from .marks import Points as Points
 from .marks import Published as Published
 from .marks import Rule as Rule
 from .marks import Stroke as Stroke
-from .membership import membership_figure as membership_figure
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
@@ -32,7 +32,7 @@ from .position_logits import position_share_figure as position_share_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure
 from .spectra import spectrum_figure as spectrum_figure
-from .subspaces import subspace_coherence_figure as subspace_coherence_figure
-from .subspaces import subspace_figure as subspace_figure
+from .subspace_directions import subspace_coherence_figure as subspace_coherence_figure
+from .subspace_directions import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .words import variant_words as variant_words

@@ -123,7 +123,7 @@ class Forest(Drawing):
         style = self.styles[value]
         line, marker = {**style["line"], "dash": "solid", "width": WIDTH.bar}, {**style["marker"]}
         if self.plot.color or value is None:
-            marker["size"] = 5.5
+            marker["size"] = SIZE.row
         return {"marker": marker, "line": line}
 
     def _set_side_by_side(self) -> None:

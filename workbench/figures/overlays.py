@@ -66,7 +66,10 @@ def frame_shape(x: tuple[float, float], y: tuple[float, float], **line: Any) -> 
 
 def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
     """The frame of the chosen cell, dark on light: seen on any colour."""
-    return [frame_shape(x, y, color="white", width=4), frame_shape(x, y, color=CHOSEN, width=2)]
+    return [
+        frame_shape(x, y, color="white", width=WIDTH.halo),
+        frame_shape(x, y, color=CHOSEN, width=WIDTH.frame),
+    ]
 
 
 def need_columns(

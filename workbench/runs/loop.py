@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -67,8 +68,8 @@ class Batch:
     """Number of the generated token, where a model generated."""
     query: int | None = None
     """Position in the text of the query that chose the token."""
-    passes: Passes | None = None
-    """Further passes of the model over these inputs."""
+    passes: Callable[[], Passes] | None = None
+    """Make further passes of the model over these inputs."""
 
 
 @dataclass
@@ -203,6 +204,7 @@ def each_layer(
     counted = Counts() if counts is None else counts
     for batch in source.batches():
         before: list[LayerRecord] = []
+        passes = batch.passes() if hold and batch.passes is not None else None
 
         def on_layer(
             record: LayerRecord,
@@ -210,12 +212,13 @@ def each_layer(
             perturbed: LayerRecord | None,
             batch=batch,
             before=before,
+            passes=passes,
         ) -> None:
             record, perturbed = with_float64(record), perturbed and with_float64(perturbed)
             layer = Layer(
                 record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
                 images=batch.images, before=tuple(before), step=batch.step, query=batch.query, perturbed=perturbed,
-                passes=batch.passes if hold else None,
+                passes=passes,
             )  # fmt: skip
             use(layer)
             if hold:
@@ -292,7 +295,7 @@ def model_source(
             for record in captured:
                 on_layer(record, captured.tokens_of(record.index), perturbed_record(record.index))
 
-        return Batch(part.ids, run, getattr(part, "images", None), passes=_passes(loaded, part))
+        return Batch(part.ids, run, getattr(part, "images", None), passes=partial(_passes, loaded, part))
 
     def seen(what: Any, keep: bool = False, each: Any = None) -> Capture:
         return capture(

@@ -59,20 +59,6 @@ def _condition(row: Mapping[str, Any]) -> str:
     return " ".join(f"{part:g}" if isinstance(part, float) else part for part in parts if not pd.isna(part))
 
 
-def spread_findings(means: pd.DataFrame) -> str:
-    """Name the mechanism whose seeds differ most under one condition, of `workbench.studies.over_seeds.seed_means`."""
-    seeds = means[means["training_seed"].notna()].groupby(["model", "protocol"])["value"].agg(["min", "max"])
-    if seeds.empty:
-        return ""
-    model, protocol = (seeds["max"] - seeds["min"]).idxmax()
-    low, high = 100 * seeds.loc[(model, protocol)]
-    condition = protocol if protocol in ("noise", "corruptions") else protocol.upper()
-    return (
-        f"One training seed decides nothing: under {condition} the seeds of {_short(model)} run from {low:.0f} % to "
-        f"{high:.0f} %."
-    )
-
-
 def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: str) -> list[str]:
     """Count the verdicts of the papers' claims about each mechanism drawn, as the first sentence of a caption.
 

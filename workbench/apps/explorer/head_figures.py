@@ -23,6 +23,7 @@ from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.frames import model_label, rows_of, short_name
 from workbench.figures.grammar import Plot
+from workbench.figures.head_maps import membership_scale
 from workbench.figures.maps import is_masked, over_bars, squared
 from workbench.figures.marks import At, Band, Line, Mark, Null, Rule, Series, key_entry
 from workbench.figures.matrix_panels import (
@@ -31,7 +32,6 @@ from workbench.figures.matrix_panels import (
     compose_matrices,
     matrix_panel,
 )
-from workbench.figures.membership import membership_scale
 from workbench.figures.overlays import CHOSEN
 from workbench.figures.scales import Scale, causal, masked_key
 from workbench.figures.spectra import round_off

@@ -357,7 +357,7 @@ def _read_singular(address: Address, material: Material) -> str:
 
 def _draw_membership(address: Address, material: Material) -> go.Figure:
     from workbench.apps.explorer.head_figures import token_membership_figure
-    from workbench.figures.membership import membership_figure
+    from workbench.figures.head_maps import membership_figure
 
     look, rows = material.look(address), material.memberships(address)
     if look.image is None:

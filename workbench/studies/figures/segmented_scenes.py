@@ -12,7 +12,7 @@ from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.marks import key_entry
-from workbench.figures.theme import PAGE, theme_of
+from workbench.figures.theme import PAGE, SIZE, theme_of
 from workbench.figures.variants import look_of
 
 CLASSES = (
@@ -78,7 +78,7 @@ def scenes_figure(
         key_entry(
             classes[number].replace("_", " "),
             mode="markers",
-            marker={"symbol": "square", "size": 9, "color": CLASSES[number], "line": {"width": 0}},
+            marker={"symbol": "square", "size": SIZE.ring, "color": CLASSES[number], "line": {"width": 0}},
         )
         for number in class_numbers
     ]

@@ -11,7 +11,7 @@ from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.frames import short_name
 from workbench.figures.text_widths import cut, line_count, text_width, wrap
-from workbench.figures.theme import PAGE
+from workbench.figures.theme import PAGE, WIDTH, marker_of
 from workbench.figures.words import PAPERS
 from workbench.papers.verdicts import (
     HOLDS,
@@ -71,7 +71,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
                     cells.loc[cell, ["x", "y"]] = x, y + tall / 2
                 y += tall
                 figure.add_shape(type="line", x0=left, x1=left + _WIDTH, y0=y, y1=y, layer="below",
-                                 line={"width": 0.5, "color": "#DDDDDD"})  # fmt: skip
+                                 line={"width": WIDTH.hair, "color": "#DDDDDD"})  # fmt: skip
     x = 5.0
     for name in OUTCOMES:
         marks = cells[cells["outcome"] == name]
@@ -82,7 +82,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
         figure.add_scatter(
             x=[x, *marks["x"]], y=[7.0, *marks["y"]], text=[name, *marks["hover"]], mode="markers", name=name,
             hovertemplate="%{text}<extra></extra>",
-            marker={"color": colour, "symbol": symbol, "size": 8.5, "line": {"width": 1.5, "color": colour}},
+            marker=marker_of(symbol, 8.5, colour, WIDTH.bold),
         )  # fmt: skip
         _text(figure, words, x + 8, 7)
         x += text_width(words, _FONT) + 24

@@ -1,4 +1,4 @@
-"""Attention of the class token: over images, and word by word over a text."""
+"""Maps of heads over images, of class attention and of memberships, and class attention word by word over a text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from workbench.figures.scales import Scale, bar_room
 from workbench.figures.theme import COLOURS, GREY, WIDTH, theme_of
 from workbench.figures.tokens import distinct, readable_label
 
-COLUMNS = (
+_COLUMNS = (
     "model", "input", "layer", "candidate", "head", "query", "key", "label", "kind", "row", "column", "value",
 )  # fmt: skip
-SOURCE = 'workbench.analyze("class-attention", …, per="token")'
+_SOURCE = 'workbench.analyze("class-attention", …, per="token")'
+_MEMBERSHIPS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 _ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
 _EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
@@ -47,7 +48,7 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
         InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
             in their number.
     """
-    need_columns(frame, COLUMNS, SOURCE)
+    need_columns(frame, _COLUMNS, _SOURCE)
     patches = frame[frame["kind"] == "patch"]
     if patches.empty:
         kinds = ", ".join(sorted(frame["kind"].unique()))
@@ -56,6 +57,37 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
         )
     title = f"Attention weight, from the {_whose(patches)}"
     return head_maps(patches.assign(head=_which(patches)), images, title)
+
+
+@checked
+def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
+    """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
+
+    Colours are the same for models with equally many heads: from 0 to 1, white for 1 / heads, with the square root
+    of the distance from it, since memberships of a trained ToST lie near it. Cells are the model's patches.
+
+    Args:
+        frame: the result of ``membership`` per token, for images, of one or several models on the same inputs.
+        images: an image per input, in the order of the frame; by default maps only.
+
+    Raises:
+        InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
+            in their number.
+    """
+    need_columns(frame, _MEMBERSHIPS, 'workbench.analyze("membership", …, per="token")')
+    patches = frame[frame["kind"] == "patch"]
+    if patches.empty:
+        raise InputError("there are no patches to map; the explorer shows memberships of texts")
+    return head_maps(patches, images, "", scale=membership_scale(patches, "Membership Π"))
+
+
+def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
+    """Return colours of memberships from 0 to 1, on both sides of 1 / heads."""
+    heads = frame["head"].nunique()
+    if abs(frame["value"].mean() * heads - 1) > 0.01:  # not of all heads: 1 / heads is not the mean
+        return Scale.of([frame["value"]], title, ends=(0.0, 1.0), course="linear")
+    words = f"{title} (even: 1 / {heads})"
+    return Scale.of([frame["value"]], words, ends=(0.0, 1.0), course="root", middle=1 / heads)
 
 
 def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: str, **more: Any) -> go.Figure:
@@ -96,7 +128,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     Raises:
         InputError: the frame lacks a column, or holds several texts or models.
     """
-    need_columns(frame, COLUMNS, SOURCE, alternatives=("model", "input"))
+    need_columns(frame, _COLUMNS, _SOURCE, alternatives=("model", "input"))
     key_count = frame["key"].nunique()
     first_keys = frame[frame["key"].isin(sorted(frame["key"].unique())[: max(max_tokens, 1)])]
     tokens = first_keys.drop_duplicates("key").sort_values("key")
