@@ -381,8 +381,22 @@ def test_parameters_of_a_notebook_are_read_as_it_takes_them(run, monkeypatch, no
         return SimpleNamespace(failed=[])
 
     monkeypatch.setattr("workbench.apps.rendering.render", render)
-    run("render", notebook, "-p", "standardize", "none", "-p", "n", "3", "-p", "layers", "2")
-    assert given == {"standardize": meant, "n": 3, "layers": "2"}
+    run(
+        "render",
+        notebook,
+        "-m",
+        "vit?depth=2",
+        "-p",
+        "standardize",
+        "none",
+        "-p",
+        "n",
+        "3",
+        "-p",
+        "layers",
+        "2",
+    )
+    assert given == {"model": "vit?depth=2", "standardize": meant, "n": 3, "layers": "2"}
 
 
 def test_options_of_an_analysis_are_set_by_key(run, tmp_path):

@@ -647,7 +647,10 @@ def test_images_and_texts_are_distinguished(vit, bert):
 def test_what_is_no_model_or_no_spec_is_named_by_its_type(vit):
     with pytest.raises(InputError, match=r"a model from workbench\.load, not for a str"):
         inputs("bundled:photos", "vit_tiny_patch16_224")
-    with pytest.raises(InputError, match="named by a text such as 'bundled:photos', got a Tensor"):
+    with pytest.raises(
+        InputError,
+        match="or are a list of images or texts; got a Tensor",
+    ):
         inputs(torch.zeros(2, 3), vit)
 
 

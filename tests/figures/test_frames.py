@@ -24,3 +24,13 @@ def test_a_label_of_one_model_tells_random_weights_by_column_or_provenance():
     bare.attrs["provenance"] = [{"model": {"spec": "tost:tiny", "checkpoint": "random", "sha256": "0"}}]
     assert model_label(bare, "tost:tiny") == "tiny (random weights)"
     assert model_label(bare, "timm:vit") == "vit"
+
+
+def test_options_of_a_spec_are_named_where_they_tell_models_apart():
+    tuned = "timm:vit?img_size=64&depth=4"
+    frame = pd.DataFrame({"model": [tuned, "timm:deit"], "value": [1.0, 2.0]})
+    assert list(series_labels(frame)) == ["vit", "deit"]
+    assert model_label(frame, tuned) == "vit"
+    frame["model"] = [tuned, "timm:vit"]
+    assert list(series_labels(frame)) == ["vit?img_size=64&depth=4", "vit"]
+    assert model_label(frame, tuned) == "vit?img_size=64&depth=4"

@@ -61,6 +61,19 @@ def test_colours_run_over_the_metric_s_own_range_or_the_data_s():
     np.testing.assert_allclose([axis.cmin, axis.cmax], [mean.min(), mean.max()])
 
 
+def test_small_values_of_a_metric_with_a_sign_have_colours_of_their_own_range():
+    values, falls = measured("head_effect_accuracy")
+    mean = values.mean(axis=0) / 10
+    for shift, ends in {
+        0.0: (0, mean.max()),
+        -0.05: (mean.min() - 0.05, mean.max() - 0.05),
+        0.5: (0, 1),
+        -0.5: (-1, 1),
+    }.items():
+        fig = head_grid_figure(falls.assign(value=falls["value"] / 10 + shift), "head_effect_accuracy")
+        np.testing.assert_allclose([fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax], ends)
+
+
 def test_values_over_many_decades_are_coloured_by_their_logarithm():
     errors = make_frame(
         10.0 ** np.arange(6).reshape(2, 3), "projection_error", {"layer": range(2), "head": range(3)}

@@ -305,7 +305,7 @@ def test_a_spec_that_names_nothing(spec):
 
 
 def test_a_module_in_the_place_of_a_name_is_not_written_out():
-    with pytest.raises(InputError, match=r"got a Linear; hand your own module to workbench\.capture"):
+    with pytest.raises(InputError, match=r"got a Linear; .* to workbench\.capture, or to workbench\.wrap"):
         load(torch.nn.Linear(2, 3))
 
 

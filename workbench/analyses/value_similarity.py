@@ -425,18 +425,24 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the share of V in the span of V̇, in how many measures V is above random values, and whether it is V̇."""
     sentences = []
     inside, equal = (frame[frame["metric"] == name] for name in ("span_share", "allclose"))
+    # Gaussian values keep only the size of V: they are named where no other null was sampled
+    of_null = dict(iter(frame.groupby("null")))
+    nulls = [null for null in ("rotation", "permutation") if null in of_null] or [*of_null]
     if len(inside):
         share = over_everything(inside)
-        sentences.append(
-            f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{side_of_null(inside, '.3f')}"
-        )
+        side = side_of_null(inside[inside["null"].isin(nulls[:1])], ".3f")
+        sentences.append(f"span(V̇) holds {share.words('.3f')} of ‖V‖², {unit_of(share)}{side}")
     # the angles are small where V and V̇ are alike, and hardly a V equals its V̇
-    placed = overall_null_rows(frame[~frame["metric"].isin(["principal_angle", "allclose"])])
-    if len(placed) > 1:
-        sentences.append(
-            f"of {len(placed)} similarities, means over layers, heads and inputs, {placed['above'].sum()} lie above "
-            f"the {null_range(frame, placed['null'].iloc[0])} and {placed['below'].sum()} below it"
-        )
+    similarities = frame[~frame["metric"].isin(["principal_angle", "allclose"])]
+    counts = []
+    for null in nulls:
+        placed = overall_null_rows(similarities[similarities["null"] == null])
+        if len(placed) > 1:
+            above, below = placed["above"].sum(), placed["below"].sum()
+            total, samples = len(placed), null_range(frame, null)
+            counts.append(f"{above} of {total} lie above the {samples} and {below} below it")
+    if counts:
+        sentences.append(f"similarities, means over layers, heads and inputs: {', '.join(counts)}")
     if len(equal):
         most = equal.loc[equal["input"].isna() & equal["layer"].isna() & equal["head"].isna(), "value"].max()
         sentences.append(f"V equals V̇ entry by entry in {most:.1%} of the heads")

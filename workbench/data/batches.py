@@ -364,8 +364,8 @@ def _check_modality(spec: str, pool: Pool, model: LoadedModel) -> None:
     """Raise `InputError` unless the model takes the modality of the pool."""
     if not hasattr(model, "modality"):
         raise InputError(
-            f"inputs are made for a model from workbench.load, not for a {type(model).__name__}; load the model, "
-            "or give workbench.capture your batch"
+            f"inputs are made for a model from workbench.load, not for a {type(model).__name__}; wrap your module "
+            "(workbench.wrap(module, like=SPEC)), or give workbench.capture your batch"
         )
     if model.modality not in ("image", "text", "image-text"):
         raise InputError(

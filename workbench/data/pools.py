@@ -112,7 +112,9 @@ def open_pool(spec: str) -> Pool:
     """
     if not isinstance(spec, str) or not spec.strip():
         value = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
-        raise InputError(f"inputs are named by a text such as 'bundled:photos', got {value}")
+        raise InputError(
+            f"inputs are named by a text such as 'bundled:photos', or are a list of images or texts; got {value}"
+        )
     spec = spec.strip()
     if spec == "wikitext-103":
         return _wikitext()

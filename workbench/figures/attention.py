@@ -97,8 +97,19 @@ def attention_heatmap_figure(
     if layers is None:
         drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), _MAX_LAYERS)}
     if tokens.grid is not None:
-        return _over_image(drawn, chosen_heads, query, image, _notes(reasons), width)
-    return _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width)
+        fig = _over_image(drawn, chosen_heads, query, image, _notes(reasons), width)
+    else:
+        fig = _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width)
+    return fig.update_layout(meta={**fig.layout.meta, "runs": _runs(capture)})
+
+
+def _runs(capture: Any) -> list[dict[str, Any]]:
+    """Return the model and inputs of a capture as the provenance of a figure, without the hash of the weights."""
+    if not hasattr(capture, "identity"):
+        return []
+    model, inputs = capture.identity(fingerprint=False), capture.inputs
+    named = {key: value for key, value in inputs.items() if value is not None}
+    return [{"model": model, "inputs": named}]
 
 
 class _LayerMaps(NamedTuple):

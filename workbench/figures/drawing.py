@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from workbench.figures.composition import Axis, with_room
 from workbench.figures.estimates import input_count
-from workbench.figures.frames import model_label, short_name
+from workbench.figures.frames import legend_names, model_label
 from workbench.figures.marks import Mark, Series
 from workbench.figures.specification import SERIES, Specification
 from workbench.figures.theme import COLOURS, DASHES, GREY, SIZE, depth_colours, plain_style, series_style
@@ -60,11 +60,9 @@ class Drawing:
         if column == SERIES:
             return str(value)
         if column == "model":
-            return (
-                short_name(value)
-                if self.plot.y
-                else model_label(self.everything if rows is None else rows, value)
-            )
+            if self.plot.y:
+                return legend_names(self.everything["model"].unique())[value]
+            return model_label(self.everything if rows is None else rows, value)
         if column == "attention" and value in LOOKS:
             return LOOKS[value].label
         if column in (*_ORDERED, "head"):

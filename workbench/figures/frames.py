@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import pandas as pd
@@ -54,6 +55,14 @@ def short_name(model: object) -> str:
     return (rest if rest and scheme.isalpha() else text).rstrip("/").rsplit("/", 1)[-1]
 
 
+def legend_names(models: Iterable[object]) -> dict[object, str]:
+    """Return models as a legend shows them: without scheme, and without options unless these tell two models apart."""
+    names = {model: short_name(model) for model in models}
+    plain = {model: name.partition("?")[0] for model, name in names.items()}
+    counts = Counter(plain.values())
+    return {model: name if counts[plain[model]] > 1 else plain[model] for model, name in names.items()}
+
+
 def model_label(frame: pd.DataFrame, model: object) -> str:
     """A model as a legend or title shows it, marked where the frame or its provenance says its weights are random."""
     if "checkpoint" in frame:
@@ -66,7 +75,7 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
             for model_record in models
             if isinstance(model_record, dict) and name_of_model(model_record) == model
         }
-    name = short_name(model)
+    name = legend_names({model, *(frame["model"].unique() if "model" in frame else ())})[model]
     return (embedded_model(name) or name) + (
         f" {UNTRAINED}" if checkpoints and all(map(is_random, checkpoints)) else ""
     )
@@ -81,6 +90,7 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     columns = {name: frame[name].astype("string").fillna("") if name in frame else "" for name in names}
     keyed = frame.assign(**columns).reset_index(drop=True)
     checkpoints = keyed.groupby("model")["checkpoint"].nunique()
+    models = legend_names(keyed["model"].unique())
     labels = pd.Series("", index=keyed.index, dtype=object)
     for _, rows in keyed.groupby(names, sort=False):
         model, checkpoint, standardize = rows[names].iloc[0]
@@ -90,7 +100,7 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
                 f"({checkpoint} weights)" if checkpoints[model] > 1 and random_seed(checkpoint) else UNTRAINED
             )
         words = (
-            embedded_model(short_name(model)) or short_name(model),
+            embedded_model(models[model]) or models[model],
             state,
             f"({standardize})" if standardize else "",
         )

@@ -26,6 +26,9 @@ from workbench.frames.metrics import METRICS, Metric
 
 _ALL_HEADS = "all heads"
 _PRINTED = 24  # cells at most whose numbers stand in them
+_SMALL = (
+    0.2  # values of a metric with a sign below this share of its upper end have colours of their own range
+)
 _DECADES = 3  # values of a metric without an upper end that span more are coloured by their logarithm
 
 
@@ -41,7 +44,8 @@ def head_grid_figure(
     Layers go downwards from 0, heads to the right; a metric of whole layers (token similarity, coding rates) has one
     column, "all heads". Colours run from the metric's lowest possible value (`workbench.METRICS`; from 0 where that is
     negative and no value is) to its highest. Where one of these is infinite they run from the data's lowest value to
-    the highest, the null distribution included, and by the logarithm where these span more than three decades. A tick
+    the highest, the null distribution included, and by the logarithm where these span more than three decades. They
+    also end at the data's highest value where all values of a metric with a sign are below a fifth of its end. A tick
     marks the mean of the null distribution on the colour bar, by its kind; with ``by_data`` a null of one level for all
     cells is white instead, and colours run to both sides of it. Each cell's own, and with one input its z,
     are in its hover text. A cell without a value is blank; its hover text has the reason. ``customdata`` of a cell is
@@ -151,9 +155,11 @@ def _ends(
     """Return the ends of the colours, and whether they go by the logarithm."""
     numbers = [*values[~np.isnan(values)], *null_means]
     lowest, highest = float(min(numbers)), float(max(numbers))
-    entry = METRICS.get(metric)
-    if entry is not None and np.isfinite([entry.low, entry.high]).all() and not by_data:
-        return (0.0 if entry.low < 0 <= lowest else entry.low), entry.high, False
+    entry = METRICS.get(metric, Metric(metric, metric, ""))
+    if np.isfinite([entry.low, entry.high]).all() and not by_data:
+        if entry.low >= 0 or max(-lowest, highest) >= _SMALL * entry.high:
+            return (0.0 if entry.low < 0 <= lowest else entry.low), entry.high, False
+        lowest = min(lowest, 0.0)
     if lowest > 0 and highest > 10**_DECADES * lowest:
         return lowest, highest, True
     return lowest, highest if highest > lowest else lowest + 1.0, False

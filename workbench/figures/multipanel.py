@@ -56,8 +56,9 @@ def multipanel(
     tall = [max(part["layout"]["height"] for part in row) for row in rows]
     heights = [part_letters + room for part_letters, room in zip(tall, lettered, strict=True)]
     marks = [words for figure in figures for words in (figure.layout.meta or {}).get("marks", ())]
+    runs = [run for figure in figures for run in (figure.layout.meta or {}).get("runs", ())]
     layout: dict[str, Any] = {
-        "meta": {"marks": list(dict.fromkeys(marks))},
+        "meta": {"marks": list(dict.fromkeys(marks)), **({"runs": runs} if runs else {})},
         "template": theme.template, "width": page_width, "height": round(sum(heights)), "showlegend": True,
         "margin": dict.fromkeys("lrtb", 0) | {"autoexpand": False}, "annotations": [], "shapes": [], "images": [],
     }  # fmt: skip

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.figures.figure_arguments import check_arguments
-from workbench.figures.frames import short_name
+from workbench.figures.frames import legend_names, short_name
 from workbench.figures.text_widths import line_count, wrap
 from workbench.figures.theme import theme_of, width_of
-from workbench.frames.results import name_of_model, provenance_of
+from workbench.frames.results import is_random, name_of_model, provenance_of
 
 _UNDEFINED = re.compile(r"\d+ of \d+ values of (.+) are undefined and left out")
 _RANGE = re.compile(r"(?<=\d)-(?=[\d, –-]*left out)")
@@ -48,6 +49,14 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
                     models.setdefault(note, []).append(short_name(spec))
     sentences = {_RANGE.sub("–", note): names for note, names in models.items()}
     return [f"{', '.join(dict.fromkeys(names))}: {note}." for note, names in sentences.items()]
+
+
+def random_notes(runs: Iterable[Mapping[str, Any]], caption: str) -> list[str]:
+    """Return a sentence that names the models with random weights; none if the caption is about such weights."""
+    models = [run.get("model") or {} for run in runs]
+    names = legend_names(name_of_model(model) for model in models if is_random(model.get("checkpoint")))
+    stated = re.search(r"\b(random|untrained)\b", caption, re.IGNORECASE)
+    return [f"Random weights: {', '.join(names.values())}."] if names and not stated else []
 
 
 def with_absent(fig: go.Figure, absent: Mapping[str, str]) -> go.Figure:

@@ -294,8 +294,8 @@ def require_checkpoint(path: Path) -> None:
     require_file(path)
     if path.suffix != ".safetensors":
         raise InputError(
-            f"{path.name} is no checkpoint of `workbench study train`, which writes .safetensors; to read weights of a "
-            "timm model from a .pt, .pth or .bin file give the model as timm:NAME and the file as checkpoint"
+            f"{path.name} is no checkpoint of `workbench study train`, which writes .safetensors; for weights of a "
+            f"timm model give timm:NAME@{path.name}"
         )
 
 

@@ -564,8 +564,8 @@ def resolve(spec: str) -> tuple[str, str]:
     if not isinstance(spec, str) or not spec.strip():
         description = repr(spec) if isinstance(spec, str) else f"a {type(spec).__name__}"
         raise InputError(
-            f"a model is named by a text such as 'bundled:digits-vit', got {description}; hand your own module to "
-            "workbench.capture"
+            f"a model is named by a text such as 'bundled:digits-vit', got {description}; give your own module to "
+            "workbench.capture, or to workbench.wrap, which makes it a model"
         )
     spec = spec.strip()
     if spec.partition(":")[0] not in _SCHEMES and (entry := catalog.find(spec)) is not None:

@@ -15,9 +15,11 @@ import pytest
 from PIL import Image
 from pypdf import PdfReader
 
+import workbench
 from tests.browser import needs_chrome
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
+from workbench.figures import attention_heatmap_figure, multipanel
 from workbench.figures.export import check_formats, save_figure
 from workbench.frames.provenance import read_provenance
 from workbench.frames.results import make_frame
@@ -129,6 +131,30 @@ def test_an_older_static_image_does_not_outlive_its_figure(tmp_path):
     save(tmp_path, formats=["html"])
     assert not (tmp_path / "f.pdf").exists()
     assert not [*tmp_path.glob("*kept*")]
+    save(tmp_path, formats=["html"], caption="Other words.")
+    save(tmp_path, formats=[])
+    assert not (tmp_path / "f.html").exists()
+
+
+def test_another_format_of_the_same_figure_stays(tmp_path):
+    save(tmp_path, formats=["html"])
+    page = (tmp_path / "f.html").read_bytes()
+    save(tmp_path, formats=[])
+    assert (tmp_path / "f.html").read_bytes() == page
+
+
+def test_a_figure_of_a_capture_names_its_model_and_random_weights(tmp_path):
+    model = workbench.load("timm:vit_tiny_patch16_224?depth=1@random")
+    capture = workbench.capture(model, workbench.inputs("bundled:photos", model, n=1))
+    fig = attention_heatmap_figure(capture)
+    for name, figure in {"one": fig, "two": multipanel([fig], columns=1)}.items():
+        save_figure(figure, name, out=tmp_path, formats=[])
+        held = read_provenance(tmp_path / f"{name}.json")
+        assert [part["checkpoint"] for part in held["models"]] == ["random"]
+        assert [part["spec"] for part in held["inputs"]] == ["bundled:photos"]
+        assert held["figure"]["caption"] == f"{name}. Random weights: vit_tiny_patch16_224."
+    save_figure(fig, "three", out=tmp_path, formats=[], caption="An untrained model.")
+    assert read_provenance(tmp_path / "three.json")["figure"]["caption"] == "An untrained model."
 
 
 def test_a_file_that_somebody_else_wrote_is_kept_under_another_name(tmp_path):

@@ -81,6 +81,8 @@ def notebooks(as_json: bool) -> None:
 @click.argument("notebooks", nargs=-1, metavar="[NOTEBOOK]...", type=NOTEBOOK)
 @click.option("-p", "--parameters", "typed", nargs=2, multiple=True, metavar="KEY VALUE",
               help="A parameter of the notebooks, read as its default says. May be repeated.")  # fmt: skip
+@click.option("-m", "--model", type=MODEL, metavar="SPEC", help="Short for -p model SPEC.")
+@click.option("-i", "--inputs", type=INPUTS, metavar="SPEC", help="Short for -p inputs SPEC.")
 @click.option("-r", "--parameters-raw", "raw", nargs=2, multiple=True, metavar="KEY VALUE",
               help="A parameter whose value is the text itself. May be repeated.")  # fmt: skip
 @click.option("-f", "--parameters-file", "file", type=click.Path(dir_okay=False), metavar="FILE",
@@ -109,6 +111,8 @@ def notebooks(as_json: bool) -> None:
 def render(
     notebooks: tuple[str, ...],
     typed: tuple[tuple[str, str], ...],
+    model: str | None,
+    inputs: str | None,
     raw: tuple[tuple[str, str], ...],
     file: str | None,
     yaml: str | None,
@@ -129,6 +133,7 @@ def render(
     from workbench.apps.rendering.notebooks import parse_parameters, read_parameters, read_typed_parameters
 
     names = list(notebooks) or None
+    typed += tuple((name, spec) for name, spec in (("model", model), ("inputs", inputs)) if spec)
     if trust:
         trust_models([value for _, value in (*typed, *raw)])
     parameters = parse_parameters(yaml, "--parameters-yaml") if yaml else {}

@@ -34,7 +34,7 @@ from workbench.figures.export.static import (
     shared_chrome,
 )
 from workbench.figures.figure_arguments import check_arguments
-from workbench.figures.notes import left_out_notes
+from workbench.figures.notes import left_out_notes, random_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words, split_finding, with_definitions, with_marks, without_nulls
 from workbench.frames.provenance import FIGURE_NAME, build_provenance, dump, read_provenance
@@ -77,7 +77,7 @@ def save_figure(
     ``.figure.tex`` (a LaTeX figure with caption and label), ``.figure.json`` (plotly specification) and ``.json``
     (provenance, also inside PDF, SVG, PNG and HTML).
     Every file is whole or absent. A file of such a name that the workbench did not write becomes ``NAME.kept.SUFFIX``,
-    with a warning.
+    with a warning. A format written earlier stays if it shows the same figure and numbers, else it is removed.
 
     The provenance holds the parameters of the notebook that saves the figure: in a render those it runs with, in
     JupyterLab and VS Code the variables that its cell tagged "parameters" assigns, as they are at this moment.
@@ -93,7 +93,8 @@ def save_figure(
     Args:
         fig: any plotly figure; it is not changed. Formulas such as ``$\\theta_1$`` in its labels are drawn as letters.
         name: file name without folder or suffix: letters, digits, "_" and "-".
-        data: the numbers that the figure shows; by default the points of its traces.
+        data: the numbers that the figure shows, a frame of `workbench.analyze` for example, whose models and inputs
+            the provenance then names; by default the points of its traces.
         caption: one or two sentences, as under a figure in print; by default the figure's title, else its name. A
             first sentence between "**" is the finding: bold in print, and the figure's title in the gallery. Names of
             the code are written in the words of the legend (`workbench.figures.words`). Sentences that begin with
@@ -146,9 +147,12 @@ def save_figure(
     alt = f"{finding} {caption}".strip() if alt is None else alt
     if "null_mean" in data and data["null_mean"].isna().all():
         caption, alt = without_nulls(caption), without_nulls(alt)
-    marks = (fig.layout.meta or {}).get("marks", ()) if isinstance(fig.layout.meta, Mapping) else ()
+    meta = fig.layout.meta if isinstance(fig.layout.meta, Mapping) else {}
     finding = in_words(finding)
-    caption = in_words(" ".join([finding, with_marks(caption, marks), *left_out_notes(data)]).strip())
+    runs = provenance_of(data) or meta.get("runs", ())
+    notes = [*left_out_notes(data), *random_notes(runs, f"{finding} {caption}")]
+    caption += "." if notes and re.search(r"\w$", caption) else ""
+    caption = in_words(" ".join([finding, with_marks(caption, meta.get("marks", ())), *notes]).strip())
     caption = with_definitions(caption, fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width_of(fig) if width is None else width
@@ -163,7 +167,7 @@ def save_figure(
     drawing = json.dumps(json.loads(themed.to_json()), sort_keys=True).encode()
     provenance = build_provenance(
         name,
-        provenance_of(data),
+        runs,
         parameters,
         figure={
             "caption": caption,
@@ -189,7 +193,7 @@ def save_figure(
     table = latex_table(data, caption, name).encode()
     _keep_others(folder, name)
     for path in (folder / f"{name}.{format}" for format in FORMATS):
-        if path.exists():  # images of an earlier figure would pass for this one
+        if path.exists() and not _shows(path, provenance):  # it would pass for this figure
             path.unlink()
     atomic_write(folder / f"{name}.csv", csv)
     atomic_write(folder / f"{name}.tex", table)
@@ -391,6 +395,15 @@ def _keep_others(folder: Path, name: str) -> None:
         except OSError as error:
             raise MissingResource(f"{path} cannot be kept as {kept.name}: {error.strerror}") from error
         warnings.warn(f"{path} was not written by the workbench: it is {kept.name} now", stacklevel=3)
+
+
+def _shows(path: Path, provenance: Mapping[str, Any]) -> bool:
+    """Return whether a saved image shows the figure and the numbers of a provenance."""
+    if not _is_ours(path):
+        return False
+    earlier = read_provenance(path)
+    figures = [about["figure"] | {"flaws": None} for about in (earlier, provenance)]
+    return figures[0] == figures[1] and earlier["data"] == provenance["data"]
 
 
 def _is_ours(path: Path) -> bool:
