@@ -89,9 +89,7 @@ def embedded_differences_figure(
         hollow=("same", "not significant"),
         alone="1 seed" if differences["single"].any() else "",
     )
-    forest = forest.scale(row=1.45, x_same=True, x_title=f"Difference ({_UNITS[metric][2]})").add(
-        interval, Rule(0)
-    )
+    forest = forest.scale(row=1.45, x_same=True, x_title=f"Δ ({_UNITS[metric][2]})").add(interval, Rule(0))
     return forest.figure(columns=min(differences["panel"].nunique(), columns))
 
 
