@@ -9,7 +9,7 @@ from tests.attention.allocations import largest_tensor
 from tests.attention.modules import assert_padding_is_ignored, heads
 from workbench.attention import attention_module
 from workbench.attention.linformer import linformer_attention, linformer_map
-from workbench.attention.nystrom import nystrom_attention, nystrom_map, pseudo_inverse
+from workbench.attention.nystrom import NystromAttention, nystrom_attention, nystrom_map, pseudo_inverse
 from workbench.attention.softmax import softmax_attention
 from workbench.core.errors import InputError
 
@@ -111,7 +111,7 @@ def test_padding_is_ignored_and_the_map_gives_the_output_again(name, options):
 def test_a_nystrom_module_takes_64_landmarks_and_six_iterations_unless_asked():
     """As the authors' code does (Xiong et al. 2021)."""
     plain, asked = (
-        attention_module("nystrom", 15, 3, **options) for options in ({}, {"landmarks": 64, "iterations": 6})
+        NystromAttention(15, 3, **options) for options in ({}, {"landmarks": 64, "iterations": 6})
     )
     asked.load_state_dict(plain.state_dict())
     x = 4 * torch.randn(2, 70, 15, generator=torch.Generator().manual_seed(1))

@@ -395,7 +395,7 @@ def test_other_files_in_the_folder_are_left_alone_and_named(tmp_path):
     assert {name: (out / name).read_text() for name in others} == others
 
 
-@pytest.mark.parametrize("workers", [1, 3])  # kernels of their own, and forked ones
+@pytest.mark.parametrize("workers", [1, 2])  # kernels of their own, and forked ones
 def test_modules_beside_a_notebook_are_part_of_it(tmp_path, workers):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "__init__.py").touch()
