@@ -16,6 +16,7 @@ from workbench.analyses.attention_matrix import MetricValues, with_null
 from workbench.analyses.attention_spectrum import (
     SINGULAR_VALUE,
     kernel_svd,
+    laplacian_eigenvalues,
     relative_values,
     singular_alignment,
     singular_values,
@@ -443,3 +444,36 @@ def test_the_ksvd_objective_vanishes_without_singular_vectors(seed):
     assert ksvd_loss(e, r, weights, weights, ones * trace / energy).abs().item() < 1e-12
     svd = kernel_svd(primal_kernel(q, k), 3)
     assert singular_alignment(r, svd.right).item() < 0.95
+
+
+def test_the_laplacian_is_that_of_a_loop_and_its_gap_is_0_for_parts():
+    weights = attention()
+    found = laplacian_eigenvalues(weights)
+    for place in np.ndindex(*weights.shape[:-2]):
+        matrix = weights[place].double().numpy()
+        size = len(matrix)
+        graph = [[(matrix[i, j] + matrix[j, i]) / 2 for j in range(size)] for i in range(size)]
+        degrees = [sum(row) for row in graph]
+        laplacian = [
+            [(i == j) - graph[i][j] / math.sqrt(degrees[i] * degrees[j]) for j in range(size)]
+            for i in range(size)
+        ]
+        np.testing.assert_allclose(found[place], np.linalg.eigvalsh(laplacian), atol=1e-9)
+        assert found[place][0].item() == pytest.approx(0, abs=1e-9)
+        assert found[place][1] > 0.01
+    parts = torch.block_diag(torch.full((2, 2), 0.5), torch.full((3, 3), 1 / 3))
+    expected = [0, 0, 1, 1, 1]
+    np.testing.assert_allclose(laplacian_eigenvalues(parts), expected, atol=1e-9)
+    with pytest.raises(InputError, match="none of them negative"):
+        laplacian_eigenvalues(-parts)
+
+
+def test_the_spectral_gap_is_measured_beside_random_queries_and_keys():
+    given = {"model": vit(), "inputs": images(2), "layers": [1]}
+    frame = rows(laplacian=True, null_samples=2, **given)
+    gaps = frame[frame["metric"] == "spectral_gap"]
+    assert gaps["null_mean"].notna().all()
+    second = frame[(frame["metric"] == "laplacian_eigenvalue") & (frame["rank"] == 2)]
+    np.testing.assert_allclose(gaps["value"], second["value"])
+    assert any("spectral gap of attention" in sentence for sentence in workbench.findings(frame))
+    assert "spectral_gap" not in set(rows(**given)["metric"])

@@ -211,3 +211,31 @@ def test_classes_of_named_images_have_a_loss_and_findings_compare_with_random_di
     sentences = workbench.findings(frame)
     assert "rise of the loss without the head (mean): largest for head" in sentences[0]
     assert "for random directions of the same norm" in sentences[0]
+
+
+def test_heads_together_are_one_intervention_beside_other_sets_of_as_many():
+    model = FAMILIES["gpt2"].build()
+    ids = torch.randint(0, 50, (2, 6), generator=torch.Generator().manual_seed(5))
+    batch = {"input_ids": ids}
+    with torch.no_grad():
+        logits = model(**batch).logits[:, :-1]
+
+    def divergence(heads):
+        changes = {(1, head): "zero" for head in heads}
+        found = by_hand(logits, model, (changes, "head_out"), lambda: model(**batch).logits[:, :-1])
+        return found.mean(-1).numpy()
+
+    options = {"layers": [1], "heads": [0, 2], "mode": "zero", "together": True}
+    frame = workbench.analyze("head-effect", model, batch, null_samples=30, **options)
+    rows = frame[frame["metric"] == "head_effect_divergence"]
+    assert rows["head"].isna().all()
+    np.testing.assert_allclose(rows["value"], divergence([0, 2]), rtol=1e-4)
+    total = model.config.n_head
+    pairs = [[a, b] for a in range(total) for b in range(a + 1, total) if [a, b] != [0, 2]]
+    effects = np.stack([divergence(pair) for pair in pairs])
+    np.testing.assert_allclose(rows["null_low"], effects.min(0), rtol=1e-4)
+    np.testing.assert_allclose(rows["null_high"], effects.max(0), rtol=1e-4)
+    assert "for random sets of as many heads" in workbench.findings(frame)[0]
+    whole = workbench.analyze("head-effect", model, batch, layers=[1], together=True)
+    assert whole["null_mean"].isna().all()
+    assert whole.attrs["notes"] == ["1 of 1 layers have no other set of as many heads: no null"]

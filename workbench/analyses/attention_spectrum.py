@@ -61,6 +61,10 @@ class Options(OfValues):
     max_rank: Annotated[
         Literal["all"] | Annotated[int, Ge(1)], "how many singular values per head: a number or all"
     ] = "all"
+    laplacian: Annotated[
+        bool,
+        "also eigenvalues of the Laplacian of softmax attention, and its spectral gap; of whole matrices",
+    ] = False
     single: Single = False
 
     @property
@@ -124,6 +128,26 @@ RIGHT_SINGULAR_SHARE = Metric(
 )
 
 
+LAPLACIAN_EIGENVALUE = Metric(
+    "laplacian_eigenvalue",
+    "Eigenvalue of the Laplacian",
+    "eigenvalue of 1 − D^−½ W D^−½, smallest first, of W = (A + Aᵀ) / 2 with row sums D: attention as the weights of a "
+    "graph of tokens; null distribution: Gaussian queries and keys of the same mean square",
+    "Chung 1997",
+    low=0,
+    high=2,
+)
+SPECTRAL_GAP = Metric(
+    "spectral_gap",
+    "Spectral gap",
+    "second smallest eigenvalue of the Laplacian: 0 where the tokens fall into parts without attention between them; "
+    "null distribution: Gaussian queries and keys of the same mean square",
+    "Chung 1997",
+    low=0,
+    high=2,
+)
+
+
 class KernelSVD(NamedTuple):
     """The first directions of K = H_e Σ H_rᵀ, largest singular value first.
 
@@ -162,6 +186,24 @@ def singular_values(kernel: Float[Tensor, "*batch query key"]) -> Float[Tensor, 
         parts = flat.chunk(torch.get_num_threads())
         values = torch.cat(map_heads(torch.linalg.svdvals, parts))
     return values.reshape(*kernel.shape[:-2], -1)
+
+
+@checked_tensors
+def laplacian_eigenvalues(attention: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch rank"]:
+    """Return the eigenvalues of the normalised Laplacian of attention, smallest first, from 0 to 2 (Chung 1997).
+
+    The graph of tokens is undirected: its weights are the means of both directions. A token without any weight has the
+    eigenvalue 0. Raises `InputError` for entries that are negative or not finite, and for another number of keys than
+    of queries.
+    """
+    _check(attention)
+    if attention.shape[-1] != attention.shape[-2] or bool((attention < 0).any()):
+        raise InputError("a Laplacian is of weights between the same tokens, none of them negative")
+    weights = (attention.double() + attention.double().mT) / 2
+    degree = weights.sum(-1)
+    root = torch.where(degree > 0, degree.clamp_min(_TINY).rsqrt(), 0)
+    laplacian = torch.diag_embed((degree > 0).double()) - root[..., None] * weights * root[..., None, :]
+    return torch.linalg.eigvalsh(laplacian).clamp(0, 2)  # beyond these only by rounding
 
 
 @checked_tensors
@@ -239,7 +281,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for parts_of_metric in zip(*parts, strict=True):
         yield together(layer, groups, parts_of_metric, len(attention.q))
     lacking = (
-        "without the effective rank, which needs every singular value, and null distributions of spectra"
+        "without the effective rank and the Laplacian, which need a whole matrix, and null distributions"
     )
     layer.count_tiled(isinstance(attention, Operands), lacking)
 
@@ -386,9 +428,10 @@ def _whole(
     tokens = (group.inputs, group.tokens)
     kernel = attention.matrix(q, k, *tokens) if captured is None else cut(captured)[..., group.tokens]
     limit = None if options.max_rank == "all" else options.max_rank
+    laplacian = options.laplacian and attention.logits is not None  # a Primal kernel has negative entries
     with_nulls = with_null(
-        _spectra(kernel, limit),
-        lambda q, k: _spectra(attention.matrix(q, k, *tokens), limit),
+        _spectra(kernel, limit, laplacian),
+        lambda q, k: _spectra(attention.matrix(q, k, *tokens), limit, laplacian),
         (q, k),
         null_samples if captured is None else 0,
         group,
@@ -397,7 +440,7 @@ def _whole(
     return with_nulls, svd, kernel if v is None else kernel.double() @ v
 
 
-def _spectra(kernel: Tensor, limit: int | None) -> list[MetricValues]:
+def _spectra(kernel: Tensor, limit: int | None, laplacian: bool) -> list[MetricValues]:
     values = singular_values(kernel)
     variance = values.square()
     rank = gram_spectrum.rank_holding(variance, 0.9)
@@ -411,6 +454,9 @@ def _spectra(kernel: Tensor, limit: int | None) -> list[MetricValues]:
         RANK_90: rank,
         RANK_90_SHARE: rank / kernel.shape[-1],
     }
+    if laplacian:
+        eigenvalues = laplacian_eigenvalues(kernel)
+        curves[LAPLACIAN_EIGENVALUE], numbers[SPECTRAL_GAP] = eigenvalues, eigenvalues[..., 1]
     return [
         *(MetricValues(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()),
         *(MetricValues(metric, number) for metric, number in numbers.items()),
@@ -474,6 +520,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             parts.append(f"90 % of the variance in {over_inputs(holding).words('.1f')} singular values")
         null_words = compare_with_null(ranks if len(ranks) else holding, ".1f")
         sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{null_words}")
+    gaps = frame[frame["metric"] == SPECTRAL_GAP.name]
+    if len(gaps):
+        gap = over_inputs(gaps)
+        sentences.append(
+            f"spectral gap of attention {gap.words('.2f')}, {gap.over('inputs')}{compare_with_null(gaps, '.2f')}"
+        )
     scores = frame[frame["metric"] == R_SCORE_SHARE.name]
     for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
         if len(rows := scores[scores["candidate"] == candidate]):
@@ -506,6 +558,8 @@ ANALYSIS = Analysis(
         RANK_90_SHARE,
         R_SCORE_SHARE,
         RIGHT_SINGULAR_SHARE,
+        LAPLACIAN_EIGENVALUE,
+        SPECTRAL_GAP,
     ),
     Options,
     findings=findings,

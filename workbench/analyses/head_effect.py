@@ -7,7 +7,7 @@ layer is sensitive, not that this head matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
@@ -42,14 +42,23 @@ class Options(OfInputs):
         "output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to "
         "the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)",
     ] = "mean"
+    together: Annotated[
+        bool,
+        "switch the chosen heads of a layer off together (see the setting heads), beside random sets of as many heads "
+        "of the layer",
+    ] = False
     null_samples: Annotated[
         NullSamples,
-        "random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out",
+        "random directions or sets of heads, each of which is another pass of the model, at least 2; 0 leaves the null "
+        "out",
     ] = 2
 
 
 _PREDICTS_NOTHING = "is of a model that predicts neither classes nor the next of its tokens"
-_NULL = "null: a random direction of the same norm in the outputs of all heads of the layer"
+_NULL = (
+    "null: a random direction of the same norm in the outputs of all heads of the layer; of several heads together, "
+    "random sets of as many heads"
+)
 HEAD_EFFECT_LOSS = Metric(
     "head_effect_loss",
     "Rise of the loss without the head",
@@ -275,6 +284,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     real = real_outputs(layer, head_out)
     predictions = _predictions(layer, passes, real)
     off = _off(layer, options, real)
+    if options.together:
+        yield from _of_sets(layer, options, off, predictions)
+        return
 
     changes, draws = [], []
     for head in layer.heads:
@@ -297,12 +309,40 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             yield Measurement(metric, values, null_samples=drawn)
 
 
+def _of_sets(layer: Layer, options: Options, off: Tensor, predictions: _Predictions) -> Iterator[Measurement]:
+    """Measure the change without all chosen heads of a layer, beside random sets of as many of its heads."""
+    passes, chosen, total = layer.need_passes(), layer.heads, off.shape[1]
+
+    def change(heads: Sequence[int]) -> Tensor:
+        return torch.stack(
+            predictions.change(passes.run({(layer.index, head): off[:, head] for head in heads}))
+        )
+
+    source = generator(layer.seed, layer.index, *chosen)
+    sets = [torch.randperm(total, generator=source)[: len(chosen)].sort().values for _ in range(64)]
+    others = [heads.tolist() for heads in sets if heads.tolist() != chosen][: options.null_samples]
+    alone = len(chosen) == total
+    layer.counts.add(
+        "layers have no other set of as many heads: no null",
+        torch.tensor(alone and options.null_samples > 0),
+    )
+    values = change(chosen)
+    drawn = [change(heads) for heads in others]
+    for number, metric in enumerate(METRICS):
+        if not values[number].isnan().all():
+            samples = {"heads": torch.stack([draw[number] for draw in drawn], -1)} if drawn else {}
+            yield Measurement(metric, values[number], ("input",), null_samples=samples)
+
+
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """Report the head with the largest effect, and how many heads have more than random directions."""
+    """Report the head with the largest effect, or the layer, and how many heads exceed random directions."""
     sentences = []
     for metric in (HEAD_EFFECT_LOSS, HEAD_EFFECT_DIVERGENCE, HEAD_EFFECT_ACCURACY):
-        rows = frame[(frame["metric"] == metric.name) & frame["head"].notna()]
+        rows = frame[(frame["metric"] == metric.name) & (frame["head"].notna() | options.together)]
         if rows.empty:
+            continue
+        if options.together:
+            sentences.append(_sentence_of_sets(rows, metric, options))
             continue
         by_head = rows.groupby(["layer", "head"])[["value", "null_mean", "null_high"]].mean()
         layer, head = by_head["value"].idxmax()
@@ -320,6 +360,19 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             )
         sentences.append(sentence)
     return sentences
+
+
+def _sentence_of_sets(rows: pd.DataFrame, metric: Metric, options: Options) -> str:
+    """Report the layer whose chosen heads have the largest effect together."""
+    layer = rows.groupby("layer")["value"].mean().idxmax()
+    chosen = rows[rows["layer"] == layer]
+    unit = " nats" if metric.unit else ""
+    null = chosen["null_mean"].mean()
+    return (
+        f"{metric.label[0].lower()}{metric.label[1:]} ({options.mode}): the chosen heads together matter most in layer "
+        f"{layer}, {over_inputs(chosen).words('.3f')}{unit}"
+        + ("" if pd.isna(null) else f", {null:.3f} for random sets of as many heads")
+    )
 
 
 ANALYSIS = Analysis(

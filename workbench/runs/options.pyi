@@ -61,6 +61,8 @@ class AttentionSpectrum(OfValues, total=False, closed=True):
     """Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors."""
     max_rank: Literal["all"] | int
     """how many singular values per head: a number or all"""
+    laplacian: bool
+    """also eigenvalues of the Laplacian of softmax attention, and its spectral gap; of whole matrices"""
     single: bool
     """beside the means also one row per input, layer and head, for intervals over inputs from the same run"""
 
@@ -144,8 +146,12 @@ class HeadEffect(OfInputs, total=False, closed=True):
     mode: Literal["zero", "mean", "uniform", "resample"]
     """output that replaces the head's: zero; mean (over the tokens of the input); uniform (of uniform attention to
     the keys that a query may see); resample (its outputs at the other tokens of the input, permuted)"""
+    together: bool
+    """switch the chosen heads of a layer off together (see the setting heads), beside random sets of as many heads of
+    the layer"""
     null_samples: int
-    """random directions per head, each of which is another pass of the model, at least 2; 0 leaves the null out"""
+    """random directions or sets of heads, each of which is another pass of the model, at least 2; 0 leaves the null
+    out"""
 
 class LogitAttribution(OfInputs, total=False, closed=True):
     """Which part moves the logit: direct contributions of heads, MLPs and embeddings."""
