@@ -426,8 +426,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     sentences = []
     inside, equal = (frame[frame["metric"] == name] for name in ("span_share", "allclose"))
     # Gaussian values keep only the size of V: they are named where no other null was sampled
-    of_null = dict(iter(frame.groupby("null")))
-    nulls = [null for null in ("rotation", "permutation") if null in of_null] or [*of_null]
+    sampled = [str(null) for null in frame["null"].dropna().unique()]
+    nulls = [null for null in ("rotation", "permutation") if null in sampled] or sampled
     if len(inside):
         share = over_everything(inside)
         side = side_of_null(inside[inside["null"].isin(nulls[:1])], ".3f")

@@ -189,9 +189,8 @@ def claims(
     results = list(frames.values())
     sources = [source for part in results for source in provenance_of(part)]
     frame.attrs["provenance"] = shared([*sources, *controls.provenance])
-    frame.attrs["notes"] = list(
-        dict.fromkeys(note for part in results for note in part.attrs.get("notes", ()))
-    )
+    notes = dict.fromkeys(note for part in results for note in part.attrs.get("notes", ()))
+    frame.attrs["notes"] = [note for note in notes if not note.startswith("no z")]  # claims have no z
     return frame
 
 
