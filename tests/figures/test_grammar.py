@@ -361,6 +361,16 @@ def test_a_panel_for_each_value_has_the_same_axis_and_only_data():
     assert key(fig).count("chance") == 1
 
 
+def test_a_panel_without_values_has_its_words_and_axes():
+    other = frame(MODELS[:1], metric="attention_entropy_share")
+    plot = Plot(pd.concat([frame(MODELS[:2]), other]), panel="model")
+    fig = plot.metric("attention_diversity", "attention_entropy_share").figure("page", empty="no entropy")
+    (note,) = [note for note in fig.layout.annotations if note.text == "no entropy"]
+    here = [trace for trace in fig.data if f"{trace.xaxis} domain" == note.xref]
+    # without a trace plotly draws no axes, and moves the note
+    assert [list(trace.y) for trace in here] == [[None]]
+
+
 def test_two_published_numbers_of_a_row_are_their_median_and_their_range():
     numbers = pd.DataFrame([{"paper": "teo2024", "model": MODELS[0], "metric": "KCKA", "value": 0.3}] * 2)
     numbers["value"] = [0.2, 0.6]

@@ -1,9 +1,7 @@
 from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
-from .coding_rates import coding_rate_figure as coding_rate_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
-from .eigenvectors import eigenvector_figure as eigenvector_figure
 from .estimates import null_of_means as null_of_means
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
@@ -28,7 +26,6 @@ from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
 from .patch_pca import patch_pca_figure as patch_pca_figure
-from .position_logits import position_share_figure as position_share_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure
 from .spectra import spectrum_figure as spectrum_figure
