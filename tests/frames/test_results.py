@@ -176,7 +176,11 @@ def test_a_latex_file_says_what_it_holds(tmp_path):
     table = write_frame(frame, tmp_path / "spectrum.tex").read_text()
     assert r"vit\_tiny \& co" in table
     assert r"\toprule" in table
-    assert r"$2\times 10^{-7}$" in table
+    assert r"2.0 [0.0, 8.4]\ensuremath{\cdot}10\ensuremath{^{-7}}" in table
+    assert (
+        r"vit\_tiny \& co: mean over inputs and heads. Brackets: 95 \% confidence interval over inputs."
+        in table
+    )
     assert r"\label{tab:spectrum}" in table
 
 

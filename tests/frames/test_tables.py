@@ -23,7 +23,8 @@ def test_a_spectrum_shows_first_middle_and_last_rank_per_layer():
     assert list(table["layer"]) == [0, 1, 2]
     assert [column.split("rank ")[1] for column in table.columns if "rank" in column] == ["1", "4", "7"]
     # layer 1, rank 1: inputs hold 7 and 28
-    assert table.iloc[1, 2] == "17.5 ± 15"
+    assert table.iloc[1, 2] == "18 [0, 151]"  # 17.5 ± 12.7 · 10.5, and an eigenvalue is never negative
+    assert "Brackets: 95 \\% confidence interval over inputs.}" in latex_table(spectra(), "c", "n")
 
 
 def test_many_layers_are_pooled_into_one_row_per_model():
@@ -62,7 +63,7 @@ def test_letters_that_latex_has_not_become_commands():
 
 
 def test_powers_of_ten_are_set_as_such():
-    text = latex_table(spectra().assign(value=2.5e-12), "c", "n")
+    text = latex_table(spectra().assign(value=2.5e-12, input=None), "c", "n")
     assert r"$2.5\times 10^{-12}$" in text
 
 
@@ -72,7 +73,7 @@ def test_the_number_of_a_token_is_not_averaged():
         [make_frame([[3], [9]], name, layers, model="m") for name in ("attention_sink_key", "attention_sink")]
     )
     assert [column for column in summary_table(frame).columns if "Key" in column] == []
-    assert summary_table(frame).iloc[0, -1].startswith("6 ±")
+    assert summary_table(frame).iloc[0, -1] == "6 [−32, 44]"  # 6 ± 12.7 · 3
 
 
 def test_means_become_a_row_per_quantity_with_every_null_distribution():
@@ -93,7 +94,9 @@ def test_means_become_a_row_per_quantity_with_every_null_distribution():
     frame = conform(pd.DataFrame([*layers, *inputs, *overall, *ranks]).assign(model="m"))
     table = summary_table(frame)
     assert table["axis"].tolist()[:2] == ["features", "tokens"]
-    assert table["mean ± sd"].tolist() == ["0.2 ± 0.14", "1.2 ± 0.14", "0.125", "0.5", "0.875"]
+    assert table["mean [95 % CI]"].tolist() == [
+        "0.2 [−1.0, 1.0]", "1.2 [−0.1, 2.5]", "0.125", "0.5", "0.875"
+    ]  # fmt: skip
     assert table["rank"].tolist()[2:] == [1, 4, 7]
     assert table["permutation null distribution"].tolist()[:2] == ["0.5 [0.25, 0.75]"] * 2
     assert table["z (gaussian)"].tolist() == ["2.5", "2.5", None, None, None]
@@ -125,8 +128,8 @@ def test_statistics_and_standardised_keys_are_distinguished():
     table = summary_table(conform(pd.DataFrame(rows).assign(model="m")))
     assert len(table) == 2
     label = METRICS["eigenvalue_profile"].label
-    assert list(table[f"{label}, max"]) == ["8 ± 0"] * 2
-    assert list(table[f"{label}, min"]) == ["2 ± 0"] * 2
+    assert list(table[f"{label}, max"]) == ["8.00"] * 2
+    assert list(table[f"{label}, min"]) == ["2.00"] * 2
 
 
 def test_claims_are_printed_with_their_verdicts():
@@ -155,7 +158,10 @@ def test_a_column_that_a_notebook_adds_tells_rows_of_means_apart():
     both = pd.concat([frame.assign(batch="train"), frame.assign(batch="test", value=2 * frame["value"])])
     table = summary_table(both)
     assert table["batch"].tolist() == ["train", "test"]
-    assert table["mean ± sd"].tolist() == ["0.3 ± 0.14", "0.6 ± 0.28"]
+    assert table["mean [95 % CI]"].tolist() == [
+        "0.3 [−1.0, 1.0]",
+        "0.6 [−1.0, 1.0]",
+    ]  # ends at the cosine's bounds
 
 
 def test_no_text_of_a_csv_is_run_by_a_spreadsheet_and_every_one_comes_back():

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.core.intervals import FEW_NULL_SAMPLES, Finding, mean_interval
-from workbench.frames.metrics import METRICS
+from workbench.frames.metrics import bounds_of
 from workbench.frames.results import provenance_of
-
-_ROUNDING = 1e-6
 
 
 def over_inputs(rows: pd.DataFrame) -> Finding:
@@ -31,25 +29,6 @@ def over_inputs(rows: pd.DataFrame) -> Finding:
     mean = float(means.get("mean", head_means["value"].mean()))
     low, high = (float(means.get(name, math.nan)) for name in ("low", "high"))
     return Finding(mean, low, high, input_count(rows))
-
-
-def bounds_of(rows: pd.DataFrame) -> tuple[float, float]:
-    """Return the bounds of the metric that the rows hold: −1 and 1 of a cosine.
-
-    The largest entropy is that of uniform attention, where the rows have this null. Rows of several metrics, and
-    values beyond the bounds such as differences, have none.
-    """
-    names = rows["metric"].unique() if "metric" in rows else ()
-    metrics = [METRICS[name] for name in names if name in METRICS]
-    if len({(metric.low, metric.high, metric.largest_null) for metric in metrics}) != 1:
-        return -math.inf, math.inf
-    low, high = metrics[0].low, metrics[0].high
-    if not rows["value"].dropna().between(low - _ROUNDING, high + _ROUNDING).all():
-        return -math.inf, math.inf
-    if "null" in rows and metrics[0].largest_null:
-        largest = rows.loc[rows["null"] == metrics[0].largest_null, "null_mean"].max()
-        high = high if math.isnan(largest) else float(largest)
-    return low, high
 
 
 def first_to_last(by_layer: Mapping[int, Finding], format: str = ".2f", between: str = " and ") -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from workbench.core import sources
 from workbench.core.errors import InputError
 from workbench.core.plugins import LOCK, Registry, instance_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _INF = math.inf
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,22 @@ class Metrics(Registry[Metric]):
 
 
 METRICS = Metrics({}, "workbench.metrics", instance_of(Metric))
+
+
+def bounds_of(rows: pd.DataFrame) -> tuple[float, float]:
+    """Return the bounds of the metric that the rows hold: −1 and 1 of a cosine.
+
+    The largest entropy is that of uniform attention, where the rows have this null. Rows of several metrics, and
+    values beyond the bounds such as differences, have none.
+    """
+    names = rows["metric"].unique() if "metric" in rows else ()
+    metrics = [METRICS[name] for name in names if name in METRICS]
+    if len({(metric.low, metric.high, metric.largest_null) for metric in metrics}) != 1:
+        return -math.inf, math.inf
+    low, high = metrics[0].low, metrics[0].high
+    if not rows["value"].dropna().between(low - _ROUNDING, high + _ROUNDING).all():
+        return -math.inf, math.inf
+    if "null" in rows and metrics[0].largest_null:
+        largest = rows.loc[rows["null"] == metrics[0].largest_null, "null_mean"].max()
+        high = high if math.isnan(largest) else float(largest)
+    return low, high

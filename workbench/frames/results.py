@@ -231,7 +231,7 @@ def _caption(frame: pd.DataFrame) -> str:
         return f"Values of {', '.join(frame['model'].unique())}."
     names = [", ".join(frame[column].dropna().astype(str).unique()) for column in ("metric", "model")]
     over = "inputs, and null distribution" if is_overall(frame).any() else "inputs and heads"
-    return f"{' of '.join(name for name in names if name)}: mean and standard deviation over {over}."
+    return f"{' of '.join(name for name in names if name)}: mean over {over}."
 
 
 def _json_records(frame: pd.DataFrame) -> str:

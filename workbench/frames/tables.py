@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.core.intervals import interval_words
-from workbench.frames.metrics import METRICS
+from workbench.core.intervals import interval_words, mean_interval
+from workbench.frames.metrics import METRICS, bounds_of
 from workbench.frames.tex import tex_symbols, tex_text
 
 # The columns of a result frame that a table reads.
@@ -28,6 +28,8 @@ _COORDINATES = {
     "layer", "head", "rank", "step", "token", "row", "column", "query", "key", "seed", "epoch", "direction",
     "other_head", "other_direction",
 }  # fmt: skip
+_MEAN = "mean [95 % CI]"
+_INTERVALS = "Brackets: 95 % confidence interval over inputs."
 _MAX_ROWS = 40  # a printed table longer than a page is not read
 LAYOUTS: dict[tuple[str, ...], Callable[[pd.DataFrame], pd.DataFrame]] = {}
 """Table layouts of other rooms: the columns of a frame → the function that builds its printed table."""
@@ -77,9 +79,9 @@ def _texts(column: pd.Series) -> Iterator[str]:
 def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     """Build the printed table of a frame.
 
-    A result frame becomes one row per model, checkpoint and layer and one column per metric: "mean ± standard
-    deviation" over inputs and heads. Metrics with a rank show their first, middle and last rank. A result of means
-    becomes one row per quantity: "mean ± standard deviation" over inputs, and each null distribution. Claims are
+    A result frame becomes one row per model, checkpoint and layer and one column per metric: the mean over inputs and
+    heads, with its 95 % confidence interval over inputs in brackets. Metrics with a rank show their first, middle and
+    last rank. A result of means becomes one row per quantity: mean and interval, and each null distribution. Claims are
     printed with their measured values and verdicts; a frame with the columns of one of `LAYOUTS` by that layout. Any
     other frame is printed as it is up to 40 rows, and above that as count, mean, spread and quartiles of its
     quantities, model by model. Coordinates (layers, heads, tokens, rows) are not averaged.
@@ -96,7 +98,7 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     if set(_STUDY) <= set(data.columns) and is_overall(data).any():
         return _means_table(data)
     single = [name for name in data["metric"].unique() if name in METRICS and not METRICS[name].averaged]
-    frame = data[~data["metric"].isin(single)].reindex(columns=[*_READ, *_PARTS, "standardize"])
+    frame = data[~data["metric"].isin(single)].reindex(columns=[*_READ, *_PARTS, "standardize", "input"])
     ranked = frame["rank"].notna()
     if ranked.any():
         ranks = sorted(frame.loc[ranked, "rank"].unique())
@@ -117,9 +119,8 @@ def summary_table(data: pd.DataFrame) -> pd.DataFrame:
     keys = [key for key in ("model", "checkpoint", "standardize", "layer") if frame[key].notna().any()]
     if not keys:
         keys = ["metric"]
-    groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)["value"]
-    cells = groups.agg(["mean", "std"])
-    text = pd.Series([_spread(mean, std) for mean, std in cells.itertuples(index=False)], index=cells.index)
+    groups = frame.groupby([*keys, "quantity"], dropna=False, sort=False)
+    text = groups[["metric", "input", "value"]].apply(_mean_over_inputs)
     table = text.unstack("quantity", sort=False).reset_index()
     table.columns = [str(column) for column in table.columns]
     if len(table) > _MAX_ROWS and "layer" in keys:
@@ -197,9 +198,11 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     # a column that results do not have was added to tell their rows apart
     keys = [*_KEYS, *(name for name in data.columns if name not in (*_STUDY, "unit", "version"))]
     inputs = data[data["input"].notna() & data["layer"].isna() & data["head"].isna()]
-    inputs = inputs.drop_duplicates([*keys, "input"])
-    deviation = inputs.groupby(keys, dropna=False)["value"].std().rename("sd").reset_index()
-    overall = data[is_overall(data)].merge(deviation, "left", keys)
+    inputs = inputs.drop_duplicates([*keys, "input"]).groupby(keys, dropna=False)[
+        ["metric", "input", "value"]
+    ]
+    means = inputs.apply(_mean_over_inputs).rename("mean").reset_index()
+    overall = data[is_overall(data)].merge(means, "left", keys)
     places = overall.drop_duplicates(keys)["rank"]
     ranks = sorted(places.dropna().unique())
     if ranks:
@@ -212,7 +215,7 @@ def _means_table(data: pd.DataFrame) -> pd.DataFrame:
     for number, part in zip(numbers, overall.to_dict("records"), strict=True):
         row = rows.setdefault(number, {key: part[key] for key in keys})
         row |= {"metric": quantity_label(part["metric"])}
-        row.setdefault("mean ± sd", _spread(part["value"], part["sd"]))
+        row.setdefault(_MEAN, f"{part['value']:.4g}" if pd.isna(part["mean"]) else part["mean"])
         if pd.notna(part["null_mean"]):
             level = "{null_mean:.3g} [{null_low:.3g}, {null_high:.3g}]".format(**part)
             row |= {f"{part['null']} null distribution": level}
@@ -230,13 +233,22 @@ def quantity_label(metric: Any) -> str:
     return f"{entry.label} ({entry.unit})" if entry.unit else entry.label
 
 
-def _spread(mean: float, std: float) -> str:
-    return f"{mean:.4g}" if pd.isna(std) else f"{mean:.4g} ± {std:.2g}"
+def _mean_over_inputs(rows: pd.DataFrame) -> str:
+    """Write the mean of one quantity, and its interval over inputs if it has any."""
+    means = rows.groupby("input")["value"].mean().dropna()
+    if means.empty:
+        return f"{rows['value'].mean():.4g}"
+    value, low, high, *_ = mean_interval(means).within(*bounds_of(rows))
+    return f"{value:.4g}" if pd.isna(low) else interval_words(value, low, high)
 
 
 def latex_table(data: pd.DataFrame, caption: str, name: str) -> str:
     """Format `summary_table` as a booktabs table with caption and label, for ``\\input``."""
     table = summary_table(data)
+    if _MEAN in table or (
+        set(_READ) <= set(data.columns) and table.map(lambda cell: "[" in str(cell)).any(axis=None)
+    ):
+        caption = f"{caption.strip()} {_INTERVALS}"
     style = table.style.hide(axis="index")
     style.format(precision=4, na_rep="--", escape="latex").format_index(escape="latex", axis="columns")
     text = style.to_latex(hrules=True)

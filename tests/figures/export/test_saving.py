@@ -14,12 +14,13 @@ import plotly.io
 import pytest
 from PIL import Image
 from pypdf import PdfReader
+from scipy import stats
 
 import workbench
 from tests.browser import needs_chrome
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
-from workbench.figures import attention_heatmap_figure, multipanel
+from workbench.figures import attention_heatmap_figure, multipanel, plot
 from workbench.figures.export import check_formats, save_figure
 from workbench.frames.provenance import read_provenance
 from workbench.frames.results import make_frame
@@ -116,6 +117,20 @@ def test_in_a_render_printing_is_left_to_the_render(tmp_path, monkeypatch):
     (line,) = (tmp_path / "queue").read_text().splitlines()
     assert json.loads(line) == {"path": str(tmp_path / "figures" / "f.json"), "formats": ["pdf", "svg"]}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == DATA_FILES
+
+
+def test_the_table_states_its_interval_and_no_marks_of_the_figure(tmp_path):
+    values = np.random.default_rng(1).uniform(1, 2, size=(5, 2, 3))  # input, layer, head
+    axes = {"input": [*"abcde"], "layer": [0, 1], "head": [0, 1, 2]}
+    data = make_frame(values, "attention_entropy", axes, model="bundled:none")
+    save_figure(plot(data), "f", data=data, caption="Entropy by layer.", formats=[], out=tmp_path)
+    assert "Bands: 95 \\% CI over inputs" in (tmp_path / "f.figure.tex").read_text()
+    table = (tmp_path / "f.tex").read_text()
+    assert r"\caption{Entropy by layer. Brackets: 95 \% confidence interval over inputs.}" in table
+    for layer in (0, 1):
+        means = values[:, layer].mean(-1)
+        ends = stats.ttest_1samp(means, 0).confidence_interval()
+        assert f"{means.mean():.2f} [{ends.low:.2f}, {ends.high:.2f}]" in table
 
 
 def test_the_same_figure_is_the_same_files(tmp_path):

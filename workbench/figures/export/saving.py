@@ -152,7 +152,10 @@ def save_figure(
     runs = provenance_of(data) or meta.get("runs", ())
     notes = [*left_out_notes(data), *random_notes(runs, f"{finding} {caption}")]
     caption += "." if notes and re.search(r"\w$", caption) else ""
-    caption = in_words(" ".join([finding, with_marks(caption, meta.get("marks", ())), *notes]).strip())
+    table_caption, caption = (  # the table has no marks
+        in_words(" ".join([finding, words, *notes]).strip())
+        for words in (caption, with_marks(caption, meta.get("marks", ())))
+    )
     caption = with_definitions(caption, fig.to_json())
     wanted = [format for format in check_formats(formats) if format in _allowed()]
     width = width_of(fig) if width is None else width
@@ -190,7 +193,7 @@ def save_figure(
         records=data.attrs.get("records", ()) if records is None else records,
         out=folder,
     )
-    table = latex_table(data, caption, name).encode()
+    table = latex_table(data, table_caption, name).encode()
     _keep_others(folder, name)
     for path in (folder / f"{name}.{format}" for format in FORMATS):
         if path.exists() and not _shows(path, provenance):  # it would pass for this figure
