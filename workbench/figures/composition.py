@@ -32,7 +32,7 @@ from workbench.figures.theme import GREY, THEMES, WIDTH, panel_letter, readable,
 
 _LEADER = 1.0  # letters, from the end of a line to the words at it
 _KEY_SHARE = 0.3  # of a figure's height, that its key takes at most
-_TALLEST = 432  # pixels that a figure without a height takes, if its panels need no more: 4.5 in
+TALLEST = 432  # pixels that a figure without a height takes, if its panels need no more: 4.5 in
 _MOST_TICKS = 7
 _NEAR = 0.08  # of an axis
 _STEPS = (1, 2, 5)
@@ -242,8 +242,8 @@ class _Page:
             spent = sum(tops) + sum(bottoms) + self.above + self.below
             if height:
                 tall = max((height - spent) / sum(self.shares), 3 * self.font)
-            elif inner is None and spent + tall * sum(self.shares) > _TALLEST:
-                tall = max((_TALLEST - spent) / sum(self.shares), 5 * self.font)
+            elif inner is None and spent + tall * sum(self.shares) > TALLEST:
+                tall = max((TALLEST - spent) / sum(self.shares), 5 * self.font)
             elif self.above > _KEY_SHARE * (spent + tall * sum(self.shares)):
                 tall = min((self.above / _KEY_SHARE - spent) / sum(self.shares), 1.8 * usual)
             lefts = self._lefts(tall, across)

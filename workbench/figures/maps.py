@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
-from workbench.figures.composition import Axis, Panel, beside_panels, compose
+from workbench.figures.composition import TALLEST, Axis, Panel, beside_panels, compose
 from workbench.figures.frames import short_name, without_provenance
 from workbench.figures.overlays import cells, data_uri, need_columns, under_cells
 from workbench.figures.scales import MASKED, Scale, bar_room, masked_key, masked_shape, set_scale
@@ -210,8 +210,8 @@ def compose_maps(
         bar = font if under else room_of(tall)
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
         cell = min((page_width - spent) / (across + (image is not None)), page_width / fewest)
-        if theme.fixed_height:
-            cell = min(cell, (page_width * 9 / 16 - 7 * font) / lines * right / down)
+        tallest = page_width * 9 / 16 - 7 * font if theme.fixed_height else TALLEST - 5 * font
+        cell = min(cell, max((tallest - (lines - 1) * gap) / lines, 2.5 * font) * right / down)
         for (start, end), wording in headings.items():
             lacks = (widest(wording.split(), font) - (end + 1 - start) * (cell + gap) + gap) / 2
             for position in (start, end + 1):

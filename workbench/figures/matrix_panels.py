@@ -17,6 +17,7 @@ from workbench.figures.theme import WIDTH, theme_of
 from workbench.figures.tokens import SPECIAL, TokenView, distinct
 
 _MOST = 480  # pixels, of the side of a matrix
+_UNNAMED = 335  # of one with too many tokens to name
 MOST_LABELS = 45  # that have room at such a side
 SMALL = 7 / 8  # of the theme's letters, a token label on paper in 7 pt
 LABEL = 0.89  # letters that such a label takes of an axis
@@ -40,8 +41,9 @@ def compose_matrices(
     marked = any(panel.notes for panel in panels)  # beyond the matrices' edges
     bar, gap = bar_room(scale, most, font, 1) + (font if marked else 0), 1.1 * font
     room = theme_of(width).pixels(width) - widest(panels[0].y.labels, font) - 4 * font - bar
-    across = max(1, min(across, int(room / (LABEL * font * count + gap))))
-    side = min(max(LABEL * font * count, min(room / across - gap, most)), room, _MOST)
+    least = min(LABEL * font * count, _UNNAMED) if count > MOST_LABELS else LABEL * font * count
+    across = max(1, min(across, int(room / (least + gap))))
+    side = min(max(least, min(room / across - gap, most)), room, _MOST)
     rest = max(room - across * (side + gap), 0) / 2
     # of others' queries, or of one alone, beside which the words of the titles find room
     words = max(text_width(word, 1.3 * font) for word in ("query", *scale.title.split()))
