@@ -88,7 +88,8 @@ def test_tokens_that_are_not_one_are_refused():
         find_link(capture, "it", "a")
     with pytest.raises(
         InputError,
-        match="'cat' is no token of the input; give a token's number or label; the tokens are a b animal",
+        match=r"'cat' is no token of the input; give a label or number \(of a word of several tokens its last "
+        r"one's\); the tokens are a b animal",
     ):
         find_link(capture, "cat", "it")
     with pytest.raises(InputError, match="token 7 is not there; tokens are 0 to 6"):

@@ -143,3 +143,4 @@ def test_findings_name_the_head_that_adds_most():
     (sentence,) = workbench.findings(frame)
     assert "head 2 of layer 1 adds most" in sentence
     assert "to random outcomes" in sentence
+    assert " -" not in sentence  # but −, as in the intervals

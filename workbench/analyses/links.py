@@ -79,7 +79,7 @@ def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -
         reason = (
             f"stands at {ranges(positions)}; give its number"
             if positions
-            else "is no token of the input; give a token's number or label"
+            else "is no token of the input; give a label or number (of a word of several tokens its last one's)"
         )
         raise InputError(
             f"{token!r} {reason}; the tokens are {' '.join(labels[:40])}{' …' if len(labels) > 40 else ''}"

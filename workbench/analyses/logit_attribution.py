@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import nan
 from typing import Annotated, Literal
 
 import pandas as pd
@@ -19,6 +20,7 @@ from torch import Tensor
 from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes
 from workbench.analyses.registry import Analysis, OfInputs
 from workbench.core.errors import InputError
+from workbench.core.intervals import interval_words
 from workbench.core.null_distributions import generator
 from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
@@ -187,16 +189,16 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     by_head = heads.groupby(["layer", "head"])[["value", "null_mean", "null_high"]].mean()
     layer, head = by_head["value"].idxmax()
     chosen = heads[(heads["layer"] == layer) & (heads["head"] == head)]
-    logit = (
-        f"logit of the {options.target} outcome {over_inputs(total).words('.2f')} over the mean of all logits"
-    )
+    value = interval_words(*over_inputs(total)[:3])
+    logit = f"logit of the {options.target} outcome {value} over the mean of all logits"
     if "/" in options.target:
-        logit = f"logit of {options.target.replace('/', ' less that of ')} {over_inputs(total).words('.2f')}"
-    sentence = f"{logit}; head {head} of layer {layer} adds most, {over_inputs(chosen).words('.2f')}"
-    if by_head["null_mean"].notna().any():
+        logit = f"logit of {options.target.replace('/', ' less that of ')} {value}"
+    sentence = f"{logit}; head {head} of layer {layer} adds most, {interval_words(*over_inputs(chosen)[:3])}"
+    null = by_head.loc[(layer, head), "null_mean"]
+    if pd.notna(null):
         above = int((by_head["value"] > by_head["null_high"]).sum())
         sentence += (
-            f", {by_head.loc[(layer, head), 'null_mean']:.2f} to random outcomes; {above} of {len(by_head)} heads are "
+            f", {interval_words(null, nan, nan)} to random outcomes; {above} of {len(by_head)} heads are "
             "above the null's upper end"
         )
     return [sentence]
