@@ -30,11 +30,10 @@ from workbench.figures.marks import (
 )
 from workbench.figures.specification import Specification
 from workbench.figures.text_widths import widest
-from workbench.figures.theme import SIZE, WIDTH, theme_of
+from workbench.figures.theme import PALE, SIZE, WIDTH, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
-_PALE = "#E6E6E6"
-_GRID = {"color": _PALE, "width": WIDTH.hair}
+_GRID = {"color": PALE, "width": WIDTH.hair}
 _ROW_LINE = {"type": "line", "xref": "domain", "layer": "below", "line": _GRID}
 _NEUTRAL = {
     "line": {**NEUTRAL_STYLE["line"], "width": WIDTH.bar}, "marker": {**NEUTRAL_STYLE["marker"], "size": SIZE.row},
@@ -229,7 +228,7 @@ class Forest(Drawing):
         x = metric_axis(entry, reach, title=shared or self.titles[name] or None, log=log, range=ends)
         x = replace(x, cut=True) if ends else with_room(x, 0.03)  # for the markers
         headed = len(self.places) < len(self.words)  # a grid would go through the headings
-        grid = {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": _PALE}
+        grid = {} if headed else {"showgrid": True, "gridwidth": 0.5, "gridcolor": PALE}
         look = {"ticks": "", "showline": False, **grid}
         y = Axis("", len(self.words) - 0.35, -0.65, names=tuple(self.words), more=look)
         places = self.places.values() if headed else ()

@@ -60,6 +60,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY = "#666666"
 NULL_BAND = "rgba(120,120,120,0.22)"
 NULL_EDGE = "#B0B0B0"
+PALE = "#E6E6E6"  # lines of a grid, and cells without a significant difference
 ALLOWED = "rgba(119,170,221,0.28)"  # where a claim holds
 
 # On paper, in pixels of 1/96 in; slides have them larger.

@@ -14,7 +14,7 @@ from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import rows_of
 from workbench.figures.maps import add_scale
 from workbench.figures.scales import Scale, bar_room
-from workbench.figures.theme import DIVERGING, GREY, luminance, theme_of
+from workbench.figures.theme import DIVERGING, GREY, PALE, luminance, theme_of
 from workbench.figures.variants import in_order, look_of
 from workbench.figures.words import noise_words
 
@@ -27,7 +27,6 @@ ATTACKS = {
 _OUTSIDE = {"inverted": "OOD: inverted digits", "photographs": "OOD: photographs", "noise": "OOD: noise"}
 _CONDITIONS = {"clean": "Clean", **ATTACKS, "corruptions": "Corruptions, mean"}
 _MEAN = "mean over kinds"
-_PLAIN = "#E6E6E6"  # not significant
 _BARE = {"showline": False, "ticks": ""}
 # blue is better in both tables
 _REVERSED = [
@@ -117,7 +116,7 @@ def _table(
             and luminance(*scale.colour([cells[note["y"], note["x"]]])) < 0.18
         ):
             note["font"]["color"] = "white"
-    grey = {"coloraxis": None, "colorscale": [[0, _PLAIN], [1, _PLAIN]], "showscale": False}
+    grey = {"coloraxis": None, "colorscale": [[0, PALE], [1, PALE]], "showscale": False}
     look = {"xgap": 1, "ygap": 1, "hoverinfo": "skip"}
     x = Axis("", -0.5, len(columns) - 0.5, names=tuple(columns), steep=True, more=_BARE)
     y = Axis("", len(names) - 0.5, -0.5, names=tuple(names), more=_BARE)
