@@ -29,7 +29,6 @@ from .patch_pca import patch_pca_figure as patch_pca_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure
 from .spectra import spectrum_figure as spectrum_figure
-from .subspace_directions import subspace_coherence_figure as subspace_coherence_figure
 from .subspace_directions import subspace_figure as subspace_figure
 from .theme import apply_theme as apply_theme
 from .words import variant_words as variant_words

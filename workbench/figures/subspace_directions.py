@@ -1,8 +1,6 @@
-"""Subspaces of heads: their directions' cosines as blocks, their coherence by layer, the angles between them."""
+"""Subspaces of heads: their directions' cosines as blocks."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,10 +8,8 @@ import plotly.graph_objects as go
 
 from workbench.core.arguments import checked
 from workbench.figures.composition import Axis, Panel, compose
-from workbench.figures.frames import model_label, rows_of
-from workbench.figures.grammar import Plot
+from workbench.figures.frames import model_label
 from workbench.figures.maps import add_scale, squared
-from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import need_columns
 from workbench.figures.scales import Scale
 from workbench.figures.theme import PAGE, WIDTH, even_choice, theme_of
@@ -22,8 +18,6 @@ COLUMNS = ("model", "layer", "head", "direction", "other_head", "other_direction
 _MOST = 6  # layers in a row of panels
 _HIDDEN = Axis("", 0, 1, bare=True, more={"visible": False})
 _EMPTY = Panel([], _HIDDEN, _HIDDEN)
-_ANGLE = "subspace_angle"
-_COHERENCE = ("coherence_inside", "coherence_between", _ANGLE)
 
 
 @checked
@@ -90,44 +84,3 @@ def _blocks(part: pd.DataFrame, label: str, side: str) -> Panel:
     x = Axis("head", -0.5, edge, names=named, more=bare)
     y = Axis(side, edge, -0.5, names=named, more=bare)
     return Panel([trace], x, y, label.rpartition(", ")[2], shapes=shapes)
-
-
-@checked
-def subspace_coherence_figure(frame: pd.DataFrame, metrics: Sequence[str] = _COHERENCE) -> go.Figure:
-    """Coherence inside and between heads by layer, and the angles between heads by rank, beside random directions.
-
-    A line per model. Angles are means over layers and pairs of heads less those of random subspaces, with
-    quartiles of the layers and pairs (see `Band`); the null distribution, of random directions, is averaged over layers
-    for the angles.
-
-    Args:
-        frame: the result of ``subspaces``, of one or several models.
-        metrics: which of the three, in this order.
-
-    Raises:
-        InputError: the frame holds none of them.
-    """
-    rows = rows_of(frame, metrics)
-    rows = rows.rename(columns={"axis": "other", "head": "one"})  # an angle is of a pair
-    rows = rows.assign(place=rows["rank"].where(rows["metric"] == _ANGLE, rows["layer"]))
-    angles = rows["metric"] == _ANGLE
-    columns = [name for name in ("value", "null_low", "null_high", "null_mean") if name in rows]
-    rows.loc[angles, columns] = np.degrees(rows.loc[angles, columns].astype(float))
-    if angles.any() and "null_mean" in rows:
-        rows[columns] = rows[columns].sub(rows["null_mean"].where(angles).fillna(0.0), axis=0)
-    present = [metric for metric in metrics if (rows["metric"] == metric).any()]
-    cosines = rows.loc[~angles, ["value", "null_high"]].max().max()
-    titles = dict.fromkeys(present, "Layer") | {_ANGLE: "Rank of the angle, smallest first"}
-    words = "Mean |cos|,<br>one head", "Mean |cos|,<br>two heads", "Principal angle less<br>random mean (°)"
-    named, ends = (
-        dict(zip(_COHERENCE, words, strict=True)),
-        dict.fromkeys(_COHERENCE[:2], (0, 1.04 * cosines)),
-    )
-    plot = Plot(rows, x="place").metric(*present)
-    plot = plot.scale(
-        x_free=True, x_title=titles, y_title=named, y_range=ends if np.isfinite(cosines) else {}
-    )
-    band = Band(quantiles=(25, 75), words="c: IQR over layers and pairs of heads", bars=True)
-    mean = Line(words="mean over pairs of directions (c: over layers and pairs of heads)")
-    null = Null(words="random directions", ends="one layer; c: of one pair of heads")
-    return plot.add(null, band, mean).figure("page", columns=len(present))
