@@ -7,7 +7,12 @@ from PIL import Image
 
 import workbench
 from tests.analyses.test_class_attention import images, narrow_vit
-from workbench.analyses.attention_patterns import induction_keys, pattern_scores
+from workbench.analyses.attention_patterns import (
+    copied_keys,
+    induction_keys,
+    pattern_scores,
+    retrieval_scores,
+)
 from workbench.analyses.tiles import Maps
 from workbench.core.errors import InputError
 
@@ -121,3 +126,47 @@ def test_attention_on_the_own_segment_is_what_a_loop_over_patches_computes(tmp_p
 def test_segments_need_a_mask_for_every_input(tmp_path):
     with pytest.raises(InputError, match="no mask for input"):
         workbench.analyze("attention-patterns", model=narrow_vit(), inputs=images(1), masks=str(tmp_path))
+
+
+def test_the_copy_is_the_longest_end_that_stands_earlier():
+    words = ["a", "b", "c", "x", "b", "c", "y", "b", "c", None]
+    assert copied_keys(words, 2).tolist() == [-1, -1, -1, -1, -1, -1, 4, 5, -1, -1]
+    assert copied_keys(words, 3).tolist() == [-1] * 10
+    assert copied_keys(["a", "a", "a", "a"], 2).tolist() == [-1, 0, 1, -1]
+    assert copied_keys(["a", None, "a", None], 2).tolist() == [-1] * 4
+    assert copied_keys([None, None], 2).tolist() == [-1, -1]
+
+
+def test_retrieval_is_what_a_loop_computes_and_its_null_what_permutations_give():
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.ones(9, 9).tril().bool()
+    attn = torch.randn(2, 3, 9, 9, generator=generator).masked_fill(~seen, -torch.inf).softmax(-1)
+    needle = torch.full((2, 9), -1)
+    needle[0, 5:8], needle[1, 7] = torch.tensor([1, 2, 3]), 4
+    attn[0, 0, 5:8] = torch.eye(9)[[1, 2, 3]]
+    score, rng = retrieval_scores(Maps(attn, seen), needle), np.random.default_rng(0)
+    for input, head in np.ndindex(2, 3):
+        queries = [query for query in range(9) if needle[input, query] >= 0]
+        hits = [int(attn[input, head, query].argmax()) == int(needle[input, query]) for query in queries]
+        assert score.value[input, head].item() == pytest.approx(np.mean(hits))
+        # the largest of permuted weights is at each visible key with the same probability
+        drawn = [rng.integers(0, query + 1, 20_000) == needle[input, query].item() for query in queries]
+        chance = np.mean(drawn, 0)
+        assert score.null.mean[input, head].item() == pytest.approx(np.mean(chance), abs=0.02)
+        spread = ((score.value - score.null.mean) / score.null.z)[input, head].item()
+        assert spread == pytest.approx(np.std(chance), abs=0.02)
+    assert score.value[0, 0] == 1
+    assert retrieval_scores(Maps(attn, seen), torch.full((2, 9), -1)).value.isnan().all()
+
+
+def test_texts_with_a_planted_needle_have_a_retrieval_score():
+    model = workbench.load("bundled:prose-softmax")
+    texts = ["The code is 4711. We went home. The code is 4711.", "No word is here twice."]
+    frame = workbench.analyze("attention-patterns", model, texts, needle=10)
+    scores = frame[frame["metric"] == "retrieval_score"]
+    assert scores[scores["input"] == scores["input"].iloc[0]]["value"].between(0, 1).all()
+    assert scores["value"].isna().mean() == 0.5
+    assert frame.attrs["notes"] == [
+        "4 of 8 inputs and layers end with no copy of 10 or more tokens: no retrieval score"
+    ]
+    assert "retrieval_score" not in set(workbench.analyze("attention-patterns", model, texts)["metric"])

@@ -312,11 +312,12 @@ def of_model(recording: Recording, key: str) -> None:
             layers = LAYERS.get(key, "0,1")
             if analysis == "filter-kernels":  # whose bandwidths are fitted, which takes long
                 layers = layers[0]
-            if options.get("rollout"):  # which begins at the first layer
+            if options.get("rollout") or analysis == "relevance":  # which begin at the first layer
                 layers = "0-2"
             settings: dict[str, Any] = {"model": model, "layers": layers, **options}
             if takes_inputs(analysis):
-                size = max(2, recording.batch_size) if analysis == "patching" else recording.batch_size
+                joint = analysis in ("patching", "patch-pca")  # numbers of all inputs of a batch
+                size = max(2, recording.batch_size) if joint else recording.batch_size
                 settings |= {"inputs": given, "batch_size": size}
             recording.add(
                 "model", key, analysis, label(options), lambda a=analysis, s=settings: analyze(a, **s)

@@ -16,8 +16,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from annotated_types import Gt, Le
-from jaxtyping import Bool
+from annotated_types import Ge, Gt, Le
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from workbench.analyses.layer import (
@@ -27,7 +27,14 @@ from workbench.analyses.layer import (
     patch_places,
 )
 from workbench.analyses.patch_segments import Masks, patch_segments
-from workbench.analyses.reductions import EvenOverlap, OnPatterns, PatternPlaces, PatternSums, RowSquares
+from workbench.analyses.reductions import (
+    EvenOverlap,
+    OnPatterns,
+    PatternPlaces,
+    PatternSums,
+    RowSquares,
+    TopKeys,
+)
 from workbench.analyses.registry import Analysis, OfInputs, RowNull, null_kinds
 from workbench.analyses.tiles import Attention, Operands, Reduced, layer_attention, report_broken
 from workbench.core.null_distributions import ROUNDING, Null
@@ -53,6 +60,10 @@ class Options(OfInputs):
         Masks,
         "segments of images: a folder with one mask image per input, of its name, a colour or grey level each; ink "
         "(bright patches, for the bundled digits); or none",
+    ] = None
+    needle: Annotated[
+        Annotated[int, Ge(2)] | None,
+        "score retrieval in texts that end with a copy of an earlier passage, the needle, of at least as many tokens",
     ] = None
 
 
@@ -91,6 +102,15 @@ PATTERN_UNIFORM = Metric(
     "total variation distance to uniform attention; null: weights drawn evenly from all distributions over those keys "
     "(mean and deviation exact, band normal)",
     "Wolpert & Wolf 1995",
+    low=0,
+    high=1,
+)
+RETRIEVAL_SCORE = Metric(
+    "retrieval_score",
+    "Retrieval score",
+    "share of the tokens of a copied needle whose query, the token before, attends most to the copied token; the "
+    f"copy is a part of the text, not generated; {_PERMUTED}, so that the most attended key is at a random place",
+    "Wu et al. 2024",
     low=0,
     high=1,
 )
@@ -172,6 +192,38 @@ def _mean(counted: Tensor, faulty: Tensor, value: Tensor, mean: Tensor, variance
     )
 
 
+def copied_keys(words: Sequence[str | None], fewest: int) -> Int[Tensor, " query"]:
+    """Return for each query the key of the token that it has to copy from the needle, else −1 (Wu et al. 2024).
+
+    The copy is the longest run of at least ``fewest`` words at the end of the text that stands earlier as well; of
+    several places the last. None is no word: behind the last word it is left out, and it is never a part of a copy.
+    """
+    keys = torch.full((len(words),), -1)
+    end = max((place + 1 for place, word in enumerate(words) if word is not None), default=0)
+    for length in range(end // 2, fewest - 1, -1):
+        copy = list(words[end - length : end])
+        starts = [start for start in range(end - 2 * length + 1) if words[start : start + length] == copy]
+        if starts and None not in copy:
+            first = max(1, end - length)
+            keys[first - 1 : end - 1] = torch.arange(starts[-1], starts[-1] + length)
+            break
+    return keys
+
+
+def retrieval_scores(attention: Attention, needle: Int[Tensor, "batch query"]) -> Score:
+    """Return the share of queries with a needle's token whose most attended key it is (Wu et al. 2024).
+
+    ``needle`` is the key of that token, −1 for other queries. The null permutes the weights of a query among the keys
+    it may see: each is the largest with the same probability. NaN without a needle.
+    """
+    reduced = attention.reduced(TopKeys(1))
+    needle = needle.to(reduced.total.device)[:, None]
+    chance = (1 / reduced.count.clamp_min(1)).expand_as(reduced.total)
+    found = (reduced["top"].keys[..., 0] == needle).double()
+    counted = (needle >= 0).expand_as(chance) & (reduced.count > 0)
+    return _mean(counted, (reduced.faulty & counted).any(-1), found, chance, chance * (1 - chance))
+
+
 def induction_keys(words: Sequence[str | None]) -> Bool[Tensor, "query key"]:
     """For every token those that followed its earlier occurrences (Olsson et al. 2022); None is no word."""
     keys_of_queries = torch.zeros(len(words), len(words), dtype=torch.bool)
@@ -220,17 +272,7 @@ def patterns(layer: Layer, count: int, options: Options) -> Iterator[tuple[Metri
                 (every != first[number]) & real[number].any(),
             ),
         )
-        after = [
-            _after_earlier(
-                [
-                    label if kind in ("word", "token") else None
-                    for label, kind in zip(
-                        layer.token_labels(count, number), layer.token_kinds(count, number), strict=True
-                    )
-                ]
-            )
-            for number in range(len(layer.ids))
-        ]
+        after = [_after_earlier(_words(layer, count, number)) for number in range(len(layer.ids))]
         yield _PATTERN_INDUCTION, lambda number, rows: after[number](rows)
     if positions is not None:
         yield _PATTERN_LOCAL, lambda _, rows: _near(positions, rows, options.radius)
@@ -243,6 +285,12 @@ def patterns(layer: Layer, count: int, options: Options) -> Iterator[tuple[Metri
         segments = [_segments(layer, number, kinds, options.masks) for number in range(len(layer.ids))]
         yield _PATTERN_SEGMENT, lambda number, rows: _alike(segments[number], rows)
     yield _PATTERN_DIAGONAL, lambda _, rows: _pairs(rows, every, every >= 0)
+
+
+def _words(layer: Layer, count: int, number: int) -> list[str | None]:
+    """Return the words of one input, None for tokens that are no part of the text."""
+    tokens = zip(layer.token_labels(count, number), layer.token_kinds(count, number), strict=True)
+    return [label if kind in ("word", "token") else None for label, kind in tokens]
 
 
 def _pairs(rows: range, key: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,7 +349,17 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     layer.count_tiled(isinstance(attention, Operands))
     metrics = {metric.name: metric for metric in ANALYSIS.metrics}
     places = {metric.name: part for metric, part in patterns(layer, keys, options)}
-    for name, score in pattern_scores(attention, places, layer).items():
+    scores = pattern_scores(attention, places, layer)
+    if options.needle is not None:
+        needle = torch.stack(
+            [copied_keys(_words(layer, keys, number), options.needle) for number in range(len(layer.ids))]
+        )
+        layer.counts.add(
+            f"inputs and layers end with no copy of {options.needle} or more tokens: no retrieval score",
+            (needle < 0).all(-1),
+        )
+        scores[RETRIEVAL_SCORE.name] = retrieval_scores(attention, needle)
+    for name, score in scores.items():
         overlap = name == PATTERN_UNIFORM.name
         # a share of permuted keys has the mean of uniform attention; the overlap does not depend on their order
         uniform = score.value * 0 + 1 if overlap else score.null.mean
@@ -345,6 +403,7 @@ ANALYSIS = Analysis(
         _PATTERN_SEGMENT,
         PATTERN_UNIFORM,
         _PATTERN_DIAGONAL,
+        RETRIEVAL_SCORE,
     ),
     Options,
     findings=findings,

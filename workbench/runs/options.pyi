@@ -56,6 +56,8 @@ class AttentionPatterns(OfInputs, total=False, closed=True):
     masks: Literal["ink"] | str | None
     """segments of images: a folder with one mask image per input, of its name, a colour or grey level each; ink
     (bright patches, for the bundled digits); or none"""
+    needle: int | None
+    """score retrieval in texts that end with a copy of an earlier passage, the needle, of at least as many tokens"""
 
 class AttentionSpectrum(OfValues, total=False, closed=True):
     """Spectrum of attention and of the Primal kernel; r-scores, and the values beside the right singular vectors."""
