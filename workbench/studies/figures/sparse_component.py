@@ -79,7 +79,7 @@ def _outline(marked: np.ndarray) -> dict:
 
 @checked
 def contamination_figure(frame: pd.DataFrame) -> go.Figure:
-    """How well ‖S_j‖ and its rivals tell contaminated patches: a panel per measure and kind, a row per candidate.
+    """AUC of ‖S_j‖ and its rivals in finding contaminated patches: a panel per kind, a row per candidate.
 
     Dots with their 95 % interval over images, and the band that permuted patches give.
 
@@ -87,21 +87,13 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
         frame: the results of `workbench.studies.evaluation.contamination.contamination_frame`, one under the other.
 
     Raises:
-        InputError: the frame holds none of their measures.
+        InputError: the frame holds no AUC.
     """
-    rows = rows_of(frame, ("contamination_auc", "contamination_share"), needs=("contamination", "candidate"))
-    kinds = rows["contamination"].nunique()
+    rows = rows_of(frame, "contamination_auc", needs=("contamination", "candidate"))
     # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
     kinds_of = rows["contamination"].replace("fgsm", "FGSM")
     candidates = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
-    candidates = candidates.sort_values("metric", kind="stable")  # the AUC before the share
-    fig = comparison_figure(candidates, columns=kinds, random="patches permuted")
-    axes = list(fig.select_xaxes())
-    for axes_of_measure in (axes[first : first + kinds] for first in range(0, len(axes), kinds)):
-        lows, highs = zip(*(axis.range for axis in axes_of_measure), strict=True)
-        for axis in axes_of_measure:  # panels of one measure are read against one another
-            axis.update(range=[min(lows), max(highs)])
-    return fig
+    return comparison_figure(candidates, random="patches permuted", ends=(-0.02, 1.02))
 
 
 _PARTS = {"sparse": "Relative error of S", "low_rank": "Relative error of L"}
