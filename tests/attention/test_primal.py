@@ -228,6 +228,10 @@ def test_wrong_arguments_say_what_would_do(q, k, x):
         PrimalAttention(HEADS * WIDTH, HEADS, low_rank=0)
 
 
+def test_the_defaults_are_the_paper_s_rank_of_96_and_ten_rows_of_the_data_for_each():
+    assert PrimalAttention(HEADS * WIDTH, HEADS).we.shape == (HEADS, 960, 96)
+
+
 @pytest.mark.parametrize(
     ("options", "rows"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -194,4 +195,11 @@ def test_a_scale_is_one_number_or_one_for_each_head_with_or_without_two_more_axe
             check_scale(torch.ones(shape), (2, 3), per_head)
     for bad in (0.0, -1.0, math.nan, math.inf, torch.tensor([0.1, 0.0, 0.3]), torch.tensor([0.1, -0.2, 0.3])):
         with pytest.raises(InputError, match="finite and positive"):
+            check_scale(bad, (2, 3), per_head)
+    for bad, named in (
+        (0.0, "0.0"),
+        (torch.tensor([1.0, -2.0]), "[1.0, -2.0]"),
+        (-torch.ones(3, 4), str([-1.0] * 8)),
+    ):
+        with pytest.raises(InputError, match=re.escape(f"got {named}") + "$"):
             check_scale(bad, (2, 3), per_head)

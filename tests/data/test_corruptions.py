@@ -41,6 +41,16 @@ def test_the_same_seed_gives_the_same_image(name):
     assert np.array_equal(first, again)
 
 
+@pytest.mark.parametrize("name", ["defocus-blur", "motion-blur", "zoom-blur"])
+def test_a_blur_spreads_a_point_as_far_to_one_side_as_to_the_other(name):
+    point = np.zeros((21, 25, 1), dtype=np.float32)
+    point[10, 12] = 1
+    for severity in SEVERITIES:
+        spread = corrupt(point, name, severity, np.random.default_rng(1))
+        np.testing.assert_allclose(spread, spread[::-1, ::-1], atol=1e-6)
+        assert np.count_nonzero(spread) > 1
+
+
 @pytest.mark.parametrize("name", ["defocus-blur", "motion-blur", "zoom-blur", "glass-blur", "elastic-transform",
                                   "pixelate", "contrast"])  # fmt: skip
 def test_what_only_moves_or_mixes_pixels_leaves_a_flat_image(name):

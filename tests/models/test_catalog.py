@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import timm
+import torch
 
 from workbench.core import paths
 from workbench.core.errors import MissingResource
@@ -36,6 +37,16 @@ def test_a_name_means_one_model():
 def test_alias_short_name_and_spec_resolve_alike(entry):
     resolved = {resolve(name)[:2] for name in (entry.alias, entry.spec, *entry.also)}
     assert resolved == {tuple(entry.spec.split(":", 1))}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bert-base-uncased", "Bert"), ("gpt2", "GPT2")])
+def test_weights_of_the_catalog_are_those_of_the_architecture_in_transformers(name, kind):
+    import transformers
+
+    (entry,) = (entry for entry in catalog.CATALOG if entry.alias == name)
+    with torch.device("meta"):
+        module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")())
+    assert entry.weights == sum(parameter.numel() for parameter in module.parameters())
 
 
 # (layers, heads, head_dim) as the papers of the architectures print them.

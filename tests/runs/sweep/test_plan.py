@@ -62,6 +62,14 @@ def test_a_model_in_memory_is_swept_under_its_name_and_weights(tmp_path):
             sweep(*arguments, tmp_path / "other", n=2, **wrong)
 
 
+def test_a_sweep_keeps_no_rows_of_inputs_unless_asked():
+    pair = [("bundled:digits-vit", "bundled:digits")]
+    plans = [
+        make_plan(pair, ["gram-spectrum"], RunSettings(n=2), **more) for more in ({}, {"per_input": True})
+    ]
+    assert [dict(plan.analyses[0].options)["per_input"] for plan in plans] == [False, True]
+
+
 def test_a_plan_comes_back_from_json_with_its_fingerprint():
     plan = planned(
         PAIR, [("gram-spectrum", {"max_rank": 3}), "gram-spectrum"], n=9, layers="0,2", dtype="float64"
