@@ -636,7 +636,7 @@ WRONG = {
     "a share of a sweep": (
         ("sweep", "run", "-m", "bundled:digits-vit", "-i", "bundled:digits", "-a", "token-similarity", "--part", "3/2",
          "-o", "sweep"),
-        "part must be its number and their number, such as 2/8; got '3/2'",
+        "part must be I/N with I from 1 to N, such as 2/8; got '3/2'",
     ),
     "no inputs": (("render", "gram_spectra", "--check", "-p", "n", "0"), "n of notebook gram_spectra is 0"),
     "no formats": (("render", "gram_spectra", "--formats", ""), "one or more of pdf, svg, png, html"),

@@ -174,7 +174,8 @@ def capture(
     check: compare the captured tensors with the model's output. With the site attn everything is compared,
         otherwise a few rows of every input.
     keep_nonfinite: keep layers with NaN or infinite values, unchecked, with a line in the capture's ``notes``.
-    grad: keep the autograd graph; otherwise the model runs without gradients.
+    grad: keep the autograd graph; otherwise the model runs without gradients. The output of a fused kernel does not
+        depend on the recorded ``attn``: give ``explicit=True`` for gradients of the weights.
     each: gets every layer, with the tokens, as soon as it is complete and checked, while the model runs: once, in the
         order of the calls, also where the model must run a second time because it overwrote what was kept. The capture
         then holds no layers: a layer is freed before the next unless the function keeps it, and tensors of a model that

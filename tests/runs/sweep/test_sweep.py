@@ -167,7 +167,7 @@ def test_parts_of_a_sweep_give_the_numbers_of_the_whole(run, tmp_path):
     assert len(json.loads((status.folder / "manifest.json").read_text())["parts"]) == 3
     same_numbers(read_sweep(status.folder), whole)
     for part in ("0/2", "3/2", "1", "a/b", ""):
-        with pytest.raises(InputError, match="part must be its number and their number, such as 2/8; got"):
+        with pytest.raises(InputError, match="part must be I/N with I from 1 to N, such as 2/8; got"):
             run(part=part)
     with pytest.raises(InputError, match="does not start over"):
         run(part="1/2", restart=True)

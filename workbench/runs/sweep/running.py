@@ -120,7 +120,7 @@ def _part(text: str | None) -> tuple[int, int]:
     """Return the number of a part and the number of parts from "2/8"; "1/1" for None."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", "1/1" if text is None else text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"part must be its number and their number, such as 2/8; got {text!r}")
+        raise InputError(f"part must be I/N with I from 1 to N, such as 2/8; got {text!r}")
     return int(match[1]), int(match[2])
 
 
