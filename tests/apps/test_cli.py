@@ -79,7 +79,7 @@ SCHEME = {
     "--allow-partial": (None, None), "--confirm": (None, None), "--runs": (None, "FOLDER"),
     "--check": (None, None), "--primary": (None, None), "--why": (None, None), "--untrained": (None, "N"),
     "--shuffled": (None, None), "--start": (None, "CHECKPOINT"), "--name": (None, "NAME"),
-    "--variant": (None, "NAME"), "--columns": (None, "NUMBER"), "--width": (None, "NAME"),
+    "--variant": (None, "NAME"), "--columns": (None, "NUMBER"), "--width": (None, "INCHES|NAME"),
 }  # fmt: skip
 TABLES = {
     "models", "analyses", "metrics", "notebooks", "doctor", "compare", "claims", "table", "cache info", "sweep status",

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from click.testing import CliRunner
 
 from tests.browser import needs_chrome
+from workbench.apps.cli import cli
 from workbench.core.errors import InputError
 from workbench.figures import Band, Line, Plot, multipanel
 from workbench.figures.export import combine, save_figure
@@ -98,3 +100,13 @@ def test_what_cannot_be_combined_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not fit one of 2 columns"):
         combine([first, wide], tmp_path / "x.pdf", columns=2)
     assert not [*tmp_path.glob("x.*")]
+
+
+def test_the_command_takes_a_width_in_inches(tmp_path):
+    paths = [str(saved(tmp_path, name, 2.75)) for name in ("one", "two")]
+    command = ["combine", *paths, "-o", str(tmp_path / "both.html"), "--width"]
+    assert CliRunner().invoke(cli, [*command, "5.5"], catch_exceptions=False).exit_code == 0
+    drawing = json.loads((tmp_path / "both.figure.json").read_text())
+    assert drawing["layout"]["width"] == 528
+    assert "choose from" in str(CliRunner().invoke(cli, [*command, "wide"]).exception)
+    assert "inches from 1 to 20" in str(CliRunner().invoke(cli, [*command, "nan"]).exception)

@@ -199,10 +199,13 @@ def cite(figures: tuple[str, ...]) -> None:
 @click.argument("figures", nargs=-1, required=True, metavar="FIGURE...", type=click.Path(dir_okay=False))
 @number_option("--columns", "Panels per row. [default: 2 if the figures are half as wide as the page]")
 @click.option(
-    "--width", type=WIDTH, metavar="NAME", help="Width of the whole. [default: a page of the figures' venue]"
+    "--width",
+    type=WIDTH,
+    metavar="INCHES|NAME",
+    help="Width of the whole, 5.5 or a venue's name. [default: a page of the figures' venue]",
 )
 @out_file("File of the new figure: .pdf, .svg, .png or .html.", required=True)
-def combine(figures: tuple[str, ...], columns: int | None, width: str | None, out: str) -> None:
+def combine(figures: tuple[str, ...], columns: int | None, width: str | float | None, out: str) -> None:
     """Combine saved figures into one, as panels with letters. Nothing is scaled.
 
     \b

@@ -6,6 +6,7 @@ imports nothing heavy.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
@@ -73,6 +74,16 @@ class Known(click.ParamType):
         return [CompletionItem(before + comma + name) for name in self.names() if name.startswith(last)]
 
 
+class Width(Known):
+    """Inches, or the name of a printed width."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return inches as a number, or the name; raises `UnknownName`."""
+        with contextlib.suppress(ValueError):
+            return float(value)
+        return super().convert(value, param, ctx)
+
+
 def _models() -> Iterable[str]:
     from workbench.models.catalog import CATALOG, bundled_models
 
@@ -99,7 +110,7 @@ NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)
 PAPER = Known("paper", "papers.published:PAPERS")
 SITES = Known("site", "captures:SITES", several=True, more=True)
 FORMATS = Known("format", "figures.export:FORMATS", several=True)
-WIDTH = Known("width", "figures.theme:WIDTHS")
+WIDTH = Width("width", "figures.theme:WIDTHS")
 
 
 class _Count(click.ParamType):

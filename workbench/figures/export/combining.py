@@ -15,7 +15,7 @@ from workbench.core.errors import InputError
 from workbench.figures.export.saving import FORMATS, save_figure
 from workbench.figures.export.static import load_figure
 from workbench.figures.multipanel import multipanel
-from workbench.figures.theme import PANEL_LETTER, THEMES, WIDTHS, width_of
+from workbench.figures.theme import PANEL_LETTER, WIDTHS, theme_of, width_of
 from workbench.figures.words import sentences
 from workbench.frames.provenance import READABLE, read_provenance
 
@@ -89,7 +89,7 @@ def combine(
 
 
 def _pixels(width: str | float) -> int:
-    return THEMES["paper"].pixels(width)
+    return theme_of(width, "paper").pixels(width)
 
 
 def _stem(path: Path) -> str:
