@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import os
 import pkgutil
@@ -77,6 +78,30 @@ def test_every_page_is_there_and_none_fetches_from_another_host(site):
     assert not (site / "hooks").exists()
 
 
+LOADED = re.compile(r'<(?:script|img|link rel="(?:stylesheet|icon)")[^>]*? (?:src|href)="([^"#?:]+)"[^>]*>')
+
+
+def _transferred(path):
+    """Bytes of a file as a host sends it, which compresses text."""
+    content = path.read_bytes()
+    return len(content if path.suffix in (".png", ".webp") else gzip.compress(content))
+
+
+def test_a_page_loads_at_most_one_and_a_half_megabytes_before_a_click(site):
+    """Images and frames that are loaded when a reader comes near them are apart."""
+    transferred = functools.cache(_transferred)
+    search = [site / "search" / "search_index.json", *(site / "assets/javascripts/workers").glob("*.js")]
+    assert len(search) == 2
+    sizes = {}
+    for page in site.rglob("index.html"):
+        loaded = LOADED.finditer(page.read_text(encoding="utf-8"))
+        files = {(page.parent / tag[1]).resolve() for tag in loaded if 'loading="lazy"' not in tag[0]}
+        assert len(files) > 3, page
+        sizes[page] = sum(map(transferred, [page, *files, *search]))
+    assert {page.parent.name: size for page, size in sizes.items() if size > 1_500_000} == {}
+    assert max(sizes.values()) > 300_000
+
+
 def test_what_language_models_are_told_leads_to_pages_that_are_there(site):
     links = re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert len(links) > 8
@@ -89,7 +114,7 @@ def test_what_language_models_are_told_leads_to_pages_that_are_there(site):
 )
 def test_the_search_index_has_the_words_of_the_field(site, words):
     path = site / "search" / "search_index.json"
-    assert path.stat().st_size < 1_100_000  # every page loads it
+    assert path.stat().st_size < 900_000  # every page loads it
     index = json.loads(path.read_text(encoding="utf-8"))
     pages = {
         part["location"].partition("#")[0] for part in index["docs"] if words.lower() in part["text"].lower()
@@ -220,14 +245,14 @@ def test_a_notebook_s_page_shows_what_its_cells_gave_and_the_copy_names_no_place
     source = bundled_notebooks()["gram_spectra"]
     run = notebooks._as_run(source, executed(tmp_path))
     assert "/home/me" not in nbformat.writes(run)
-    drawn = {tmp_path / "gram_spectra.png": {"alt": "a", "caption": "c", "width_px": 300}}
+    drawn = {tmp_path / "gram_spectra.png": {"alt": "a", "caption": "c", "width_px": 300, "height_px": 200}}
     page = notebooks._page(source, drawn, run)
     assert "```text\nhead 0 | says\n```" in page
     assert '<div class="output" markdown="0">\n<table>\n<tr><td>7</td></tr></table>\n</div>' in page
     assert "no interest" not in page
     assert (
         page.index('"gram_spectra"')
-        < page.index("![a](figures/gram_spectra.png)")
+        < page.index("![a](figures/gram_spectra.webp)")
         < page.index("## What it says")
     )
     assert "Not run when" not in page
@@ -282,7 +307,12 @@ def test_a_notebook_s_page_shows_what_wasdrawn_by_notebook(tmp_path):
     (tmp_path / "gram.png").write_bytes(b"")
     about = {
         "notebook": {"name": "gram_spectra"},
-        "figure": {"alt": "Lines [falling].", "caption": "Spectra of 3 inputs.", "width_px": 312},
+        "figure": {
+            "alt": "Lines [falling].",
+            "caption": "Spectra of 3 inputs.",
+            "width_px": 312,
+            "height_px": 200,
+        },
     }
     (tmp_path / "gram.json").write_text(json.dumps(about))
     (tmp_path / "stray.png").write_bytes(b"")
@@ -291,7 +321,10 @@ def test_a_notebook_s_page_shows_what_wasdrawn_by_notebook(tmp_path):
         "gram_spectra": ["gram.png"]
     }
     page = notebooks._page(bundled_notebooks()["gram_spectra"], drawn["gram_spectra"])
-    assert "![Lines falling.](figures/gram.png){ width=468 }\n\n*gram.* Spectra of 3 inputs." in page
+    assert (
+        "![Lines falling.](figures/gram.webp){ width=468 height=300 loading=lazy }\n\n*gram.* Spectra of 3 inputs."
+        in page
+    )
     assert "workbench explore" not in page
     (tmp_path / "gram.json").write_text(json.dumps(about | {"models": [{"spec": "bundled:digits-vit"}]}))
     opens = notebooks.drawn_by_notebook(tmp_path)["gram_spectra"]

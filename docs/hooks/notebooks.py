@@ -14,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from docs.hooks.pictures import webp
 from workbench.apps.rendering.gallery import QUESTIONS
 from workbench.apps.rendering.notebooks import Notebook, read_notebook
 from workbench.core.paths import bundled_notebooks
@@ -48,8 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if run is not None:
             files.append(File.generated(config, f"notebooks/run/{name}.ipynb", content=nbformat.writes(run)))
         for image in shown:
-            address = f"notebooks/figures/{image.name}"
-            files.append(File.generated(config, address, abs_src_path=str(image)))
+            address = f"notebooks/figures/{image.stem}.webp"
+            files.append(File.generated(config, address, content=webp(image)))
     return files
 
 
@@ -207,10 +208,11 @@ def _presets(notebook: Notebook) -> list[str]:
 
 def _figure(image: Path, described: dict[str, Any]) -> str:
     alt = re.sub(r"[\[\]]", "", described["alt"])
-    wide = round(MAGNIFIED * described["width_px"])
+    width, height = (round(MAGNIFIED * described[side]) for side in ("width_px", "height_px"))
     finding = described.get("finding") or ""
     caption = f"**{finding}**" * bool(finding) + described["caption"].removeprefix(finding)
-    shown = f"![{alt}](figures/{image.name}){{ width={wide} }}\n\n*{image.stem}.* {caption}"
+    attributes = f"{{ width={width} height={height} loading=lazy }}"
+    shown = f"![{alt}](figures/{image.stem}.webp){attributes}\n\n*{image.stem}.* {caption}"
     if not described.get("opens"):
         return shown
     return f"{shown} In the explorer, once rendered: `workbench explore figures/{image.stem}.json`."

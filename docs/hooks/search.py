@@ -1,4 +1,4 @@
-"""MkDocs hook: the search index, which every page loads, leaves out blocks of code and marks within sentences."""
+"""MkDocs hook: the search index, which every page loads, has the first paragraph of a docstring and no code blocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 
+_SUMMARY = re.compile(r"<p>(?! ?Bases:).*?</p>", re.DOTALL)
 _LEFT_OUT = re.compile(r"<pre>.*?</pre>|</?(?:code|em|strong|span|a)\b[^>]*>", re.DOTALL)
 
 
@@ -16,5 +17,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
     for part in index["docs"]:
+        if part["location"].startswith("library/"):
+            part["text"] = "".join(_SUMMARY.findall(part["text"])[:1])
         part["text"] = " ".join(_LEFT_OUT.sub("", part["text"]).split())
     path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
