@@ -164,7 +164,8 @@ def rest_of_block(block: Any, after: Tensor) -> Tensor:
     if "post_attention_layernorm" in has:
         return after + block.mlp(block.post_attention_layernorm(after))
     if "layernorm_after" in has:
-        return after + block.mlp(block.layernorm_after(after))
+        normed = block.layernorm_after(after)
+        return after + block.mlp(normed) if "mlp" in has else block.output(block.intermediate(normed), after)
     if "sa_layer_norm" in has:
         return block.output_layer_norm(block.ffn(after) + after)
     if "full_layer_layer_norm" in has:
@@ -359,7 +360,9 @@ def llama_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def vit_projections(module: Any, x: Tensor) -> tuple[Tensor, ...]:
-    layers = (module.q_proj, module.k_proj, module.v_proj)
+    first_releases = hasattr(module, "query")  # of transformers 5
+    names = ("query", "key", "value") if first_releases else ("q_proj", "k_proj", "v_proj")
+    layers = [getattr(module, name) for name in names]
     return tuple(heads_first(p(x), module.config.num_attention_heads) for p in layers)
 
 
