@@ -109,6 +109,8 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     )
     more = pd.concat([both, rows.assign(model="c")])
     assert null_finding(more, "Rank") == "Rank is above its null range in 5 of 8 layers of 3 models."
+    all_above = both[both["value"] > both["null_high"]]
+    assert null_finding(all_above, "Rank") == "Rank is above its null range in every layer of a and b."
     lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0)
     assert (
         null_finding(lower, "Rank")

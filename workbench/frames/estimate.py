@@ -81,7 +81,7 @@ def _null_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def null_finding(rows: pd.DataFrame, words: str) -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
-        null_finding(rows, "Effective rank")  # Effective rank is below its null range in 4 of 4 layers of digits-vit.
+        null_finding(rows, "Effective rank")  # Effective rank is below its null range in every layer of digits-vit.
 
     The side is the one on which more layers lie; the layers of three models or more are counted together. The rows
     have one metric and one kind of null distribution; without one the sentence has the models' means (`mean_finding`).
@@ -97,6 +97,8 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     if len(counts) > 2:
         of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
         return f"{words} is {side} its null range in {of_all} layers of {models}."
+    if (counts["sum"] == counts["size"]).all():
+        return f"{words} is {side} its null range in every layer of {_listed([*map(str, counts.index)])}."
     parts = [f"{row['sum']} of {row['size']} layers of {model}" for model, row in counts.iterrows()]
     return f"{words} is {side} its null range in {_listed(parts)}."
 
