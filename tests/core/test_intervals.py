@@ -370,3 +370,9 @@ def test_a_paired_interval_has_the_standard_error_of_the_differences():
     logs = np.log(first / (second + 1))
     half = stats.t.ppf(0.975, 3) * np.std(logs, ddof=1) / 2
     assert np.log([ratio.low, ratio.high]) == pytest.approx([logs.mean() - half, logs.mean() + half])
+
+
+def test_a_rounded_zero_has_no_sign():
+    assert Finding(-0.0004, -0.0012, 0.0001, 3).words(".2f") == "0.00 [0.00, 0.00]"
+    assert Finding(-0.004, -0.012, 0.001, 3).words("+.2f") == "+0.00 [−0.01, +0.00]"
+    assert Finding(-0.4, math.nan, math.nan, 1).words(".0%") == "−40%"

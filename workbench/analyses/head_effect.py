@@ -355,7 +355,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         if by_head["null_mean"].notna().any():
             above = int((by_head["value"] > by_head["null_high"]).sum())
             sentence += (
-                f", {by_head.loc[(layer, head), 'null_mean']:.3f} for random directions of the same norm; {above} of "
+                f", {by_head.loc[(layer, head), 'null_mean']:z.3f} for random directions of the same norm; {above} of "
                 f"{len(by_head)} heads are above the null's upper end"
             )
         sentences.append(sentence)

@@ -34,6 +34,7 @@ class Finding(NamedTuple):
 
     def words(self, format: str = ".2f") -> str:
         """Format the value with its interval, if any, in brackets: "0.31 [0.28, 0.33]"."""
+        format = f"+z{format[1:]}" if format.startswith("+") else f"z{format}"  # no negative zero
         ends = "" if math.isnan(self.low) else f" [{self.low:{format}}, {self.high:{format}}]"
         return f"{self.value:{format}}{ends}".replace("-", "−")
 
