@@ -53,6 +53,24 @@ def test_restored_model_computes_what_the_saved_one_did(model, tmp_path):
     torch.testing.assert_close(restored(images), model.eval()(images), rtol=0, atol=0)
 
 
+def test_images_are_prepared_as_the_checkpoint_says_whatever_is_asked(tmp_path):
+    """``preprocessing`` of a run does not change them, since the weights know no other."""
+    module = build({"name": "vit", "depth": 1, "embed_dim": 12, "num_heads": 3})
+    about = {"resize": 16, "interpolation": "bilinear", "mean": [0.25], "std": [0.5]}
+    meta = {
+        "architecture": {"name": "vit", "depth": 1, "embed_dim": 12, "num_heads": 3},
+        "preprocessing": about,
+    }
+    write_checkpoint(tmp_path / "x.safetensors", module, meta)
+    model = workbench.load(f"file:{tmp_path / 'x.safetensors'}")
+    assert (model.image.size, model.image.mean, model.image.std) == ((16, 16), (0.25,), (0.5,))
+    batches = [
+        workbench.inputs("bundled:digits", model, n=2, preprocessing=kind).batch
+        for kind in ("model", "saritas2025")
+    ]
+    torch.testing.assert_close(*batches, rtol=0, atol=0)
+
+
 def test_weights_of_another_width_are_refused_with_both_shapes(model, tmp_path):
     write_checkpoint(tmp_path / "x.safetensors", model, {"architecture": {**ARCHITECTURE, "embed_dim": 10}})
     with pytest.raises(InputError, match=r"bias is \(6,\) in the file and \(10,\) in the model;.* \d+ more"):
