@@ -108,7 +108,8 @@ def test_frames_have_the_shared_columns_and_known_metrics_in_their_range(name):
     frame = analyze(name, model=model, inputs=images(count) if runs else None, **options)
     assert tuple(frame.columns) == COLUMNS
     assert set(frame["model"]) == {"VisionTransformer"}
-    assert set(frame["input"].dropna()) == {str(i) for i in range(count if runs else 0)}
+    step = 2 if name == "patching" else 1  # a pair is named by its first input
+    assert set(frame["input"].dropna()) == {str(i) for i in range(0, count if runs else 0, step)}
     assert set(frame["layer"].dropna()) == set(range(LAYERS))
     for metric, rows in frame.groupby("metric"):
         known = workbench.METRICS[metric]
@@ -676,3 +677,14 @@ def test_runs_of_one_model_load_it_once_where_asked_to(monkeypatch):
         pd.testing.assert_frame_equal(one, other)
     run()
     assert len(loads) == 6
+
+
+@pytest.mark.parametrize("analysis", ["attention-map", "sinks", "token-similarity"])
+def test_an_input_of_padding_only_is_named(analysis):
+    sizes = {"hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 1, "num_attention_heads": 3}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=30, **sizes)).eval()
+    ids, mask = torch.arange(1, 11).view(2, 5), torch.tensor([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]])
+    with pytest.raises(InputError, match="input 1 holds only padding; leave it out"):
+        workbench.analyze(analysis, model, {"input_ids": ids, "attention_mask": mask})
+    frame = workbench.analyze(analysis, model, {"input_ids": ids[:1], "attention_mask": mask[:1]})
+    assert set(frame["input"].dropna()) == {"0"}

@@ -214,6 +214,7 @@ def each_layer(
             before=before,
             passes=passes,
         ) -> None:
+            _check_tokens(tokens, batch.ids)
             record, perturbed = with_float64(record), perturbed and with_float64(perturbed)
             layer = Layer(
                 record, batch.ids, tokens, settings.seed, settings.heads, counts=counted, model=source.module,
@@ -229,6 +230,15 @@ def each_layer(
         done.batch(len(batch.ids))
         end_batch()
     done.all()
+
+
+def _check_tokens(tokens: TokenInfo | None, ids: Sequence[str]) -> None:
+    """Raise `InputError` for an input without a real token."""
+    if tokens is None or len(tokens.mask) != len(ids):
+        return
+    empty = [name for name, real in zip(ids, tokens.mask.any(-1).tolist(), strict=True) if not real]
+    if empty:
+        raise InputError(f"input {empty[0]} holds only padding; leave it out of the batch")
 
 
 class _Done:
