@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 
 from workbench.figures import absent_notes, plot, with_absent
-from workbench.figures.notes import left_out_notes
+from workbench.figures.notes import left_out_notes, random_notes
 from workbench.figures.text_widths import text_width
 from workbench.frames.results import make_frame
 
@@ -71,3 +71,12 @@ def test_of_undefined_values_those_that_a_frame_holds_are_named():
     frame.attrs["provenance"] = [{"model": {"spec": "bundled:a"}, "notes": [note]}]
     assert left_out_notes(frame) == ["a: 3 of 4 values of share gaussian are undefined and left out."]
     assert left_out_notes(frame.assign(metric="rank")) == []
+
+
+def test_random_weights_beside_a_trained_model_are_a_control_and_not_named():
+    def run(spec, checkpoint):
+        return {"model": {"spec": spec, "checkpoint": checkpoint}}
+
+    runs = [run("bundled:a", "random"), run("bundled:b", "random"), run("bundled:b", "epoch-030")]
+    assert random_notes(runs, "") == ["Random weights: a."]
+    assert random_notes(runs[1:], "") == []

@@ -54,7 +54,9 @@ def left_out_notes(frame: pd.DataFrame) -> list[str]:
 def random_notes(runs: Iterable[Mapping[str, Any]], caption: str) -> list[str]:
     """Return a sentence that names the models with random weights; none if the caption is about such weights."""
     models = [run.get("model") or {} for run in runs]
-    names = legend_names(name_of_model(model) for model in models if is_random(model.get("checkpoint")))
+    trained = {name_of_model(model) for model in models if not is_random(model.get("checkpoint"))}
+    random = (name_of_model(model) for model in models if is_random(model.get("checkpoint")))
+    names = legend_names(name for name in random if name not in trained)  # else a control beside the model
     stated = re.search(r"\b(random|untrained)\b", caption, re.IGNORECASE)
     return [f"Random weights: {', '.join(names.values())}."] if names and not stated else []
 
