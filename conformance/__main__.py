@@ -30,6 +30,12 @@ SHOWN = (
     "worst",
     "output",
     "reference",
+    "head_out",
+    "attn",
+    "head_out_layers",
+    "attn_layers",
+    "refusal",
+    "projections",
     "seconds",
 )
 SECONDS, MEMORY = 40, 9 << 30

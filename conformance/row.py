@@ -18,6 +18,7 @@ from torch import Tensor
 
 import workbench
 from conformance.below import Weights, watched_below
+from conformance.changes import NO_EFFECT, changed_output, identity_output, readable_projections
 from conformance.exceptions import DENSE, ELSEWHERE
 from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
 from workbench import captures
@@ -50,6 +51,17 @@ class Row:
     worst: float | None = None
     output: str = ""
     reference: str = ""
+    head_out: str = ""
+    """The output where `intervene` replaces head_out by itself; `NO_EFFECT` where zeros there change nothing."""
+    attn: str = ""
+    """The output where `intervene` replaces attn by itself: "the same", "rounded", "changed", or "refused"."""
+    head_out_layers: int = 0
+    attn_layers: int = 0
+    """Layers that can be changed at the site."""
+    refusal: str = ""
+    """Why the first layer without it refuses an intervention."""
+    projections: str = ""
+    """Layers whose output projection is read by head, of those that have one, as in 2/2."""
     seconds: float = 0.0
     torch: str = torch.__version__.partition("+")[0]
     version: str = ""
@@ -113,6 +125,8 @@ def _fill(found: Row, built: Built) -> None:
         found.status, found.why = REFUSED, str(error)
     except Exception as error:
         found.status, found.why = CRASH, f"{said(error)} ({_place(error)})"
+    if captured is not None:
+        _intervene(found, built, before, [n for n, record in enumerate(captured) if record.attn is not None])
     try:
         own = _below(built)
         differs = _made_eager(model)
@@ -142,6 +156,29 @@ def _fill(found: Row, built: Built) -> None:
                     ["its eager attention gives other weights than its kernels, whose are captured", why],
                 )
             )
+
+
+def _intervene(found: Row, built: Built, before: list[Tensor], layers: list[int]) -> None:
+    """Replace head_out and attn of every layer by themselves, and head_out by zeros; read W_O."""
+    if not layers:
+        return
+    try:
+        for site in ("head_out", "attn"):
+            after, able, why = identity_output(built, layers, site)
+            setattr(found, site, "refused" if after is None else _compared(before, after))
+            setattr(found, f"{site}_layers", len(able))
+            found.refusal = found.refusal or why
+            if site == "head_out" and able:
+                zeroed = changed_output(built, able, site, "zero")
+                same = len(zeroed) == len(before) and all(map(torch.equal, before, zeroed))
+                if found.head_out == "the same" and same:
+                    found.head_out = NO_EFFECT
+        read, there, why = readable_projections(built.model, built.batch, layers)
+        found.projections = f"{read}/{there}"
+        found.refusal = found.refusal or why
+    except Exception as error:
+        found.refusal = f"{said(error)} ({_place(error)})"
+        found.attn = found.attn or "traceback"
 
 
 def _compared(before: list[Tensor], after: list[Tensor]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from conformance.changes import NO_EFFECT
 from conformance.row import (
     CRASH,
     EXACT,
@@ -123,6 +125,7 @@ def write_page(rows: list[dict[str, Any]], untried: int = 0, path: Path = PAGE) 
     if rounded:
         text.append(f", to rounding in {rounded}, whose kernels are off in timm and on in a capture")
     text.append((f", and another in {', '.join(changed)}" if changed else "") + ".\n")
+    text.append(_interventions(rows))
     text.append(INPUTS_TOLD)
     for status in STATUSES:
         for library in libraries:
@@ -131,6 +134,58 @@ def write_page(rows: list[dict[str, Any]], untried: int = 0, path: Path = PAGE) 
                 text.append(f"\n## {library}: {status} ({len(of)})\n\n")
                 text.append(_list(of) if status == EXACT else _table(of, rows if status == NOT_BUILT else []))
     atomic_write(path, "".join(text).encode())
+
+
+def _interventions(rows: list[dict[str, Any]]) -> str:
+    """What `intervene` and `output_projection` do in the models that are exact, and which refuse."""
+    tried = [row for row in rows if row["status"] == EXACT and row["attn"]]
+    if not tried:
+        return ""
+    layers = sum(int(row["layers"]) for row in tried)
+    read, there = (
+        sum(int(row["projections"].split("/")[part]) for row in tried if row["projections"])
+        for part in (0, 1)
+    )
+    flat = sum(row["head_out"] == NO_EFFECT for row in tried)
+    text = [
+        "\n## Interventions\n\n"
+        f"In {len(tried)} models that are exact, `workbench.intervene` replaces `head_out` or `attn` of all heads and "
+        f"layers by itself, which must give the model's output; zeros in place of `head_out` must change it. In {flat} "
+        "models they change nothing, since a norm or a scale behind attention starts at zero or an output has been "
+        "rounded to codes. `output_projection` reads W_O by head "
+        f"in {read} of {there} layers that have one, and checks it against the layer's output.\n\n"
+        "| site | models, all layers | layers | the same bit for bit | the same to 1e-4 | changed | refused |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+    ]
+    for site in ("head_out", "attn"):
+        able = sum(int(row[f"{site}_layers"]) for row in tried)
+        models = sum(int(row[f"{site}_layers"]) == int(row["layers"]) for row in tried)
+        same = sum(row[site] in ("the same", NO_EFFECT) for row in tried)
+        counts = [same, sum(row[site] == "rounded" for row in tried)]
+        refused = sum(row[site] == "refused" for row in tried)
+        rest = len(tried) - sum(counts) - refused
+        text.append(
+            f"| `{site}` | {models} of {len(tried)} | {able} of {layers} | {counts[0]} | {counts[1]} | {rest} | "
+            f"{refused} |\n"
+        )
+    reasons: dict[str, list[str]] = {}
+    for row in tried:
+        if row["refusal"]:
+            reasons.setdefault(_reason(row["refusal"]), []).append(row["type"])
+    if reasons:
+        text.append("\n| refused | types |\n| --- | --- |\n")
+        for reason, types in sorted(reasons.items(), key=lambda item: -len(item[1])):
+            text.append(f"| {reason} | {', '.join(types)} |\n")
+    return "".join(text)
+
+
+def _reason(message: str) -> str:
+    """A refusal without its model, layer and numbers, so that those of one kind are one row."""
+    reason = message.rpartition("): ")[2] if "): " in message else message.partition(": ")[2] or message
+    reason = re.sub(
+        r"differs from the model's own output by \S+ of its largest value", "is not the output", reason
+    )
+    return reason.partition(";")[0].replace("|", "\\|").replace("<", "&lt;")
 
 
 INPUTS_TOLD = """

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from conformance.below import watched_below
+from conformance.changes import NO_EFFECT
 from conformance.row import EXACT, GAP, WRONG, row
 from conformance.table import read_rows
 
@@ -38,12 +39,27 @@ def test_what_the_table_says_is_exact_is(library: str, name: str):
     found = row(library, name)
     assert (found.status, found.why) == (EXACT, ROWS[library, name]["why"])
     assert found.output == "the same"
+    kept = ROWS[library, name]
+    assert (found.head_out, found.refusal) == (kept["head_out"], kept["refusal"])
+    assert (found.attn == "refused") == (kept["attn"] == "refused")
+    assert found.attn != "changed"
+    assert found.projections == kept["projections"]
 
 
 def test_no_row_is_wrong_and_none_is_silent():
     red = [name for (_, name), found in ROWS.items() if found["status"] in (WRONG, GAP, "traceback")]
     assert red == []
     assert len(ROWS) >= 999
+
+
+@pytest.mark.parametrize("site", ["head_out", "attn"])
+def test_a_site_replaced_by_itself_gives_the_model_s_output(site: str):
+    tried = [found for found in ROWS.values() if found["status"] == EXACT and found["attn"]]
+    same = [found for found in tried if found[site] in ("the same", "rounded", NO_EFFECT)]
+    whole = [found for found in same if found[f"{site}_layers"] == found["layers"]]
+    assert len(tried) > 800
+    assert len(whole) >= 0.95 * len(tried)
+    assert [found["type"] for found in tried if found not in same and found[site] != "refused"] == []
 
 
 class Retrieval(nn.Module):

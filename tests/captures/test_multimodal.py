@@ -22,7 +22,7 @@ from tests.captures.multimodal import (
     qwen_pixels,
     text_to_text,
 )  # fmt: skip
-from workbench import analyze, capture
+from workbench import analyze, capture, intervene
 from workbench.captures import SITES, Capture, token_info
 from workbench.captures.token_labels import vision_model
 from workbench.core.errors import InputError
@@ -265,6 +265,44 @@ def test_packed_images_are_one_layer_whatever_their_sizes(name: str):
             assert torch.allclose(record.head_out[number, :, :count], own.head_out[0], atol=1e-5)
             assert not record.attn[number, :, count:].any()
             assert not record.attn[number, :, :, count:].any()
+
+
+def test_a_head_of_packed_images_is_replaced_image_by_image():
+    """Zeros for the second image leave the first; a donor of two images gives each its own row without padding."""
+    torch.manual_seed(0)
+    vision, small, large = qwen("Qwen2VL")().model.visual, (1, 4, 4), (1, 4, 6)
+    pixels = qwen_pixels(small, large)
+    batch = {"hidden_states": pixels["pixel_values"], "grid_thw": pixels["image_grid_thw"]}
+
+    def output(**changes):
+        with torch.no_grad(), intervene(vision, **changes):
+            return vision(**batch)[0]
+
+    with torch.no_grad():
+        plain = vision(**batch)[0]
+    other = batch | {"hidden_states": batch["hidden_states"].flip(1)}
+    donor = capture(vision, other)
+    whole = output(changes={(0, 1): donor})
+    head = donor[0].head_out[:, 1]
+    alone = [output(changes={(0, 1): head}, inputs=[number]) for number in range(2)]
+    rows = range(16), range(16, 40)
+    for number, own in enumerate(rows):
+        assert torch.equal(alone[number][list(own)], whole[list(own)])
+        assert torch.equal(alone[number][list(rows[1 - number])], plain[list(rows[1 - number])])
+        assert not torch.allclose(whole[list(own)], plain[list(own)], atol=1e-5)
+
+    def by_hand(_, args):
+        x = args[0].clone()
+        width = x.shape[-1] // vision.blocks[0].attn.num_heads
+        x[16:, width : 2 * width] = 0
+        return (x,)
+
+    handle = vision.blocks[0].attn.proj.register_forward_pre_hook(by_hand)
+    with torch.no_grad():
+        expected = vision(**batch)[0]
+    handle.remove()
+    assert torch.equal(output(changes={(0, 1): "zero"}, inputs=[1]), expected)
+    assert torch.allclose(output(changes={(1, 0): torch.clone}, site="attn"), plain, atol=1e-5)
 
 
 def test_patches_of_packed_images_stand_in_squares():

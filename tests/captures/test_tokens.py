@@ -81,6 +81,15 @@ def test_text_is_lengthened_to_what_a_windowed_model_sees():
     assert fit_tokens(captured.tokens, 12) is captured.tokens
 
 
+def test_keys_of_other_rows_than_the_inputs_do_not_decide_what_is_padding():
+    """A model that stacks two pictures of each of 3 inputs runs 6 rows of 5 tokens."""
+    tokens = token_info(nn.Identity(), torch.randn(3, 4, 2), 4)
+    visible = torch.ones(6, 5, dtype=torch.bool)
+    visible[:, 4:] = False
+    assert fit_tokens(tokens, 5, visible).mask.all()
+    assert not fit_tokens(tokens, 5, visible[:3]).mask[:, 4:].any()
+
+
 class SoftPrompt(nn.Module):
     """An encoder of words that puts ``added`` learned tokens before them, as prompt tuning and class tokens do."""
 

@@ -75,7 +75,7 @@ def intervene(
             (batch, token, head_dim), attn (batch, query, key), resid_pre and resid_post (batch, token, width).
         site: "q", "k", "v", "attn", "head_out", "resid_pre" or "resid_post"; the last two take (layer, "*").
         tokens: which queries to change (of k and v: which keys); None for all.
-        inputs: which rows of the batch to change; None for all.
+        inputs: which rows of the batch to change, or which of the images that a model packs into one; None for all.
         normalise: divide changed rows of ``attn`` by their sums; otherwise they must sum to one.
         kv: count heads of k and v by groups of keys, where several query heads share one.
 
@@ -142,11 +142,22 @@ class _Selection:
     kv: bool
 
     def apply(
-        self, value: Value, part: Tensor, site: str, donor: Callable[[LayerRecord], Tensor], name: str
+        self,
+        value: Value,
+        part: Tensor,
+        site: str,
+        donor: Callable[[LayerRecord], Tensor],
+        name: str,
+        packed: int | None = None,
     ) -> Tensor:
-        """Return a part (batch, token, …) with the value in its chosen entries."""
+        """Return a part (batch, token, …) with the value in its chosen entries.
+
+        ``packed`` is the number of an image that the model computes by itself, without the padding of the batch.
+        """
         if isinstance(value, LayerRecord):
             value = donor(value)
+        if packed is not None and isinstance(value, Tensor):
+            value = _row_of(value, packed, part)
         elif isinstance(value, str):
             axes = tuple(range(1, part.ndim - 1))  # of the tokens: rows and columns of a grid
             value = torch.zeros_like(part) if value == "zero" else part.mean(axes, keepdim=True)
@@ -166,12 +177,26 @@ class _Selection:
         if self.tokens is not None and part.ndim != 3:
             raise InputError(f"{name}: its tokens are a grid of {tuple(part.shape[1:-1])}; leave out tokens=")
         chosen = torch.ones(part.shape[:2], dtype=torch.bool, device=part.device)
-        for axis, rows in enumerate((self.inputs, self.tokens)):
+        inputs, tokens = self.inputs, self.tokens
+        if packed is not None:
+            inputs = inputs if inputs is None else [0] if packed in inputs else []
+            tokens = tokens if tokens is None else [token for token in tokens if token < part.shape[1]]
+        for axis, rows in enumerate((inputs, tokens)):
             if rows is not None:
                 chosen &= _mark(rows, part.shape[axis], ("inputs", "tokens")[axis], part.device).unsqueeze(
                     1 - axis
                 )
         return torch.where(chosen.reshape(*chosen.shape, *[1] * (part.ndim - 2)), value, part)
+
+
+def _row_of(value: Tensor, number: int, part: Tensor) -> Tensor:
+    """Return the row of an image from a value for all images (image, token, …), without the padding of shorter ones."""
+    if value.ndim < part.ndim:
+        return value
+    if len(value) > 1:
+        value = value[number : number + 1]
+    sizes = zip(value.shape[1:], part.shape[1:], strict=True)
+    return value[(slice(None), *(slice(size) if most > size else slice(None) for most, size in sizes))]
 
 
 def _mark(rows: Sequence[int], size: int, what: str, device: torch.device) -> Tensor:
@@ -212,7 +237,9 @@ class _Intervener(Recorder):
         adapted = self.visits.adapted(self.visits.innermost(module))
         before = 0 if adapted is None else len(adapted.visit.calls)
         adapter = None if adapted is None else adapter_of(type(adapted.visit.module))
-        if adapter is None or not adapter.joins:
+        if adapter is not None and adapter.joins:
+            self.change(self.numbers.count, call, packed=before)
+        else:
             self.change(self.numbers.count + before, call)
         super().seen(call, module)
 
@@ -232,8 +259,8 @@ class _Intervener(Recorder):
                 "so it cannot be changed"
             )
 
-    def change(self, index: int, call: Call) -> None:
-        """Write the changed outputs of a layer's heads into its output."""
+    def change(self, index: int, call: Call, packed: int | None = None) -> None:
+        """Write the changed outputs of a layer's heads into its output, or those of one image of several."""
         if index not in self.plan or self.site in _STREAM:
             return
         name = f"{self.name}, layer {index}"
@@ -242,11 +269,11 @@ class _Intervener(Recorder):
                 for head, part in self.parts(index, call.head_out.shape[1], name):
                     out = call.head_out[:, head]
                     new = self.selection.apply(
-                        part, out, "head_out", lambda of, h=head: _donated(of, "head_out", h), name
+                        part, out, "head_out", lambda of, h=head: _donated(of, "head_out", h), name, packed
                     )
                     call.head_out[:, head] = new
             else:
-                self.recompute(index, call, name)
+                self.recompute(index, call, name, packed)
         self.changed.add(index)
 
     def parts(self, index: int, heads: int, name: str) -> list[tuple[int, Value]]:
@@ -260,7 +287,7 @@ class _Intervener(Recorder):
                 chosen[number] = value
         return sorted(chosen.items())
 
-    def recompute(self, index: int, call: Call, name: str) -> None:
+    def recompute(self, index: int, call: Call, name: str, packed: int | None = None) -> None:
         """Compute the outputs of heads from changed operands, where these give the model's own output unchanged."""
         if call.kind != "token" or call.recompute is not None or call.v is None:
             raise InputError(
@@ -295,7 +322,12 @@ class _Intervener(Recorder):
                 value = _uniform(call, head, plain[:, row])
             new.append(
                 self.selection.apply(
-                    value, old[:, row], self.site, lambda of, h=head: _donated(of, self.site, h, heads), name
+                    value,
+                    old[:, row],
+                    self.site,
+                    lambda of, h=head: _donated(of, self.site, h, heads),
+                    name,
+                    packed,
                 )
             )
         operands[self.site] = torch.stack(new, 1)

@@ -273,12 +273,15 @@ def fit_tokens(tokens: TokenInfo, token_count: int | None, attended: Tensor | No
 
     ``attended`` (batch, token) is true for keys that some query may attend to. If all added tokens are hidden
     at the end, they are padding (models that attend in windows pad their inputs). Otherwise the model added tokens at
-    unknown places (a class token, a soft prompt), and all tokens are numbered and of kind "token".
+    unknown places (a class token, a soft prompt), and all tokens are numbered and of kind "token". Not read if it has
+    neither one row nor one per input.
 
     Fewer tokens are left unchanged, since patches may come before a class token; so are several streams.
     """
     if token_count is None or tokens.streams or token_count <= tokens.count:
         return tokens
+    if attended is not None and len(attended) not in (1, len(tokens)):
+        attended = None  # the model joins or repeats inputs: its rows are not those of the batch
     more = token_count - tokens.count
     mask = torch.nn.functional.pad(tokens.mask, (0, more), value=False)
     if attended is None or not torch.equal(attended.expand_as(mask), mask):
