@@ -63,20 +63,22 @@ def verdict_findings(claims: pd.DataFrame, differences: pd.DataFrame, quality: s
     """Count the verdicts of the papers' claims about each mechanism drawn, as the first sentence of a caption.
 
     Args:
-        claims: `workbench.studies.claims_from_records`; claims about the evaluations drawn are counted.
+        claims: `workbench.studies.claims_from_records`; those about the evaluations and baselines drawn are counted,
+            if they are decided over seeds: the inputs of one pair of models say nothing of a mechanism.
         differences: `workbench.studies.over_seeds.seed_differences`, the data drawn.
         quality: the claimed quality of a mechanism, "more robust than".
     """
     rows = differences[differences["training_seed"].isna() & (differences["protocol"] != "clean")]
-    stated = claims[claims["analysis"] == "evaluation"]
-    models = stated["options"].map(lambda text: f"bundled:{claim_options(text)['model']}")
+    stated = claims[(claims["analysis"] == "evaluation") & (claims["units"] != "inputs")]
+    sides = [claim_options(text) for text in stated["options"]]
+    compared = [tuple(f"bundled:{side.get(name)}" for name in ("model", "baseline")) for side in sides]
     wheres = [parse_measure(text)[0].where for text in stated["measure"]]
     sentences, single = [], {}
     for (model, baseline), model_rows in rows.groupby(["model", "baseline"], sort=False):
         drawn = {*zip(model_rows["protocol"], model_rows["epsilon"].fillna(-1), strict=True)}
         about = [
-            name == model and (where["protocol"], float(where.get("epsilon", -1))) in drawn
-            for name, where in zip(models, wheres, strict=True)
+            pair == (model, baseline) and (where["protocol"], float(where.get("epsilon", -1))) in drawn
+            for pair, where in zip(compared, wheres, strict=True)
         ]
         if any(about):
             verdicts = stated.loc[about, "verdict"]
