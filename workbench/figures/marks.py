@@ -754,14 +754,15 @@ class Published(Mark):
                 words = self.says(str(row["paper"]) for row in rows if pd.notna(row.get("paper")))
                 look = {"mode": "lines+markers" if bars else "markers", "marker": traces[0].marker}
                 line = {**_PUBLISHED_LINE, "width": WIDTH.bar}
-                yield key_entry(words, "Red", **look, line=line, legend=True)
+                yield key_entry(words, f"Red {_SIGNS[self.symbol]}", **look, line=line, legend=True)
             return
         printed = [part_rows for series in drawn for _, part_rows in self.matching(series)]
         if printed:
             papers = [str(name) for part_rows in printed for name in part_rows.get("paper", ())]
             drawn_as = {trace.mode for trace in self.together(drawn)}
             look = {"marker": PUBLISHED} | ({"line": _PUBLISHED_LINE} if "lines" in drawn_as else {})
-            yield key_entry(self.says(papers), "Red", mode="+".join(sorted(drawn_as)), **look, legend=True)
+            glyph = f"Red {_SIGNS[self.symbol]}" if "markers" in drawn_as else "Red"
+            yield key_entry(self.says(papers), glyph, mode="+".join(sorted(drawn_as)), **look, legend=True)
 
 
 @dataclass(frozen=True)
@@ -797,7 +798,8 @@ class Points(Mark):
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
         if len(self.rows) and self.symbol:
-            yield key_entry(self.words, "Stars", mode="markers", marker=self._marker, legend=True)
+            glyph = "Stars" if self.symbol == "asterisk-open" else "Crosses"
+            yield key_entry(self.words, glyph, mode="markers", marker=self._marker, legend=True)
 
 
 @dataclass(frozen=True)
@@ -870,6 +872,7 @@ _NULL_HALF = 0.45  # of a category: a null is seen on both sides of the marker o
 _STROKE = marker_of("line-ns-open", SIZE.stroke, GREY, WIDTH.bold)
 _VISIBLE = 0.014  # of the axis: a band is as wide as a line there, and hidden by it
 _PUBLISHED_LINE = {"color": RED, "dash": "solid", "width": WIDTH.fine}
+_SIGNS = {"x-thin-open": "×", "cross-thin-open": "+"}  # of published numbers, as a caption writes them
 RULE_LINE = {"color": GREY, "dash": "solid", "width": WIDTH.rule}
 
 
