@@ -148,7 +148,7 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
     values = rows.pivot(index="token", columns="head", values="value")
     most = (values.idxmax(axis=1) == 3).sum()
     share = f"{values[3].mean():.1%} of the membership of the tokens (uniform: {1 / values.shape[1]:.1%})"
-    said = f"Head 3 holds {share}; {most} of {len(values)} belong to it most. Membership is as the layer computes it."
+    said = f"Head 3 holds {share}; {most} of all {len(values)} belong to it most. Membership is as the layer computes"
     assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)

@@ -54,6 +54,7 @@ def test_models_run_over_their_own_inputs():
         Pass("tost:small@tost_small.pth", "imagenet:imagenet", 100),
         Pass("timm:xcit_small_12_p16_224", "imagenet:imagenet", 100),
         Pass("deit_small_patch16_224", "imagenet:imagenet", 100),
+        Pass("bundled:digits-vit", "bundled:digits", 100),
     ]
     own = notebooks["class_attention"].filled({"others": None})
     found = passes_of(notebooks["class_attention"], own)

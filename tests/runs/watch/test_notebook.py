@@ -22,5 +22,5 @@ def test_it_draws_a_watch(warm, tmp_path):
     )
     assert not report.failed, str(report)
     provenance = (tmp_path / "figures" / "projection_error_training.json").read_text()
-    assert "Training of VisionTransformer, mean over layers and heads. (a)" in provenance
+    assert "Training of VisionTransformer, mean over layers and heads" in provenance
     assert '"Step"' in (tmp_path / "figures" / "projection_error_training.figure.json").read_text()

@@ -17,8 +17,8 @@ SENTENCES: dict[Name, str] = {
     "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",
     "singular": "{rank} of {count} singular values hold 90 % of their squared sum",
     "above": "{count} above the null range",
-    "membership": "head {head} holds {share} of the membership of the {tokens} (uniform: {uniform}); {most} of {count} "
-    "belong to it most",
+    "membership": "head {head} holds {share} of the membership of the {tokens} (uniform: {uniform}); {most} of all "
+    "{count} belong to it most",
     "compare": "{first} beside {second}, {tokens}: {share} of attention elsewhere",
     "usual": "{heads}: {share} (median)",
     "effect": "without {what}: {outcome} {before} → {after} ({change} points), divergence {divergence} nats, rank "

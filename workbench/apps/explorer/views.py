@@ -334,7 +334,8 @@ def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
     values = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
     rank = sentence("spectrum", rank=f"{values['rank_90']:.0f}", count="the head's")
-    return f"{rank} The thick line is this layer; the null has Gaussian keys of its mean square."
+    lines = "The thick line is this layer, the dashed one that rank"
+    return f"{rank} {lines}; the null has Gaussian keys of its mean square."
 
 
 def _draw_singular(address: Address, material: Material) -> go.Figure:
@@ -514,7 +515,7 @@ VIEWS = {
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
             "Largest eigenvalues of the centred Gram matrix of a head's keys in attention's kernel, whose entries are "
-            "exp(s k·k′), s the scale of its logits, over the product of the two rows' sums of it; the same head "
+            "exp(s k·k′) / (g g′), s the scale of its logits, g the sum of exp(s k·k′) over all keys k′; the same head "
             "number in every layer",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),

@@ -127,7 +127,7 @@ def _groups(entries: list[Entry]) -> dict[str, list[Entry]]:
         return entry.notebook or "", entry.name != "verdict_matrix", paper
 
     for entry in sorted(entries, key=place):
-        groups[questions.get(entry.notebook or "", OTHER)].append(entry)
+        groups[questions.get(entry.notebook or "") or OTHER].append(entry)
     return {question: members for question, members in groups.items() if members}
 
 
