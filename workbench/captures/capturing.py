@@ -172,7 +172,7 @@ def capture(
     sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, position and
         proj_out (see docs/capture.md).
     check: compare the captured tensors with the model's output. With the site attn everything is compared,
-        otherwise a few rows of every input.
+        otherwise a few rows of the first and the last input.
     keep_nonfinite: keep layers with NaN or infinite values, unchecked, with a line in the capture's ``notes``.
     grad: keep the autograd graph; otherwise the model runs without gradients. The output of a fused kernel does not
         depend on the recorded ``attn``: give ``explicit=True`` for gradients of the weights.
