@@ -128,7 +128,7 @@ _TSSA = {
 }
 _PRIMAL_INDEPENDENT = {
     "low_rank": Option(96, "directions s kept of the kernel", _Size),
-    "scores": Option("both", "parts of the output: both e and r, or e alone (chen2023 Table 8)"),
+    "scores": Option("both", "parts of the output: both e and r, or only e (chen2023 Table 8)"),
     "convention": Option(
         "as_published",
         "of the KSVD objective: as_published per input and head; as_implemented of means, Λ squared",

@@ -1,4 +1,4 @@
-"""Which variants weights may belong to, from their names and shapes alone: for errors that say what arrived."""
+"""Which variants weights may belong to, from only their names and shapes, for errors that say what arrived."""
 
 from __future__ import annotations
 

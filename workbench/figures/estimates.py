@@ -126,7 +126,7 @@ def values_once(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def null_of_means(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows by layer with the null distribution of the means alone: those of single inputs beside them are wider."""
+    """The rows by layer with the null distribution of only the means; that of single inputs is wider."""
     rows = rows[rows["layer"].notna()]
     ends = [name for name in NULL_COLUMNS if name in rows]
     return rows.assign(**{name: rows[name].where(rows["input"].isna()) for name in ends})
@@ -136,7 +136,7 @@ def means_and_heads(rows: pd.DataFrame) -> pd.DataFrame:
     """The means by layer with their null distribution, and beside them the single heads of a frame that has both."""
     if rows["input"].notna().any() and rows["head"].notna().any():
         by_layer = rows["layer"].notna() & (rows["input"].isna() == rows["head"].isna())
-        at_level(rows, "layer")  # refuses a frame of single heads alone
+        at_level(rows, "layer")  # refuses a frame of only single heads
         return null_of_means(rows[by_layer])
     return at_level(rows, "layer")
 

@@ -40,7 +40,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def wrap(text: str, width: float, size: float) -> str:
-    """The text with a line break wherever a line would be wider than this; a word that is wider alone is cut."""
+    """The text with a line break wherever a line would be wider than this; a single word that is wider is cut."""
     return "<br>".join(cut(line, width, size) for line in _lines(text, width, size))
 
 
