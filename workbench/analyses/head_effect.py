@@ -20,7 +20,7 @@ from torch import Tensor
 from workbench.analyses.class_attention import is_causal
 from workbench.analyses.layer import Layer, NotApplicable, Passes, need_token_attention
 from workbench.analyses.reductions import UniformOutput
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.registry import Analysis, OfInputs, runs_again
 from workbench.analyses.tiles import layer_attention
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import generator
@@ -382,6 +382,6 @@ ANALYSIS = Analysis(
     measure,
     METRICS,
     Options,
-    together=lambda options: True,  # the model runs again once a batch is captured
+    together=runs_again,
     findings=findings,
 )

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.registry import Analysis, OfInputs, runs_again
 from workbench.core.errors import InputError
 from workbench.core.intervals import interval_words
 from workbench.core.null_distributions import generator
@@ -211,6 +211,6 @@ ANALYSIS = Analysis(
     measure,
     (LOGIT_ATTRIBUTION,),
     Options,
-    together=lambda options: True,  # the model runs again once a batch is captured
+    together=runs_again,
     findings=findings,
 )

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from workbench.analyses.layer import Layer, NotApplicable
-from workbench.analyses.registry import Analysis, OfInputs
+from workbench.analyses.registry import Analysis, OfInputs, runs_again
 from workbench.core.null_distributions import generator
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, over_inputs
@@ -107,6 +107,6 @@ ANALYSIS = Analysis(
     (LOGIT_LENS_DIVERGENCE, LOGIT_LENS_AGREEMENT),
     Options,
     of_heads=False,
-    together=lambda options: True,  # the model runs again once a batch is captured
+    together=runs_again,
     findings=findings,
 )

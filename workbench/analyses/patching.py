@@ -18,7 +18,7 @@ from torch import Tensor
 
 from workbench.analyses.head_effect import need_next_tokens, random_directions, real_outputs
 from workbench.analyses.layer import Layer, Passes, TwoOutcomes, need_token_attention, rows_of_tokens
-from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, runs_again
 from workbench.core.errors import InputError
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
@@ -311,11 +311,6 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 _SITES = ("v", "mask", "attn", "head_out")
 
 
-def _together(options: object) -> bool:
-    """Return True: the model runs again once a batch is captured."""
-    return True
-
-
 ANALYSIS = Analysis(
     "patching",
     "Which head carries the difference of two inputs: activation patching of pairs, and attribution patching",
@@ -323,7 +318,7 @@ ANALYSIS = Analysis(
     measure,
     METRICS,
     Options,
-    together=_together,
+    together=runs_again,
     findings=findings,
     finer=(
         Analysis(
@@ -334,7 +329,7 @@ ANALYSIS = Analysis(
             (),
             TokenOptions,
             per="token",
-            together=_together,
+            together=runs_again,
         ),
     ),
 )

@@ -146,6 +146,11 @@ class OfValues(OfHeads):
         return v.transpose(1, 2).flatten(2)[:, None]
 
 
+def runs_again(options: object) -> bool:
+    """Return True: an analysis that runs the model again once a batch is captured needs all its layers together."""
+    return True
+
+
 @dataclass(frozen=True)
 class Analysis:
     """An analysis by name: its capture sites, metrics and options, and the function that measures one layer.

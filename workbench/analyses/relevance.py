@@ -29,7 +29,7 @@ from workbench.analyses.layer import (
     visible_of,
 )
 from workbench.analyses.patching import logits_at
-from workbench.analyses.registry import Analysis, OfInputs, OfMatrices
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, runs_again
 from workbench.analyses.tiles import layer_attention
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import generator
@@ -367,11 +367,6 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     return sentences
 
 
-def _together(options: object) -> bool:
-    """Return True: the model runs again once a batch is captured."""
-    return True
-
-
 ANALYSIS = Analysis(
     "relevance",
     "Which tokens a prediction rests on: maps from attention and its gradient, with deletion and insertion",
@@ -379,7 +374,7 @@ ANALYSIS = Analysis(
     measure,
     METRICS,
     Options,
-    together=_together,
+    together=runs_again,
     findings=findings,
     finer=(
         Analysis(
@@ -390,7 +385,7 @@ ANALYSIS = Analysis(
             (),
             TokenOptions,
             per="token",
-            together=_together,
+            together=runs_again,
         ),
     ),
 )
