@@ -8,7 +8,7 @@ import torch
 import workbench
 from tests.captures.families import FAMILIES, call
 from tests.runs.test_analyze import bert, vit
-from workbench.analyses.logit_attribution import head_contributions
+from workbench.analyses.logit_attribution import head_contributions, link_contributions
 from workbench.captures import find_readout
 from workbench.captures.position_path import frozen
 from workbench.core.errors import InputError
@@ -36,6 +36,44 @@ def test_the_share_of_a_head_is_that_of_a_loop():
         written = [sum(outputs[b, h, t, d] * weight[h, d, w] for d in range(DIM)) for w in range(WIDTH)]
         expected = sum(written[w] * direction[b, t, w] for w in range(WIDTH))
         assert shares[b, h, t].item() == pytest.approx(expected.item(), rel=1e-10)
+
+
+def test_the_share_of_a_link_is_that_of_a_loop_and_links_sum_to_their_head():
+    torch.manual_seed(0)
+    attn = torch.rand(BATCH, HEADS, 6, TOKENS, dtype=torch.float64)
+    v = torch.randn(BATCH, HEADS, TOKENS, DIM, dtype=torch.float64)
+    weight = torch.randn(HEADS, DIM, WIDTH, dtype=torch.float64)
+    direction = torch.randn(BATCH, 6, WIDTH, dtype=torch.float64)
+    shares = link_contributions(attn, v, weight, direction)
+    for b, h, i, j in np.ndindex(BATCH, HEADS, 6, TOKENS):
+        written = [sum(v[b, h, j, d] * weight[h, d, w] for d in range(DIM)) for w in range(WIDTH)]
+        expected = attn[b, h, i, j] * sum(written[w] * direction[b, i, w] for w in range(WIDTH))
+        assert shares[b, h, i, j].item() == pytest.approx(expected.item(), rel=1e-10)
+    torch.testing.assert_close(shares.sum(-1), head_contributions(attn @ v, weight, direction))
+
+
+@pytest.mark.parametrize("target", ["predicted", "right", "3/1"])
+def test_links_of_a_classifier_sum_to_the_shares_of_its_heads(target):
+    model = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", model, n=2)
+    heads = workbench.analyze("logit-attribution", model, inputs, target=target, null_samples=0)
+    links = workbench.analyze("logit-attribution", model, inputs, target=target, per="pair")
+    places = ["input", "layer", "head"]
+    expected = heads[heads["candidate"] == "head"].set_index(places)["value"]
+    np.testing.assert_allclose(links.groupby(places)["value"].sum()[expected.index], expected, atol=1e-5)
+    assert (links.loc[links["query"] != 0, "value"] == 0).all()  # the class token alone predicts
+
+
+def test_links_of_a_text_add_to_the_logit_at_their_query():
+    model, batch = FAMILIES["gpt2"].build(), FAMILIES["gpt2"].batch()
+    heads = workbench.analyze("logit-attribution", model, batch, null_samples=0)
+    links = workbench.analyze("logit-attribution", model, batch, per="pair")
+    places = ["input", "layer", "head"]
+    queries = links.groupby("input")["query"].nunique()
+    sums = links.groupby(places)["value"].sum() / queries  # shares of heads are means over queries
+    expected = heads[heads["candidate"] == "head"].set_index(places)["value"]
+    np.testing.assert_allclose(sums[expected.index], expected, atol=1e-5)
+    assert (links.loc[links["key"] > links["query"], "value"] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])

@@ -24,12 +24,13 @@ FINER = [
     ("patch-pca", "token"),
     ("value-output", "token"),
     ("value-output", "pair"),
+    ("logit-attribution", "pair"),
 ]
-OTHER_INPUTS = ("subspaces", "patching", "relevance", "patch-pca")
+OTHER_INPUTS = ("subspaces", "patching", "relevance", "patch-pca", "logit-attribution")
 """Of weights, of inputs to a model that predicts, and of images."""
 
 
-def test_nine_analyses_have_rows_of_tokens_or_pairs():
+def test_ten_analyses_have_rows_of_tokens_or_pairs():
     entries = [(entry.name, finer.per) for entry in ANALYSES.values() for finer in entry.finer]
     assert sorted(entries) == sorted(FINER)
 

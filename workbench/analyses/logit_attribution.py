@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from annotated_types import Ge
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes
-from workbench.analyses.registry import Analysis, OfInputs, runs_again
+from workbench.analyses.attention_map import rows_of_maps
+from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes, token_attention
+from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, runs_again
+from workbench.analyses.value_output import need_product
 from workbench.core.errors import InputError
 from workbench.core.intervals import interval_words
 from workbench.core.null_distributions import generator
@@ -39,18 +42,29 @@ HEAD, BIAS, MLP, EMBEDDING, _READOUT, _TOTAL = (
 _SAME = 1e-3
 
 
+Target = Annotated[
+    Literal["predicted", "right"] | TwoOutcomes,
+    "predicted (the largest logit), right (the class of the image, the next token of the text), or a logit "
+    "difference by name, as Mary/John (of texts at the last token)",
+]
+
+
 @dataclass(frozen=True)
 class Options(OfInputs):
     """Which logit."""
 
-    target: Annotated[
-        Literal["predicted", "right"] | TwoOutcomes,
-        "predicted (the largest logit), right (the class of the image, the next token of the text), or a logit "
-        "difference by name, as Mary/John (of texts at the last token)",
-    ] = "predicted"
+    target: Target = "predicted"
     null_samples: Annotated[
         NullSamples, "random outcomes in place of the target, at least 2; 0 leaves the null out"
     ] = 20
+
+
+@dataclass(frozen=True)
+class PairOptions(OfMatrices):
+    """Which logit, and which queries to show pair by pair."""
+
+    target: Target = "predicted"
+    query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
 LOGIT_ATTRIBUTION = Metric(
@@ -75,14 +89,46 @@ def head_contributions(
     return (head_out.double() * read).sum(-1)
 
 
-def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tensor, "batch token outcome"]]:
-    """Return the weights of logits that make the target less the mean (or less the other outcome), then random ones.
+@checked_tensors
+def link_contributions(
+    attn: Float[Tensor, "*batch head query key"],
+    v: Float[Tensor, "*batch head key head_dim"],
+    weight: Float[Tensor, "head head_dim width"],
+    direction: Float[Tensor, "*batch query width"],
+) -> Float[Tensor, "*batch head query key"]:
+    """Return A_ij v_j W_O · g_i of every link of every head, in float64; summed over keys, `head_contributions`."""
+    read = direction[..., None, :, :].double() @ weight.double().mT
+    return attn.double() * (read @ v.double().mT)
 
-    Divided by the number of tokens of an input that predict, so that sums over tokens are means.
-    """
+
+class _Target(NamedTuple):
+    """The outcome that every token predicts, and the tokens that predict one."""
+
+    outcome: Int[Tensor, "batch token"]
+    distance: int | None
+    """From the first of two named outcomes to the second; None for one outcome over the mean of all."""
+    predicts: Bool[Tensor, "batch token"]
+
+    def weights(
+        self,
+        outcome: Int[Tensor, "batch token"],
+        share: Float[Tensor, "batch token"],
+        logits: Float[Tensor, "batch ... outcome"],
+    ) -> Float[Tensor, "batch token outcome"]:
+        """Return the weights of logits that make an outcome less the mean, or less the other outcome."""
+        count = logits.shape[-1]
+
+        def one_hot(outcome: Tensor) -> Tensor:
+            return torch.nn.functional.one_hot(outcome, count).double()
+
+        less = 1 / count if self.distance is None else one_hot((outcome + self.distance) % count)
+        return ((one_hot(outcome) - less) * share[..., None]).to(logits.device)
+
+
+def _target(layer: Layer, passes: Passes, target_name: str) -> _Target:
+    """Return the outcome that an option names, at every token."""
     logits, readout = passes.logits, passes.readout
     batch, tokens, _ = readout.stream.shape
-    count = logits.shape[-1]
     real = layer.real_tokens(tokens)
     counted = torch.ones(batch, tokens, dtype=torch.bool) if real is None else real.cpu().clone()
     if readout.token is not None:
@@ -91,11 +137,11 @@ def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tens
     target = logits.argmax(-1).cpu()
     target = target if target.ndim == 2 else target[:, None].expand(batch, tokens)
     distance = None  # from the first of two named outcomes to the second
-    if "/" in options.target:
-        first, second = passes.two_outcomes(options.target)
+    if "/" in target_name:
+        first, second = passes.two_outcomes(target_name)
         target, distance = torch.full_like(target, first), second - first
         counted &= torch.arange(tokens) == (counted * torch.arange(tokens)).argmax(-1, keepdim=True)
-    if options.target == "right":
+    if target_name == "right":
         target = passes.targets
         if target is None:
             raise InputError("the right outcomes are not known; give target='predicted'")
@@ -106,21 +152,24 @@ def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tens
             counted[:, -1] = False
         else:
             target = target[:, None].expand(batch, tokens)
-    share = counted / counted.sum(-1, keepdim=True)
+    return _Target(target, distance, counted)
 
-    def one_hot(outcome: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(outcome, count).double()
 
-    def weights(outcome: Tensor) -> Tensor:
-        less = 1 / count if distance is None else one_hot((outcome + distance) % count)
-        return ((one_hot(outcome) - less) * share[..., None]).to(readout.weight.device)
+def _outcomes(layer: Layer, passes: Passes, options: Options) -> list[Float[Tensor, "batch token outcome"]]:
+    """Return the weights of logits that make the target, then random ones.
 
+    Divided by the number of tokens of an input that predict, so that sums over tokens are means.
+    """
+    logits, target = passes.logits, _target(layer, passes, options.target)
+    count, tokens = logits.shape[-1], target.outcome.shape[1]
+    share = target.predicts / target.predicts.sum(-1, keepdim=True)
     draws = [generator(layer.seed, name) for name in layer.ids]
     others = [
         torch.stack([torch.randint(1, count, (tokens,), generator=draw) for draw in draws])
         for _ in range(options.null_samples)
     ]
-    return [weights(outcome) for outcome in (target, *[(target + other) % count for other in others])]
+    outcomes = (target.outcome, *[(target.outcome + other) % count for other in others])
+    return [target.weights(outcome, share, logits) for outcome in outcomes]
 
 
 def _need_sum(layer: Layer) -> None:
@@ -180,6 +229,25 @@ def _measurement(name: str, values: Tensor, axes: tuple[str, ...]) -> Measuremen
     )
 
 
+def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
+    """Yield A_ij v_j W_O · g_i, what every link adds to the logit at its query, with the columns of `attention-map`.
+
+    Zero at queries that predict nothing.
+    """
+    passes = layer.need_passes()
+    outputs = layer.site("head_out")
+    projection = layer.output_projection()
+    _need_sum(layer)
+    attn = layer.choose_heads(token_attention(layer.record))
+    v = layer.of_queries(layer.site("v"), outputs.shape[1])
+    need_product(layer.choose_heads(outputs), attn.to(v.dtype) @ v)
+    target = _target(layer, passes, options.target)
+    weights = target.weights(target.outcome, target.predicts.double(), passes.logits)
+    direction = passes.readout.direction(weights)
+    links = link_contributions(attn, v, projection.weight[layer.heads], direction)
+    yield from rows_of_maps(layer, links, options.query)
+
+
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the logit and the head that adds most to it."""
     total = frame[frame["candidate"] == _TOTAL]
@@ -204,13 +272,26 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     return [sentence]
 
 
+_SITES = ("head_out", "proj_out", "resid_pre", "resid_mid", "resid_post")
 ANALYSIS = Analysis(
     "logit-attribution",
     "Which part moves the logit: direct contributions of heads, MLPs and embeddings",
-    ("head_out", "proj_out", "resid_pre", "resid_mid", "resid_post"),
+    _SITES,
     measure,
     (LOGIT_ATTRIBUTION,),
     Options,
     together=runs_again,
     findings=findings,
+    finer=(
+        Analysis(
+            "logit-attribution",
+            "Which link moves the logit: direct contributions of attention from key to query",
+            ("v", "mask", "attn", *_SITES),
+            pair_rows,
+            (),
+            PairOptions,
+            together=runs_again,
+            per="pair",
+        ),
+    ),
 )

@@ -117,7 +117,9 @@ def _values(layer: Layer) -> Float[Tensor, "batch head key head_dim"]:
     return layer.of_queries(layer.site("v"), layer.site("head_out").shape[1])
 
 
-def _need_product(head_out: Tensor, product: Tensor) -> None:
+def need_product(
+    head_out: Float[Tensor, "batch head query head_dim"], product: Float[Tensor, "batch head query head_dim"]
+) -> None:
     """Raise `NotApplicable` where the outputs of heads are not attention times values."""
     size = head_out.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     if not (head_out - product).abs().max() <= TOLERANCE.get(head_out.dtype, 5e-2) * size:
@@ -134,7 +136,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     asking = layer.real_queries(attention[0], attention.shape[3])
     reduced = attention.reduced(Received(asking), HeadOutput(v), UniformOutput(v))
     report_broken(layer, reduced)
-    _need_product(layer.choose_heads(all_out), reduced["output"])
+    need_product(layer.choose_heads(all_out), reduced["output"])
     real = (
         reduced.total.new_ones(reduced.total.shape[0], reduced.total.shape[2]) if asking is None else asking
     )
@@ -239,7 +241,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     outputs = layer.site("head_out")
     weight, v = _head_weight(layer, outputs), _values(layer)
     attn = layer.choose_heads(token_attention(layer.record))
-    _need_product(layer.choose_heads(outputs), attn.to(v.dtype) @ v)
+    need_product(layer.choose_heads(outputs), attn.to(v.dtype) @ v)
     yield from rows_of_maps(layer, link_norms(attn, v, weight), options.query)
 
 

@@ -138,6 +138,16 @@ def analyze(
 ) -> pd.DataFrame: ...
 @overload
 def analyze(
+    analysis: Literal["logit-attribution"], model: setting.AnyModel | None = None,
+    inputs: setting.AnyInputs | None = None, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], qkv: str | Path | Capture | None = None, progress: bool | Callable[[float], None] = False,
+    cache: bool | None = None, **options: Unpack[options.LogitAttributionPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze(
     analysis: Literal["logit-lens"], model: setting.AnyModel | None = None, inputs: setting.AnyInputs | None = None,
     *, n: setting.Count | None = None, seed: setting.Seed = 0, layers: Numbers = None, heads: Numbers = None,
     order: setting.Order | None = None, preprocessing: setting.Preprocessing = "model",

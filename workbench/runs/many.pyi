@@ -135,6 +135,16 @@ def analyze_many(
 ) -> pd.DataFrame: ...
 @overload
 def analyze_many(
+    analysis: Literal["logit-attribution"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
+    layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
+    preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,
+    device: setting.Device | None = None, dtype: setting.DType | None = None, name: str | None = None,
+    per: Literal["pair"], checkpoints: Iterable[str | int] | str | None = None,
+    progress: bool | Callable[[float], None] = False, cache: bool | None = None,
+    **options: Unpack[options.LogitAttributionPair],
+) -> pd.DataFrame: ...
+@overload
+def analyze_many(
     analysis: Literal["logit-lens"], runs: Pairs, *, n: setting.Count | None = None, seed: setting.Seed = 0,
     layers: Numbers = None, heads: Numbers = None, order: setting.Order | None = None,
     preprocessing: setting.Preprocessing = "model", batch_size: setting.BatchSize = 8,

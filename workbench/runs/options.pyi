@@ -163,6 +163,14 @@ class LogitAttribution(OfInputs, total=False, closed=True):
     null_samples: int
     """random outcomes in place of the target, at least 2; 0 leaves the null out"""
 
+class LogitAttributionPair(OfMatrices, total=False, closed=True):
+    """Which link moves the logit: direct contributions of attention from key to query, per pair."""
+    target: Literal["predicted", "right"] | str
+    """predicted (the largest logit), right (the class of the image, the next token of the text), or a logit
+    difference by name, as Mary/John (of texts at the last token)"""
+    query: int | None
+    """only this token as the query; none: all of them"""
+
 class LogitLens(OfInputs, total=False, closed=True):
     """What the model would predict after each layer."""
     null_samples: int
