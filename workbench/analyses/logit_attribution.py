@@ -96,7 +96,10 @@ def link_contributions(
     weight: Float[Tensor, "head head_dim width"],
     direction: Float[Tensor, "*batch query width"],
 ) -> Float[Tensor, "*batch head query key"]:
-    """Return A_ij v_j W_O · g_i of every link of every head, in float64; summed over keys, `head_contributions`."""
+    """Return A_ij v_j W_O · g_i of every link of every head, in float64 (Elhage et al. 2021).
+
+    Summed over keys they are `head_contributions`.
+    """
     read = direction[..., None, :, :].double() @ weight.double().mT
     return attn.double() * (read @ v.double().mT)
 
