@@ -27,7 +27,7 @@ from workbench.captures import (
     output_projection,
 )
 from workbench.captures.layer_records import SITES
-from workbench.captures.recomputation import check_room_for_maps
+from workbench.captures.recomputation import TOLERANCE, check_room_for_maps
 from workbench.core import null_distributions, operands
 from workbench.core.errors import InputError
 from workbench.core.options import Accepted, Numbers, matching, parse_numbers
@@ -456,6 +456,15 @@ def token_attention(record: LayerRecord) -> Tensor:
         raise InputError(f"layer {record.index} holds neither 'attn' nor 'q' and 'k' to compute it from")
     scale = record.scale if record.scale is not None else record.q.shape[-1] ** -0.5
     return attention_weights(record.q.double(), record.k.double(), scale, record.mask)
+
+
+def need_product(
+    head_out: Float[Tensor, "batch head query head_dim"], product: Float[Tensor, "batch head query head_dim"]
+) -> None:
+    """Raise `NotApplicable` where the outputs of heads are not attention times values."""
+    size = head_out.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    if not (head_out - product).abs().max() <= TOLERANCE.get(head_out.dtype, 5e-2) * size:
+        raise NotApplicable("has outputs of heads that are not attention times values")
 
 
 def need_room_for_maps(layer: Layer, copies: int, instead: str) -> None:

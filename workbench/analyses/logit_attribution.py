@@ -19,9 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.analyses.attention_map import rows_of_maps
-from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes, token_attention
+from workbench.analyses.layer import Layer, NotApplicable, Passes, TwoOutcomes, need_product, token_attention
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, runs_again
-from workbench.analyses.value_output import need_product
 from workbench.core.errors import InputError
 from workbench.core.intervals import interval_words
 from workbench.core.null_distributions import generator

@@ -21,6 +21,7 @@ from workbench.analyses.attention_map import permuted_heads, rows_of_maps
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
+    need_product,
     need_token_attention,
     rows_of_tokens,
     token_attention,
@@ -28,7 +29,6 @@ from workbench.analyses.layer import (
 from workbench.analyses.reductions import HeadOutput, Received, UniformOutput
 from workbench.analyses.registry import Analysis, OfInputs, OfMatrices, RowNull, null_kinds
 from workbench.analyses.tiles import Maps, Operands, layer_attention, report_broken
-from workbench.captures.recomputation import TOLERANCE
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import NullSamples
@@ -115,15 +115,6 @@ def _head_weight(layer: Layer, head_out: Tensor) -> Float[Tensor, "head head_dim
 def _values(layer: Layer) -> Float[Tensor, "batch head key head_dim"]:
     """Return the values that every chosen head reads."""
     return layer.of_queries(layer.site("v"), layer.site("head_out").shape[1])
-
-
-def need_product(
-    head_out: Float[Tensor, "batch head query head_dim"], product: Float[Tensor, "batch head query head_dim"]
-) -> None:
-    """Raise `NotApplicable` where the outputs of heads are not attention times values."""
-    size = head_out.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    if not (head_out - product).abs().max() <= TOLERANCE.get(head_out.dtype, 5e-2) * size:
-        raise NotApplicable("has outputs of heads that are not attention times values")
 
 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
