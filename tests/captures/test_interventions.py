@@ -92,7 +92,7 @@ def test_a_head_set_to_zero_or_its_mean_is_what_a_hook_on_its_projection_gives(n
         assert torch.equal(logits(model, batch), plain)  # nothing is left behind
 
 
-@pytest.mark.parametrize("site", ["head_out", "q", "k", "v", "attn", "resid_pre", "resid_post"])
+@pytest.mark.parametrize("site", ["head_out", "q", "k", "v", "attn", "resid_pre", "resid_mid", "resid_post"])
 @pytest.mark.parametrize("make", [vit, llama, lambda: llama("eager"), Decoder])
 def test_the_identity_changes_nothing(make, site):
     model = make()
@@ -139,6 +139,69 @@ def test_every_layer_of_every_family_is_changed_or_refused_by_name(name):
     }
     assert len(refused) == expected.get(name, 0)
     assert all(named for _, named, _ in refused)
+
+
+_MID_REFUSED = {
+    "cait": 2,
+    "xcit": 2,
+    "xcit-tokens-norm": 2,
+    "tost": 2,
+    "tost-ista": 2,
+    "luke": 2,
+    "luke-entities": 2,
+}
+"""Layers whose stream is several tensors, or a part of the tokens."""
+_ROUNDED = ("swin", "xcit", "xcit-tokens-norm")
+"""Families whose attention a route computes in another order of sums."""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_follows_the_stream_after_attention_depends_on_nothing_before_it(name):
+    family = FAMILIES[name]
+    model, batch = family.build(), family.batch()
+    plain = first_output(call(model, batch))
+    refused = 0
+
+    def noise(stream):
+        return torch.randn(stream.shape, generator=torch.Generator().manual_seed(1))
+
+    for layer in range(family.layers):
+        change, ends = {(layer, "*"): noise}, []
+        try:
+            with intervene(model, {(layer, "*"): lambda own: own}, site="resid_mid"):
+                same = first_output(call(model, batch))
+            with intervene(model, change, site="resid_mid"):
+                for before in (lambda own: own, lambda own: 3 * own.flip(1)):
+                    with intervene(model, {(layer, "*"): before}, site="resid_pre"):
+                        record = capture(model, batch, sites=["resid_mid", "resid_post"], check=False)[layer]
+                    assert torch.equal(record.resid_mid, noise(record.resid_mid))
+                    ends.append(record.resid_post)
+        except InputError as error:
+            refused += f"layer {layer}" in str(error)
+            continue
+        assert torch.equal(*ends)
+        assert torch.equal(same, plain) or name in _ROUNDED
+        torch.testing.assert_close(same, plain, rtol=0, atol=1e-5 * plain.abs().max().item())
+    assert torch.equal(first_output(call(model, batch)), plain)
+    assert refused == _MID_REFUSED.get(name, 0)
+
+
+def test_a_changed_stream_after_attention_is_what_a_block_by_hand_gives():
+    model = vit()
+    block = model.blocks[1]
+    factor = torch.tensor(0.5, requires_grad=True)
+    with intervene(model, {(1, "*"): lambda stream: factor * stream}, site="resid_mid", tokens=[2]):
+        changed = model(IMAGES)
+    changed.square().sum().backward()
+
+    other = torch.tensor(0.5, requires_grad=True)
+    stream = capture(model, IMAGES, sites=["resid_mid"])[1].resid_mid
+    scale = torch.ones(5, 1).index_put((torch.tensor(2),), other)
+    stream = scale * stream
+    by_hand = model.forward_head(model.norm(stream + block.mlp(block.norm2(stream))))
+    by_hand.square().sum().backward()
+    torch.testing.assert_close(changed, by_hand, rtol=0, atol=1e-6)
+    torch.testing.assert_close(factor.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_changed_operands_and_attention_are_those_of_a_naive_layer():
@@ -292,8 +355,8 @@ def test_requests_that_cannot_be_met_are_refused_in_words():
     for changes in ({}, None, {(0, -1): "zero"}, {(0, True): "zero"}, {"0": "zero"}, {(0, 1, 2): "zero"}):
         with pytest.raises(InputError, match="layer, head"):
             run(changes)
-    with pytest.raises(UnknownName, match="resid_mid"):
-        run({(0, 0): "zero"}, site="resid_mid")
+    with pytest.raises(UnknownName, match="attn_out"):
+        run({(0, 0): "zero"}, site="attn_out")
     with pytest.raises(InputError, match="'uniform' is no value for head_out; give zero, mean, a tensor"):
         run({(0, 0): "uniform"})
     for value in (0.5, None, [1.0]):

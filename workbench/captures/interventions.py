@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from workbench.captures.capturing import Capture, visible_modules, watching
 from workbench.captures.family import Visit, adapter_of
-from workbench.captures.keeper import Keeper
+from workbench.captures.keeper import Keeper, first_tensor
 from workbench.captures.layer_records import Call, LayerRecord
 from workbench.captures.layout import (
+    after_attention,
     attention_modules,
     before_attention,
     block_path,
     module_of,
+    reads_block,
     resid_post_reading,
 )
 from workbench.captures.recomputation import TOLERANCE, attention_weights
@@ -27,9 +29,9 @@ from workbench.captures.recorder import Recorder
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 
-INTERVENTION_SITES = ("q", "k", "v", "attn", "head_out", "resid_pre", "resid_post")
+INTERVENTION_SITES = ("q", "k", "v", "attn", "head_out", "resid_pre", "resid_mid", "resid_post")
 """Sites that `intervene` can change."""
-_STREAM = ("resid_pre", "resid_post")
+_STREAM = ("resid_pre", "resid_mid", "resid_post")
 _NAMED = {
     "zero": INTERVENTION_SITES,
     "mean": ("q", "k", "v", "head_out", *_STREAM),
@@ -72,8 +74,8 @@ def intervene(
             A value is "zero"; "mean" (over the tokens of each input); "uniform" (equal attention to all visible keys,
             site attn); a tensor that broadcasts against the site; a `Capture` or a `LayerRecord` of other inputs
             (activation patching); or a function of the site. Shapes of one head: head_out, q, k and v
-            (batch, token, head_dim), attn (batch, query, key), resid_pre and resid_post (batch, token, width).
-        site: "q", "k", "v", "attn", "head_out", "resid_pre" or "resid_post"; the last two take (layer, "*").
+            (batch, token, head_dim), attn (batch, query, key), the three of the stream (batch, token, width).
+        site: "q", "k", "v", "attn", "head_out", or "resid_pre", "resid_mid", "resid_post", which take (layer, "*").
         tokens: which queries to change (of k and v: which keys); None for all.
         inputs: which rows of the batch to change, or which of the images that a model packs into one; None for all.
         normalise: divide changed rows of ``attn`` by their sums; otherwise they must sum to one.
@@ -365,14 +367,51 @@ class _Intervener(Recorder):
 
     @contextmanager
     def watching_stream(self) -> Generator[None]:
-        """Change the stream in front of or behind the blocks of the chosen layers."""
+        """Change the stream in front of, inside or behind the blocks of the chosen layers."""
         with ExitStack() as stack:
             root = self.modules[""]
             for path, _ in attention_modules(root) if self.site in _STREAM else ():
                 block = block_path(root, path)
-                if block is not None and before_attention(self.modules[block]) is not None:
+                if block is None:
+                    continue
+                if self.site == "resid_mid":
+                    inside = path[len(block) :].lstrip(".")
+                    if reads_block(self.modules[block], self.modules[path]):
+                        stack.callback(self.hook_inside(self.modules[block], path, inside).close)
+                elif before_attention(self.modules[block]) is not None:
                     stack.callback(self.hook(self.modules[block], path).remove)
             yield
+
+    def hook_inside(self, block: nn.Module, path: str, attention: str) -> ExitStack:
+        """Return the hook that changes the stream between attention and MLP.
+
+        The tensor is overwritten, since the norm and the skip connection behind it read the same one.
+        """
+        reading, stack = after_attention(block, attention), ExitStack()
+
+        def write(value: Any) -> None:
+            index = self.numbers.first.get((path, self.numbers.calls[path] - 1), -1)
+            if index not in self.plan:
+                return
+            if reading is None or reading.combine is not None or len(reading.sources) > 1:
+                raise InputError(
+                    f"{self.name}, layer {index}: its stream after attention is not one tensor, so resid_mid cannot be "
+                    "changed; change resid_pre or resid_post"
+                )
+            stream = first_tensor(value)
+            stream.copy_(self.stream_value(index, stream))
+
+        for submodule, side in () if reading is None else reading.sources:
+            target = block.get_submodule(submodule)
+            if side == "input":
+                stack.callback(
+                    target.register_forward_pre_hook(
+                        lambda _, args, kwargs: write((args, kwargs)), with_kwargs=True
+                    ).remove
+                )
+            else:
+                stack.callback(target.register_forward_hook(lambda _, args, output: write(output)).remove)
+        return stack
 
     def hook(self, block: nn.Module, path: str) -> Any:
         """Return the handle of a hook that changes the stream of one block."""

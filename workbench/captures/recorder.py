@@ -133,7 +133,7 @@ class Recorder:
 
     @property
     def busy(self) -> bool:
-        return self.visits.busy
+        return self.visits.busy or bool(Visits.adapters)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.busy:
@@ -163,7 +163,7 @@ class Recorder:
             self.completeness.attended.add(visit.path)
             expected = max(1, len(visit.calls)) if adapter.reads_calls and not adapter.joins else 1
             if any(self.keeps(self.numbers.count + offset) for offset in range(expected)):
-                with self.visits.outside_model():
+                with self.visits.reading():
                     calls = adapter.read(visit)
                 for call in calls:
                     self.record(call, visit)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -37,6 +37,9 @@ class Frame:
 
 class Visits:
     """The visits in progress, outermost first."""
+
+    adapters: ClassVar[int] = 0
+    """Adapters that are reading a module; one capture runs at a time, in one thread (`thread_guard`)."""
 
     def __init__(self, modules: dict[str, nn.Module]) -> None:
         self.modules = modules
@@ -94,6 +97,16 @@ class Visits:
             yield
         finally:
             self.busy = before
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Run an adapter, which calls the model's modules; recorders around this one see nothing of it either."""
+        Visits.adapters += 1
+        try:
+            with self.outside_model():
+                yield
+        finally:
+            Visits.adapters -= 1
 
 
 @dataclass(eq=False)
