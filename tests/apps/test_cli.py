@@ -607,6 +607,17 @@ def test_metrics_and_models_as_json(run):
     assert any("bundled:digits-vit" in str(row) for row in json.loads(out))
 
 
+def test_names_restrict_a_list_and_the_word_list_names_the_commands_that_list(run):
+    _, out, _ = run("metrics", "mCE", "--json")
+    assert [row["metric"] for row in json.loads(out)] == ["mCE"]
+    _, out, _ = run("notebooks", "gram_spectra", "--json")
+    assert [row["notebook"] for row in json.loads(out)] == ["gram_spectra"]
+    assert run("notebooks", "gram_spectre")[0] == 2
+    status, _, message = run("list")
+    assert status == 2
+    assert "models, analyses, metrics, notebooks" in message
+
+
 def test_doctor_reports_what_is_here(run):
     status, out, _ = run("doctor", "--json")
     found = {row["check"]: row["state"] for row in json.loads(out)}

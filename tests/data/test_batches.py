@@ -118,7 +118,7 @@ def test_hash_changes_with_one_pixel(vit, photos_folder):
 def test_n_is_25_or_all_there_are_unless_asked(vit, photos_folder):
     assert len(inputs("bundled:digits", vit)) == 25
     assert len(inputs(f"images:{photos_folder}", vit)) == 7
-    with pytest.raises(InputError, match=r"8 inputs were asked for, and .* has 7"):
+    with pytest.raises(InputError, match=r"n=8: the number of inputs in .* is 7; "):
         inputs(f"images:{photos_folder}", vit, n=8)
 
 
@@ -162,7 +162,7 @@ def test_all_photographs_fit_a_colour_model_and_a_grey_one(vit, digits_model):
         assert not made.skipped
         with torch.no_grad():
             assert torch.isfinite(model.module(made.batch)).all()
-    with pytest.raises(InputError, match=f"has {PHOTO_COUNT}; ask for at most {PHOTO_COUNT}"):
+    with pytest.raises(InputError, match=f"is {PHOTO_COUNT}; give n of at most {PHOTO_COUNT}"):
         inputs("bundled:photos", vit, n=PHOTO_COUNT + 1)
 
 

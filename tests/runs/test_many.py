@@ -3,7 +3,7 @@
 import pytest
 
 import workbench
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, MissingResource, NothingToMeasure, UnknownName
 
 DIGITS = ("bundled:digits-vit", "bundled:digits")
 
@@ -26,6 +26,15 @@ def test_a_model_that_is_not_here_is_reported_and_does_not_stop_the_others():
     frame = workbench.analyze_many("token-similarity", [DIGITS, ("hf:nobody/nothing", "bundled:prose")], n=2)
     assert list(frame["model"].unique()) == ["bundled:digits-vit"]
     assert "nobody/nothing" in frame.attrs["absent"]["hf:nobody/nothing"]
+
+
+def test_a_model_that_the_analysis_cannot_measure_is_reported_and_does_not_stop_the_others():
+    without_attention = ("bundled:prose-tost", "bundled:prose")
+    frame = workbench.analyze_many("attention-map", [DIGITS, without_attention], n=2)
+    assert list(frame["model"].unique()) == ["bundled:digits-vit"]
+    assert "nothing to measure" in frame.attrs["absent"]["bundled:prose-tost"]
+    with pytest.raises(NothingToMeasure, match="bundled:prose-tost: attention-map: nothing to measure"):
+        workbench.analyze_many("attention-map", [without_attention], n=2)
 
 
 def test_none_leaves_a_model_out_and_nothing_at_all_is_an_error():

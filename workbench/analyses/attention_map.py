@@ -566,7 +566,11 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
         for row in report.head(10).to_dict("records")
     ]
     more = len(report) - len(lines)
-    return lines + ([f"and {more} more findings: attention_report lists them"] if more else [])
+    return lines + (
+        [f"and {more} more findings: workbench.analyses.attention_map.attention_report(frame) lists all"]
+        if more
+        else []
+    )
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:

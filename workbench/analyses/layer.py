@@ -29,7 +29,7 @@ from workbench.captures import (
 from workbench.captures.layer_records import SITES
 from workbench.captures.recomputation import TOLERANCE, check_room_for_maps
 from workbench.core import null_distributions, operands
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.options import Accepted, Numbers, matching, parse_numbers
 from workbench.frames.measurement import Counts
 
@@ -191,9 +191,9 @@ class Layer:
         return self.need_model().get_submodule(self.record.path)
 
     def need_model(self) -> nn.Module:
-        """Return the model. Raises `InputError` for a file, which holds no weights."""
+        """Return the model. Raises `NothingToMeasure` for a file, which holds no weights."""
         if self.model is None:
-            raise InputError(
+            raise NothingToMeasure(
                 f"layer {self.index}: this analysis reads the model's weights, which a file of q, k, v does not hold; "
                 "give model and inputs"
             )

@@ -34,6 +34,10 @@ class UnknownName(InputError):
         super().__init__(f"unknown {kind} {name!r}; {offer}" + (f" ({hint})" if hint else ""))
 
 
+class NothingToMeasure(InputError):
+    """An analysis that applies to no layer of the model, or that needs a model where there is only a file."""
+
+
 class MissingResource(WorkbenchError):
     """This machine lacks something: a network, cached weights, Chrome, room on the disk."""
 

@@ -400,7 +400,8 @@ def chosen_count(n: int | str | None, there: int, where: str, default: int = _DE
         return there if n else min(default, there)
     if int(n) > there:
         raise InputError(
-            f"{n} inputs were asked for, and {where} has {there}; ask for at most {there}, or {ALL}"
+            f"n={n}: the number of inputs in {where} is {there}; give n of at most {there}, or {ALL!r} (in a render: "
+            f"-p n {there})"
         )
     return int(n)
 

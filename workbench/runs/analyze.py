@@ -16,7 +16,7 @@ from workbench.analyses.null_values import SOURCES
 from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check_request, find_analysis
 from workbench.captures import Capture
 from workbench.core.arguments import checked
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
@@ -204,10 +204,10 @@ def result_frame(
     settings: RunSettings,
     accumulated: Accumulator,
 ) -> pd.DataFrame:
-    """Return the frame of all measurements, with notes and provenance; raises `InputError` where there are none."""
+    """Return the frame of all measurements, with notes and provenance; raises `NothingToMeasure` if there are none."""
     if not accumulated:
         left_out = "; ".join(accumulated.layers_left_out())
-        raise InputError(f"{analysis.name}: nothing to measure; {left_out}")
+        raise NothingToMeasure(f"{analysis.name}: nothing to measure; {left_out}")
     wanted = parse_numbers("head", settings.heads) or ()
     absent = {head for head in wanted if head >= 0} - accumulated.heads
     if absent and accumulated.most_heads:

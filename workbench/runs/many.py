@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench.analyses.registry import Per
 from workbench.core.arguments import checked
-from workbench.core.errors import InputError, MissingResource
+from workbench.core.errors import InputError, MissingResource, NothingToMeasure, WorkbenchError
 from workbench.core.options import Numbers
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
@@ -61,12 +61,12 @@ def analyze_many(
     a run; its options and settings must be those given here. ``checkpoints`` are names or epochs (``"epoch-003"``, 3)
     of bundled models, "all" for all of them; ``frame.attrs["epochs"]`` maps each to its epoch.
 
-    A model, or an input, that this machine cannot have (no network, an optional package not installed) is listed in
-    ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure can show the reason. ``frame.attrs["notes"]``
-    holds the notes of all runs, each beginning with its model.
+    A model that the analysis cannot measure, and a model or input that this machine cannot have (no network, an
+    optional package not installed), is listed in ``frame.attrs["absent"]``, ``{model: reason}``, so that a figure can
+    show the reason. ``frame.attrs["notes"]`` holds the notes of all runs, each beginning with its model.
 
-    Raises `InputError` without any pair or for a malformed one, `MissingResource` if no model is here, and what
-    `analyze` raises.
+    Raises `InputError` without any pair or for a malformed one, `NothingToMeasure` or `MissingResource` if no model
+    remains, and what `analyze` raises.
     """
     listed: list[Any] = [runs] if isinstance(runs, str) else list(runs)
     wrong = next((run for run in listed if isinstance(run, str) or len(run) != 2), None)
@@ -142,7 +142,7 @@ def analyze_grid(
     """Run `analyze_many` for every combination of some options' values, such as ``{"noise": […], "severity": […]}``.
 
     The frame has a column for each of these options. Settings and the other options are those of `analyze`. A model is
-    loaded once for all combinations; one that is not on this machine is listed in ``frame.attrs["absent"]`` as in
+    loaded once for all combinations; one without measurements is listed in ``frame.attrs["absent"]`` as in
     `analyze_many`. Raises what `analyze_many` raises, and `InputError` for an option without values.
     """
     twice = [option for option in grid if option in options]
@@ -199,17 +199,17 @@ class _Frames:
 
     def __init__(self) -> None:
         self.frames: list[pd.DataFrame] = []
-        self.absent: dict[str, str] = {}
+        self.absent: dict[str, WorkbenchError] = {}
         self.names: list[tuple[Any, str]] = []
         self.epochs: dict[str, int] = {}
 
     @contextmanager
     def unless_absent(self, model: Any) -> Generator[None]:
-        """Note a model that this machine cannot have, instead of raising `MissingResource`."""
+        """Note a model that this machine cannot have, or that the analysis cannot measure, instead of raising."""
         try:
             yield
-        except MissingResource as error:
-            self.absent[str(getattr(model, "spec", model))] = str(error)
+        except (MissingResource, NothingToMeasure) as error:
+            self.absent[str(getattr(model, "spec", model))] = error
 
     def add(self, frame: pd.DataFrame, model: Any, varied: Sequence[Any]) -> None:
         """Take the frame of a model under some values of what varies."""
@@ -217,8 +217,10 @@ class _Frames:
         self.names.append((model, "".join(f", {value}" for value in varied)))
 
     def joined(self) -> pd.DataFrame:
-        if not self.frames and self.absent:
-            raise MissingResource("; ".join(f"{model}: {reason}" for model, reason in self.absent.items()))
+        absent = {model: str(error) for model, error in self.absent.items()}
+        if not self.frames and absent:
+            reasons = "; ".join(f"{model}: {reason}" for model, reason in absent.items())
+            raise type(next(iter(self.absent.values())))(reasons)
         if not self.frames:
             raise InputError("no model to run; give at least one (model, inputs) pair")
         frames, notes = with_distinct_models(self.frames)
@@ -226,7 +228,7 @@ class _Frames:
         for frame, (model, varied) in zip(frames, self.names, strict=True):
             name = model if isinstance(model, str) else frame["model"].iloc[0]
             notes += [f"{name}{varied}: {note}" for note in frame.attrs["notes"]]
-        joined.attrs |= {"absent": self.absent, "notes": notes}
+        joined.attrs |= {"absent": absent, "notes": notes}
         if self.epochs:
             joined.attrs["epochs"] = self.epochs
         return joined

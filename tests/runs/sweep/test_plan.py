@@ -176,7 +176,7 @@ def test_requests_that_cannot_be_run_are_refused_before_anything_runs():
         planned(PAIR, ["subspaces"])
     with pytest.raises(InputError, match="named twice"):
         planned(PAIR, ["gram-spectrum", "gram-spectrum"])
-    with pytest.raises(InputError, match="ask for at most"):
+    with pytest.raises(InputError, match="give n of at most"):
         planned(PAIR, ["gram-spectrum"], n=10**6)
     with pytest.raises(InputError, match="whole layers"):
         planned(PAIR, ["token-similarity"], heads="0")

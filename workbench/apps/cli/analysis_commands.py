@@ -20,6 +20,7 @@ from workbench.apps.cli.printing import (
 )
 from workbench.apps.cli.shared_options import (
     ANALYSIS,
+    METRIC,
     PAPER,
     SITES,
     Finite,
@@ -91,12 +92,13 @@ def analyses(as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[METRIC]...", type=METRIC)
 @json_option
-def metrics(as_json: bool) -> None:
+def metrics(names: tuple[str, ...], as_json: bool) -> None:
     """List the metrics of results: unit, range, definition, source.
 
     \b
-    workbench metrics
+    workbench metrics attention_entropy
     """
     from workbench.frames.metrics import METRICS
 
@@ -109,6 +111,7 @@ def metrics(as_json: bool) -> None:
             "source": metric.source,
         }
         for metric in METRICS.values()
+        if not names or metric.name in names
     ]
     print_table(rows, "Metrics", as_json)
 

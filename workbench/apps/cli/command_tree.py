@@ -65,6 +65,15 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the error about `list` names the commands that list."""
+        if args[0] == "list":
+            names = ", ".join(command.name or "" for command in GROUPS["Names"])
+            ctx.fail(f"No such command 'list'. These commands list names: {names}.")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for every group."""
         grouped = {command for commands in GROUPS.values() for command in commands}

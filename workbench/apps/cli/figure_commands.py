@@ -11,6 +11,7 @@ import click
 
 from workbench.apps.cli.printing import check_out, print_table
 from workbench.apps.cli.shared_options import (
+    BUNDLED_NOTEBOOK,
     FORMATS,
     INPUTS,
     MODEL,
@@ -56,19 +57,21 @@ def demo(out: str | None, no_browser: bool) -> None:
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[NOTEBOOK]...", type=BUNDLED_NOTEBOOK)
 @json_option
-def notebooks(as_json: bool) -> None:
+def notebooks(names: tuple[str, ...], as_json: bool) -> None:
     """List the figure notebooks, with their parameters and defaults.
 
     \b
-    workbench notebooks
+    workbench notebooks gram_spectra
     """
     from workbench.apps.rendering.notebooks import read_notebook
     from workbench.core.paths import bundled_notebooks
 
     rows = []
-    for path in bundled_notebooks().values():
-        notebook = read_notebook(path)
+    bundled = bundled_notebooks()
+    for name in names or bundled:
+        notebook = read_notebook(bundled[name])
         defaults = notebook.filled({})
         parameters = (
             defaults if as_json else " ".join(f"{name}={value!r}" for name, value in defaults.items())

@@ -104,9 +104,11 @@ def _notebooks() -> Iterable[str]:
 
 
 ANALYSIS = Known("analysis", "analyses.registry:ANALYSES")
+METRIC = Known("metric", "frames.metrics:METRICS")
 MODEL = Known("SPEC", _models, more=True)
 INPUTS = Known("SPEC", _inputs, more=True)
 NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)
+BUNDLED_NOTEBOOK = Known("notebook", _notebooks)
 PAPER = Known("paper", "papers.published:PAPERS")
 SITES = Known("site", "captures:SITES", several=True, more=True)
 FORMATS = Known("format", "figures.export:FORMATS", several=True)

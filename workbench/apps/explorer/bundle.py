@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from workbench._version import __version__
 from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
 from workbench.apps.explorer.sentences import SENTENCES, Name
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.files import atomic_write, check_format
 
 if TYPE_CHECKING:
@@ -624,9 +624,7 @@ def _frame(analyze: Callable[..., pd.DataFrame], name: str, /, **settings: Any) 
     """Return the frame of an analysis; None where it has nothing to measure in this model."""
     try:
         return analyze(name, **settings)
-    except InputError as error:
-        if not any(words in str(error) for words in ("nothing to measure", "reads the model's weights")):
-            raise
+    except NothingToMeasure:
         return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.analyses.registry import find_analysis
-from workbench.core.errors import InputError, MissingResource, WorkbenchError
+from workbench.core.errors import MissingResource, NothingToMeasure, WorkbenchError
 from workbench.core.threads import one_thread
 from workbench.data.batches import ListedInputs
 from workbench.frames.measurement import Accumulator
@@ -111,7 +111,7 @@ def _measure(plan: Plan, task: Task, model: LoadedModel, deadline: float | None)
         )
     if inputs.digests and not accumulated:
         reasons = "; ".join(accumulated.layers_left_out())
-        raise InputError(f"{plan.analyses[task.analysis].name}: nothing to measure; {reasons}")
+        raise NothingToMeasure(f"{plan.analyses[task.analysis].name}: nothing to measure; {reasons}")
     seconds = time.perf_counter() - started
     return PartialResult(
         accumulated, dict(model.identity), inputs.skipped, inputs.digests, [*inputs.notes], size, seconds
