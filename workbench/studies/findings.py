@@ -303,29 +303,33 @@ def embedded_findings(
     return sentences
 
 
-def embedded_finding(
-    frame: pd.DataFrame, metric: str, baselines: Mapping[str, str] = MappingProxyType({})
-) -> str:
-    """Count the comparisons of a mechanism with its baseline that it wins or loses significantly, over all data sets.
+def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str, digits: str = ".1f") -> str:
+    """Name the largest significant differences from a baseline, and how many there are; or that none is decided.
 
-    Arguments are those of `embedded_findings`; mechanisms with one seed are left out.
+    Args:
+        table: columns mechanism, where (the task or condition), value, low and high of a 95 % CI.
+        names: of the mechanisms.
+        unit: of the differences, with a space before it.
+        digits: their format.
     """
-    differences, seeds = [], set()
-    for _, data_rows in _ends(frame, metric).groupby("data", sort=False):
-        scores = {name: part["value"] for name, part in data_rows.groupby("variant", sort=False)}
-        for name in scores.keys() - {"majority", "softmax", *baselines.values()}:
-            reference = scores.get(baselines.get(name, "softmax"), ())
-            if min(len(scores[name]), len(reference)) > 1:
-                differences.append(welch_interval(scores[name], reference))
-                seeds |= {len(scores[name]), len(reference)}
-    sign = -1 if metric == "loss" else 1
-    better, worse = (
-        sum(one.low * side > 0 and one.high * side > 0 for one in differences) for side in (sign, -sign)
-    )
-    several = " to ".join(str(end) for end in dict.fromkeys([min(seeds), max(seeds)])) if seeds else "1"
+    clear = table[(table["low"] > 0) | (table["high"] < 0)]
+    chance = f"by chance about {0.05 * len(table):.1g}"
+    if len(clear) <= 0.05 * len(table):
+        listed = ", ".join(names[name] for name in table["mechanism"].unique())
+        widest = table[["low", "high"]].abs().to_numpy().max(initial=0)
+        words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach ±{widest:.0f}{unit}, "
+        words += f"and {len(clear)} of {len(table)} exclude 0 ({chance})."
+        return words[0].upper() + words[1:]
+    largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
+    phrases = []
+    for name in largest.index[largest > largest.max() / 2]:
+        rows = clear[clear["mechanism"] == name].sort_values("value")
+        ends = [row for row, sign in ((rows.iloc[-1], 1), (rows.iloc[0], -1)) if sign * row["value"] > 0]
+        texts = [f"{row['value']:+{digits}}{unit} ({row['where']})" for row in ends]
+        phrases.append(f"{' and '.join(texts).replace('-', '−')} with {names[name]}")
     return (
-        f"Of {len(differences)} comparisons with a baseline, mechanisms win {better} and lose {worse} significantly "
-        f"(95 % CI over {several} seeds)."
+        f"Largest significant differences from the baseline: {'; '.join(phrases)}. {len(clear)} of {len(table)} are "
+        f"significant ({chance})."
     )
 
 

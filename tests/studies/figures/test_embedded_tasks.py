@@ -6,9 +6,9 @@ import pytest
 from tests.figures.study import titles
 from workbench.core.errors import InputError
 from workbench.core.intervals import welch_interval
-from workbench.studies.figures import embedded_differences_figure, embedded_grid
+from workbench.studies.figures import embedded_differences_figure, embedded_finding, embedded_grid
 from workbench.studies.figures.embedded_tasks import NAMES
-from workbench.studies.findings import ablation_findings, embedded_finding, embedded_findings
+from workbench.studies.findings import ablation_findings, embedded_findings
 from workbench.studies.records import scores_by_epoch
 
 FINAL = {
@@ -45,13 +45,12 @@ def test_a_marker_is_the_difference_from_the_baseline_with_welchs_interval_over_
     markers = drawn(embedded_differences_figure(record()))
     interval = welch_interval(*(100 * pd.Series(FINAL[name]) for name in ("primal", "softmax")))
     assert markers[NAMES["primal"]] == pytest.approx((-45, interval.low, interval.high))
-    assert markers[NAMES["softmax-shuffled"]] == pytest.approx((-20, -20, -20))  # one seed
-    assert len(markers) == 2
+    assert len(markers) == 1  # one seed has no interval, and no marker
 
 
-def test_a_baseline_has_a_row_with_its_score_and_single_seeds_stand_last():
+def test_a_baseline_has_a_row_with_its_score_and_single_seeds_have_none():
     figure = embedded_differences_figure(record())
-    rows = [f"<i>{NAMES['softmax']}</i>", NAMES["primal"], NAMES["softmax-shuffled"]]
+    rows = [f"<i>{NAMES['softmax']}</i>", NAMES["primal"]]
     assert [*figure.layout.yaxis.ticktext] == rows
     (score,) = [note for note in figure.layout.annotations if note.text == "70.0 %"]
     assert score.y == 0
@@ -135,7 +134,7 @@ def test_other_frames_are_refused():
     with pytest.raises(InputError, match="no axis"):
         embedded_differences_figure(record(), "f1")
     alone = record()
-    with pytest.raises(InputError, match="no mechanism stands beside its baseline"):
+    with pytest.raises(InputError, match="no mechanism of several seeds stands"):
         embedded_differences_figure(alone[alone["variant"].isin(["majority", "primal"])])
 
 
@@ -151,15 +150,29 @@ def test_findings_name_what_has_not_learned_and_what_is_significant():
     assert "Not significantly better than shuffled: softmax." in sentence
 
 
-def test_one_sentence_counts_significant_wins_and_losses_over_data_sets_without_single_seeds():
+def test_a_data_set_that_no_mechanism_learns_is_not_drawn_and_titles_have_the_level_of_chance():
+    guessed = record().assign(data="guessed")
+    guessed.loc[guessed["variant"] == "majority", "value"] = 0.5  # softmax: 0.45 to 0.95
+    figure = embedded_differences_figure(pd.concat([record(), guessed]))
+    assert [words for words in titles(figure) if "chance" in words] == ["made<br>chance 30 %"]
+
+
+def test_the_finding_names_the_largest_significant_differences_of_the_figure():
     """Primal is 45 points below softmax; shuffled has one seed; a baseline is not compared with itself."""
-    frame = pd.concat([record(), record().assign(data="again", value=record()["value"] / 2)])
-    sentence = embedded_finding(frame, "accuracy")
+    sentence = embedded_finding(record(), "accuracy")
     assert sentence.startswith(
-        "Of 2 comparisons with a baseline, mechanisms win 0 and lose 2 significantly (95 % CI over"
+        f"Largest significant differences from the baseline: −45.0 points (made) with {NAMES['primal']}. "
+        "1 of 1 are significant (by chance about 0.05)."
     )
-    assert "win 1 and lose 0" in embedded_finding(record("loss"), "loss")  # smaller is better
-    assert embedded_finding(frame, "accuracy", {"softmax": "primal"}).startswith("Of 0 comparisons")
+    assert "−0.450 nats (made)" in embedded_finding(record("loss"), "loss")
+    more = record()
+    more.loc[(more["variant"] == "primal") & (more["seed"] == 0), "value"] += 0.4
+    interval = welch_interval(100 * pd.Series([0.6, 0.25, 0.3]), 100 * pd.Series(FINAL["softmax"]))
+    widest = max(abs(interval.low), abs(interval.high))
+    assert embedded_finding(more, "accuracy").startswith(
+        f"{NAMES['primal']}: differences from the baseline are undecided; 95 % CIs reach "
+        f"±{widest:.0f} points, and 0 of 1 exclude 0"
+    )
 
 
 def arena(data, mechanisms=14):

@@ -5,6 +5,7 @@ from .comparison_table import corruptions_figure as corruptions_figure
 from .comparison_table import robustness_figure as robustness_figure
 from .condition_curves import conditions_figure as conditions_figure
 from .embedded_tasks import embedded_differences_figure as embedded_differences_figure
+from .embedded_tasks import embedded_finding as embedded_finding
 from .embedded_tasks import embedded_grid as embedded_grid
 from .filtered_photographs import filter_share_figure as filter_share_figure
 from .filtered_photographs import filtered_figure as filtered_figure

@@ -11,10 +11,11 @@ import plotly.graph_objects as go
 
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.intervals import welch_interval
+from workbench.core.intervals import mean_interval, welch_interval
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Rule
 from workbench.figures.words import variant_words
+from workbench.studies.findings import largest_differences
 
 _LAST = {  # beside Primal in all layers
     "primal": "Primal, last layer", "primal-e": "Primal, last layer, only e",
@@ -29,12 +30,11 @@ _ORDER = (
 NAMES = {name: _LAST.get(name) or variant_words(name) for name in _ORDER}
 """The mechanisms of the records of toy tasks, to their words."""
 MAJORITY = "majority"
-# metric of a record → the factor of its values, a level in words, and the unit of differences
+# metric of a record → the factor of its values, a level in words, the unit and the format of differences
 _UNITS = {
-    "accuracy": (100, "{:.1f} %", "points"),
-    "mean_iou": (100, "{:.1f} %", "points"),
-    "loss": (1, "{:.3f} nats", "nats"),
-    "normalised_return": (1, "{:.1f} %", "points"),  # per cent already
+    "accuracy": (100, "{:.1f} %", "points", ".1f"),
+    "mean_iou": (100, "{:.1f} %", "points", ".1f"),
+    "loss": (1, "{:.3f} nats", "nats", ".3f"),
 }
 
 
@@ -47,14 +47,14 @@ def embedded_differences_figure(
 ) -> go.Figure:
     """Draw final scores minus the baseline's with Welch's 95 % CI: a row per mechanism, a panel per data set.
 
-    Each baseline has a row with its mean score; its mechanisms follow, the best mean over panels first, and those with
-    one seed, which have no interval, last. Data under several conditions have a panel for each condition. Runs over η
-    (chen2023, Table 9) are those of `embedded_grid`.
+    Each baseline has a row with its mean score; its mechanisms follow, the best mean over panels first. Mechanisms with
+    one seed are not drawn, and neither are data sets on which no mechanism beats the trivial predictor, whose score is
+    in the title. Data under several conditions have a panel for each condition.
 
     Args:
         frame: the result of `workbench.studies.records.embedded_record`. Rows of
             `workbench.studies.baselines.at_stated_budgets` stand below a heading with the budgets of each mechanism.
-        metric: of its test rows: accuracy, mean_iou, loss or normalised_return.
+        metric: of its test rows: accuracy, mean_iou or loss.
         baselines: mechanism → baseline, from `workbench.studies.baselines.embedded_baselines`; softmax for the others.
         columns: panels in a row.
 
@@ -63,39 +63,75 @@ def embedded_differences_figure(
     """
     if metric not in _UNITS:
         raise InputError(f"no axis for {metric!r}; give {', '.join(_UNITS)}")
-    rows = _scores(frame, metric)
-    rows = rows[(rows["variant"] != MAJORITY) & ~rows["variant"].str.contains("η")]
-    parts = rows["data"].str.partition(", ")  # the data set and its condition
-    conditions = parts[2] != ""
-    heading = rows["budgets"] if "budgets" in rows else parts[0].where(conditions, "")
-    rows = rows.assign(panel=parts[2].where(conditions, parts[0]), heading=heading)
+    rows = _tested(frame, metric)
     differences = _differences(rows, metric, baselines)
     if differences["value"].isna().all():
-        held = ", ".join(rows["variant"].unique())
-        raise InputError(f"no mechanism stands beside its baseline; the frame holds {held}")
-    counts = rows.groupby(["data", "variant"])["seed"].nunique()
-    many = " or ".join(map(str, sorted(counts[counts > 1].unique())))
+        held = ", ".join(_scores(frame, metric)["variant"].unique())
+        raise InputError(f"no mechanism of several seeds stands beside its baseline; the frame holds {held}")
     forest = Plot(
         differences,
-        {name: name for name in differences["panel"].unique()},
+        dict(zip(differences["panel"], differences["title"], strict=True)),
         y="variant",
-        group="heading" if heading.nunique() > 1 else None,
+        group="heading" if differences["heading"].nunique() > 1 else None,
         panel="panel",
         names=NAMES | {name: f"<i>{NAMES[name]}</i>" for name in differences["baseline"].unique()},
     )
     interval = Interval(
         columns=("value", "low", "high"),
-        words=f"difference of means over {many} seeds, Welch's 95 % CI",
+        words=f"difference of means over {_seeds(rows)} seeds, Welch's 95 % CI",
         hollow=("same", "not significant"),
-        alone="1 seed" if differences["single"].any() else "",
     )
     forest = forest.scale(row=1.45, x_same=True, x_title=f"Δ ({_UNITS[metric][2]})").add(interval, Rule(0))
     return forest.figure(columns=min(differences["panel"].nunique(), columns))
 
 
+def embedded_finding(
+    frame: pd.DataFrame, metric: str, baselines: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Name the largest significant differences of `embedded_differences_figure`, and how many there are.
+
+    Arguments are those of the figure.
+    """
+    rows = _tested(frame, metric)
+    table = _differences(rows, metric, baselines).dropna(subset=["value"])
+    where = table["panel"].where(table["heading"] == "", table["heading"] + ", " + table["panel"])
+    table = table.assign(mechanism=table["variant"], where=where)
+    unit, digits = _UNITS[metric][2:]
+    return largest_differences(table, NAMES, f" {unit}", digits)
+
+
+def _tested(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return final scores of mechanisms with several seeds, with the panel and the heading they are drawn under.
+
+    Left out are data sets on which none of these beats the trivial predictor, whose score is in the panel's title.
+    """
+    rows = _scores(frame, metric)
+    factor = _UNITS[metric][0]
+    seeds = rows.groupby(["data", "variant"])["seed"].transform("nunique")
+    trivial = rows[rows["variant"] == MAJORITY].groupby("data")["value"].first()
+    rows = rows[(rows["variant"] != MAJORITY) & (seeds > 1)]
+    parts = rows["data"].str.partition(", ")  # the data set and its condition
+    conditions = parts[2] != ""
+    heading = rows["budgets"] if "budgets" in rows else parts[0].where(conditions, "")
+    panel = parts[2].where(conditions, parts[0])
+    rows = rows.assign(panel=panel, title=panel, heading=heading)
+    if conditions.any() or metric == "loss" or trivial.empty:
+        return rows
+    scores = rows.groupby(["data", "variant"])["value"].apply(lambda values: mean_interval(values).low)
+    learned = scores.groupby("data").max() > trivial
+    chance = trivial.map(lambda value: f"<br>chance {factor * value:.0f} %")
+    rows = rows[rows["data"].map(learned).astype(bool)]
+    return rows.assign(title=rows["panel"] + rows["data"].map(chance))
+
+
+def _seeds(rows: pd.DataFrame) -> str:
+    """Return the numbers of seeds, "3" or "3 or 5"."""
+    return " or ".join(map(str, sorted(rows.groupby(["data", "variant"])["seed"].nunique().unique())))
+
+
 def _differences(rows: pd.DataFrame, metric: str, baselines: Mapping[str, str]) -> pd.DataFrame:
     """Return a row per heading, panel and variant, in the order of the figure; baselines have their score in words."""
-    factor, level, _ = _UNITS[metric]
+    factor, level, *_ = _UNITS[metric]
     keys = ["heading", "panel", "variant"]
     scores = {tuple(part[keys].iloc[0]): factor * part["value"] for _, part in rows.groupby(keys, sort=False)}
     references = {"softmax", *baselines.values()} - set(baselines)
@@ -106,26 +142,20 @@ def _differences(rows: pd.DataFrame, metric: str, baselines: Mapping[str, str]) 
         if name == baseline:
             drawn.append({**row, "finding": level.format(values.mean())})
         elif (reference := scores.get((heading, panel, baseline))) is not None:
-            several = min(len(values), len(reference)) > 1
-            value = values.mean() - reference.mean()
-            ends = welch_interval(values, reference)[1:3] if several else (np.nan, np.nan)
-            row |= {"value": value, "low": ends[0], "high": ends[1], "same": ends[0] <= 0 <= ends[1]}
-            drawn.append(row)
+            value, low, high = welch_interval(values, reference)[:3]
+            drawn.append(row | {"value": value, "low": low, "high": high, "same": low <= 0 <= high})
     table = pd.DataFrame(drawn, columns=[*keys, "baseline", "value", "low", "high", "same", "finding"])
+    table["title"] = table["panel"].map(dict(zip(rows["panel"], rows["title"], strict=True)))
     groups = table.groupby(["heading", "variant"], sort=False)
-    single = groups["low"].transform("count") == 0
     sign = 1 if metric == "loss" else -1
     mechanism = table["variant"] != table["baseline"]
     table = table.assign(
         mechanism=mechanism,
-        single=single & mechanism,
         effect=sign * groups["value"].transform("mean"),
         **{f"{name} place": pd.factorize(table[name])[0] for name in ("heading", "baseline")},
     )
     table = table[table.groupby(["heading", "baseline"])["mechanism"].transform("any")]
-    return table.sort_values(
-        ["heading place", "baseline place", "mechanism", "single", "effect"], kind="stable"
-    )
+    return table.sort_values(["heading place", "baseline place", "mechanism", "effect"], kind="stable")
 
 
 def embedded_grid(frame: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:

@@ -115,5 +115,5 @@ def predictions_figure(
     for name, by_condition in masks.items():
         rows[look_of(name).label] = [mask for condition in images for mask in by_condition[condition][:n]]
     pictures = [image for pixels in images.values() for image in pixels[:n]]
-    over = [condition for condition, pixels in images.items() for _ in pixels[:n]]
+    over = ["" if number else name for name, pixels in images.items() for number, _ in enumerate(pixels[:n])]
     return scenes_figure(pictures, rows, classes, over)
