@@ -100,7 +100,8 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     rows = pd.DataFrame([
         {"model": model, "layer": layer, "head": math.nan, "input": None, "value": value, **nulls}
         for (model, layer), value in values.items()
-    ])  # fmt: skip
+    ]).assign(metric="rank", statistic="mean")  # fmt: skip
+    rows.attrs["provenance"] = []
     single = rows.assign(head=0, value=0.5)  # rows of heads do not count beside means
     both = pd.concat([rows, single], ignore_index=True)
     assert (
@@ -122,6 +123,18 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     )
     thirds = rows.assign(name=list("xyzxy"))
     assert mean_finding(thirds, "Rank", ".1f", by="name") == "Rank is 0.5 in x, 2.2 in y and 3.0 in z."
+
+
+def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_clears_it():
+    columns = ["layer", "input", "value"]
+    inputs = [(0, "x", 2.0), (0, "y", 2.2), (0, "z", 2.1), (1, "x", 0.2), (1, "y", 4.0), (1, "z", 2.1)]
+    means = [(0, None, 2.1), (1, None, 2.1)]
+    rows = pd.DataFrame([*inputs, *means], columns=columns).assign(
+        model="a", head=math.nan, metric="rank", null_low=0.0, null_high=1.0
+    )
+    assert null_finding(rows, "Rank") == "Rank is above its null range in 1 of 2 layers of a."
+    wide = rows[rows["layer"] == 1]
+    assert null_finding(wide, "Rank") == "Rank is above or below its null range in no layer of a."
 
 
 def test_the_heads_with_the_smallest_and_the_largest_mean_are_named():

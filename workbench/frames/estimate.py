@@ -83,17 +83,23 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
 
         null_finding(rows, "Effective rank")  # Effective rank is below its null range in every layer of digits-vit.
 
-    The side is the one on which more layers lie; the layers of three models or more are counted together. The rows
-    have one metric and one kind of null distribution; without one the sentence has the models' means (`mean_finding`).
+    A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
+    which more layers lie; the layers of three models or more are counted together. The rows have one metric and one
+    kind of null distribution; without one the sentence has the models' means (`mean_finding`).
     """
     null_rows = _null_rows(rows)
     if null_rows.empty:
         return mean_finding(rows, words)
-    columns = ["value", "null_low", "null_high"]
-    by_layer = null_rows.groupby(["model", "layer"], sort=False)[columns].mean()
-    above, below = by_layer["value"] > by_layer["null_high"], by_layer["value"] < by_layer["null_low"]
+    by_layer = null_rows.groupby(["model", "layer"], sort=False)[["value", "null_low", "null_high"]].mean()
+    findings = {place: over_inputs(rows) for place, rows in rows.groupby(["model", "layer"], sort=False)}
+    ends = [findings[place] for place in by_layer.index]
+    low = pd.Series([finding.low for finding in ends], by_layer.index).fillna(by_layer["value"])
+    high = pd.Series([finding.high for finding in ends], by_layer.index).fillna(by_layer["value"])
+    above, below = low > by_layer["null_high"], high < by_layer["null_low"]
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
     counts = beyond.groupby("model", sort=False).agg(["sum", "size"])
+    if not beyond.any():
+        return f"{words} is above or below its null range in no layer of {_listed([*map(str, counts.index)])}."
     if len(counts) > 2:
         of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
         return f"{words} is {side} its null range in {of_all} layers of {models}."
