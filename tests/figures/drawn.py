@@ -63,6 +63,7 @@ def said(fig):
     words = [note.text for note in fig.layout.annotations] + [
         scale.colorbar.title.text or "" for scale in scales
     ]
+    words += (fig.layout.meta or {}).get("marks", ())  # sentences of the caption
     return " ".join(words).replace("<br>", " ")
 
 

@@ -126,6 +126,22 @@ def test_chance_is_marked_on_the_bar_and_in_the_hover_text():
     assert "null: permuted: 0.5 (z = 4)" in cells(fig).hovertext[0][0]
 
 
+def test_of_few_cells_a_null_that_differs_between_layers_is_a_column():
+    values, frame = measured("MOC", statistic="mean", axis="features")
+    nulls = frame.assign(null="gaussian", null_mean=0.1 * (frame["layer"].astype(float) + 1))
+    fig = head_grid_figure(nulls, "MOC")
+    np.testing.assert_allclose(np.asarray(cells(fig).z)[:, :5], values.mean(axis=0))
+    np.testing.assert_allclose(np.asarray(cells(fig).z)[:, 5], [0.1, 0.2, 0.3])
+    assert list(fig.layout.xaxis.ticktext) == ["0", "1", "2", "3", "4", "null"]
+
+
+def test_a_null_of_one_level_is_named_at_its_number_on_the_bar():
+    _, frame = measured("attention_entropy")
+    nulls = frame.assign(null="uniform", null_mean=1.5)
+    bar = head_grid_figure(nulls, "attention_entropy", by_data=True).layout.coloraxis12.colorbar
+    assert bar.ticktext[0] == "1.5 uniform"
+
+
 def test_a_mean_over_inputs_has_no_z():
     _, frame = measured("MOC", inputs=2, statistic="mean", axis="features", null_mean=0.2, z=4.0)
     text = cells(head_grid_figure(frame, "MOC")).hovertext[0][0]

@@ -55,7 +55,7 @@ def test_colours_are_white_for_an_even_share_and_of_single_heads_run_from_0():
     fig = membership_figure(even, images(1))
     bar = fig.layout.coloraxis12.colorbar
     assert bar.title.text.replace("<br>", " ") == (
-        f"Membership Π (even: 1 / {HEADS}), square-root scale around even"
+        f"Membership Π (uniform: 1 / {HEADS}), square-root scale around uniform"
     )
     assert 0 in bar.tickvals  # the middle
     one = membership_figure(even[even["head"] == 0].assign(value=0.9), images(1))

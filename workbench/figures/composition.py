@@ -152,6 +152,12 @@ def compose(
     return fig
 
 
+def with_sentences(fig: go.Figure, sentences: Sequence[str]) -> go.Figure:
+    """Return the figure with sentences that `save_figure` adds to its caption."""
+    meta = fig.layout.meta
+    return fig.update_layout(meta={**meta, "marks": [*meta["marks"], *sentences]})
+
+
 def in_the_middle(text: str) -> dict[str, Any]:
     """Return the note of a panel without data."""
     return {"text": text, "x": 0.5, "y": 0.5, "xref": "domain", "yref": "domain"}

@@ -20,7 +20,7 @@ from workbench.figures.maps import add_scale
 from workbench.figures.marks import key_entry, null_name
 from workbench.figures.overlays import CHOSEN, outline
 from workbench.figures.scales import Scale
-from workbench.figures.text_widths import line_count, widest, wrap
+from workbench.figures.text_widths import line_count, widest, wrap_evenly
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
 from workbench.frames.metrics import METRICS, Metric
 
@@ -46,10 +46,10 @@ def head_grid_figure(
     negative and no value is) to its highest. Where one of these is infinite they run from the data's lowest value to
     the highest, the null distribution included, and by the logarithm where these span more than three decades. They
     also end at the data's highest value where all values of a metric with a sign are below a fifth of its end. A tick
-    marks the mean of the null distribution on the colour bar, by its kind; with ``by_data`` a null of one level for all
-    cells is white instead, and colours run to both sides of it. Each cell's own, and with one input its z,
-    are in its hover text. A cell without a value is blank; its hover text has the reason. ``customdata`` of a cell is
-    [layer, head], head None for all heads.
+    marks the mean of the null distribution on the colour bar; with ``by_data`` a null of one level for all cells is
+    white, and colours run to both sides of it; of few cells, a null is a column, its mean by layer. Each cell's
+    null, and with one input its z, are in its hover text; that of a blank cell has the reason. ``customdata`` of a cell
+    is [layer, head], head None for all heads.
 
     Args:
         frame: what `workbench.analyze` returns, of one model and checkpoint; with ``per_head`` where that is an option.
@@ -81,34 +81,39 @@ def head_grid_figure(
     entry = METRICS.get(metric, Metric(metric, metric, ""))
     label = (replace(entry, unit=str(units[0])) if len(units) == 1 else entry).axis_title
     middle = _one_level(nulls) if by_data and not by_log else None
-    words = label if middle is None else f"{label}; white: {nulls[0].name.removeprefix('null: ')} (null)"
     ends = (math.log10(low), math.log10(high)) if by_log else (low, high)
-    scale = Scale(ends, words, SEQUENTIAL if middle is None else DIVERGING, middle=middle)
+    scale = Scale(ends, label, SEQUENTIAL if middle is None else DIVERGING, middle=middle)
+    column = len(nulls) == 1 and middle is None and by_head and values.size <= _PRINTED
+    levels = np.nanmean(nulls[0].mean, axis=1) if column else None
+    drawn = values if levels is None else np.column_stack([values, levels])
     cells = go.Heatmap(
-        z=np.log10(values) if by_log else values, coloraxis="coloraxis", xgap=1, ygap=1,
+        z=np.log10(drawn) if by_log else drawn, coloraxis="coloraxis", xgap=1, ygap=1,
         customdata=[[[layer, head if by_head else None] for head in range(shape[1])] for layer in range(shape[0])],
         hovertext=_words(values, label, sample.rows["input"].nunique(), by_head, nulls),
         hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
     names = () if by_head else (_ALL_HEADS,)
+    names = names if levels is None else (*map(str, range(shape[1])), "null")
     panel = Panel(
-        [cells], Axis("Head" if by_head else "", -0.5, shape[1] - 0.5, whole=True, names=names),
+        [cells], Axis("Head" if by_head else "", -0.5, drawn.shape[1] - 0.5, whole=True, names=names),
         Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=_frame_of(chosen, shape, by_head),
-        notes=_printed(values, replace(scale, ends=(low, high), course="log" if by_log else "linear")),
+        notes=_printed(drawn, replace(scale, ends=(low, high), course="log" if by_log else "linear")),
     )  # fmt: skip
     font = theme_of("column").font
-    inner = min(max(24 * shape[0], 112), 420)
-    bar = _bar_ticks(low, high, by_log, nulls, inner, font) if middle is None else {}
-    labels = bar or scale.ticks(inner, font)
-    room = widest(labels["ticktext"], font) + font * (2 + 1.3 * line_count(wrap(words, inner, font)))
+    inner = min(max(24 * shape[0], 136), 420)
+    bar = scale.ticks(inner, font)
+    if middle is not None:
+        bar["ticktext"][0] += f" {nulls[0].name.removeprefix('null: ').removesuffix(' attention')}"
+    else:
+        bar = _bar_ticks(low, high, by_log, nulls if levels is None else [], inner, font)
+    room = widest(bar["ticktext"], font) + font * (2 + 1.3 * line_count(wrap_evenly(label, inner, font)))
     marker = {"symbol": "square-open", "color": CHOSEN, "size": SIZE.cell, "line": {"width": WIDTH.frame}}
     key = []
     if panel.shapes and chosen is not None:
         framed = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"
         key = [key_entry(framed, mode="markers", marker=marker)]
     fig = compose([panel], 1, key, right=room, inner=inner)
-    fig = add_scale(fig, scale, font)
-    return fig.update_coloraxes(colorbar=bar) if bar else fig
+    return add_scale(fig, scale, font).update_coloraxes(colorbar=bar)
 
 
 def _one_level(nulls: Sequence[_NullLevel]) -> float | None:
@@ -225,7 +230,7 @@ def _bar_ticks(
     marks: dict[float, str] = {}
     for value, name in sorted((float(np.nanmean(null.mean)), null.name) for null in nulls):
         kind, line = name.removeprefix("null: ").removesuffix(" attention"), 1.3 * font / room
-        text = f"null {value:.3g}:<br>{kind}"
+        text = f"null {value:.3g}" if len(nulls) == 1 else f"null {value:.3g}:<br>{kind}"
         for other in [level for level in marks if axis.place(value) - axis.place(level) < 2.2 * line]:
             value, text = (value + other) / 2, f"{marks.pop(other)}<br>{kind}"
         if low <= value <= high:

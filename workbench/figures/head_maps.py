@@ -86,7 +86,7 @@ def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
     heads = frame["head"].nunique()
     if abs(frame["value"].mean() * heads - 1) > 0.01:  # not of all heads: 1 / heads is not the mean
         return Scale.of([frame["value"]], title, ends=(0.0, 1.0), course="linear")
-    words = f"{title} (even: 1 / {heads})"
+    words = f"{title} (uniform: 1 / {heads})"
     return Scale.of([frame["value"]], words, ends=(0.0, 1.0), course="root", middle=1 / heads)
 
 

@@ -13,7 +13,7 @@ from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import add_scale, is_masked, squared
 from workbench.figures.scales import Scale, bar_room, causal, masked_key, masked_shape
 from workbench.figures.text_widths import text_width, widest
-from workbench.figures.theme import WIDTH, theme_of
+from workbench.figures.theme import GREY, WIDTH, theme_of
 from workbench.figures.tokens import SPECIAL, TokenView, distinct
 
 _MOST = 480  # pixels, of the side of a matrix
@@ -80,7 +80,7 @@ def matrix_panel(
     shapes = [masked_shape()] if hidden.any() else []
     if view.grid is not None and len(keys) > MOST_LABELS:  # where a row of patches ends
         ends = [n + 0.5 for n, key in enumerate(keys[:-1]) if _ends_a_row(columns, key)]
-        rule: dict[str, Any] = {"type": "line", "line": {"color": "white", "width": WIDTH.rule}}
+        rule: dict[str, Any] = {"type": "line", "line": {"color": GREY, "width": WIDTH.rule}, "opacity": 0.4}
         shapes += [rule | {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "domain"} for at in ends]
         both = ends if len(weights) == len(keys) else []
         shapes += [rule | {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "domain"} for at in both]

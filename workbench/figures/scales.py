@@ -30,7 +30,7 @@ WEIGHTS = [
     [0.85, "#A0172C"],
     [1, "#5E0019"],
 ]
-MASKED = "#B9C3CB"
+MASKED = "#E2E7EB"
 _NAMES = {"linear": "", "root": "square-root scale", "log": "log scale"}
 _STOPS = 48
 
@@ -86,7 +86,7 @@ class Scale:
         """The meaning of the colours, with their course."""
         course = _NAMES[self.course]
         if course and self.middle:
-            course = f"{course} around even"
+            course = f"{course} around uniform"
         return ", ".join(part for part in (self.title, course) if part)
 
     def place(self, value: Any) -> Any:
@@ -147,7 +147,7 @@ class Scale:
         for value in [*firsts, *self._candidates()]:
             text = _number(value, high - low)
             widths = [widest([text, marks[neighbour]], font) for neighbour in kept]
-            rooms = [wide + 0.6 * font if flat else 1.5 * font for wide in widths]
+            rooms = [wide + 0.6 * font if flat else 2.4 * font for wide in widths]
             distances = [
                 abs(self.place(value) - self.place(neighbour)) * max(length, 1) / span for neighbour in kept
             ]
@@ -175,7 +175,8 @@ class Scale:
         low, high = self.ends
         if self.middle not in (None, 0):
             digits = [0, 1, *(step / 10 for step in (5, 2, 4, 3, 6, 8, 1, 7, 9))]
-            return [self.middle, *digits] if high <= 1 <= high + low + 1 else [self.middle, low, high]
+            if high <= 1 <= high + low + 1:
+                return [self.middle, *digits]
         if self.course == "linear":
             step = 10 ** np.floor(np.log10((high - low) or 1))
             wide = next(s for s in (step / 5, step / 2, step, 2 * step) if (high - low) / s <= 5.5)

@@ -99,7 +99,9 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
     counts = beyond.groupby("model", sort=False).agg(["sum", "size"])
     if not beyond.any():
-        return f"{words} is above or below its null range in no layer of {_listed([*map(str, counts.index)])}."
+        return (
+            f"{words} is above or below its null range in no layer of {_listed([*map(str, counts.index)])}."
+        )
     if len(counts) > 2:
         of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
         return f"{words} is {side} its null range in {of_all} layers of {models}."

@@ -65,7 +65,7 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
     top = int(row.argmax())
     row_of_patch, column = divmod(top - 1, 8)
     assert f"goes to row {row_of_patch}, column {column}:" in at_start.interpretation()
-    assert f"{float(row[top]):.4f}" in at_start.interpretation()
+    assert f"{float(row[top]):.1%}" in at_start.interpretation()
 
 
 def test_another_input_goes_back_to_the_class_token(at_start):
@@ -148,7 +148,7 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
     values = rows.pivot(index="token", columns="head", values="value")
     most = (values.idxmax(axis=1) == 3).sum()
     share = f"{values[3].mean():.1%} of the membership of the tokens (uniform: {1 / values.shape[1]:.1%})"
-    said = f"Head 3 holds {share}; {most} of all {len(values)} belong to it most. Membership is as the layer computes"
+    said = f"Head 3 holds {share}; {most} of all {len(values)} belong to it most."
     assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
@@ -212,7 +212,10 @@ def test_the_difference_is_the_attention_moved(at_start):
     first = at_start.location.moved(layer=0, against=None)
     at_start.move(view="compare", layer=2, against=first.to_dict())
     a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.location))
-    assert f"{float((a - b).abs().sum(-1).mean() / 2):.1%}" in at_start.interpretation()
+    moved = (a - b).abs().sum(-1) / 2
+    assert "From [CLS], " in at_start.interpretation()
+    assert f"{float(moved[0]):.1%} of their attention on different tokens" in at_start.interpretation()
+    assert f"{float(moved.mean()):.1%}" in at_start.move(token=None).interpretation()
 
 
 def test_a_command_asks_for_the_same_address(at_start):
@@ -306,7 +309,7 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
     said = VIEWS["norms"].read(explorer.location, explorer.material)
     assert said.startswith(
-        f"‖q‖ of the queries: median {lengths['q'][0]:.2f}, largest {lengths['q'][0]:.2f} at [CLS]; ‖k‖"
+        f"Of the queries, that of [CLS] is longest ({lengths['q'][0]:.2f}); of the keys, that of "
     )
 
 
@@ -333,12 +336,14 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     at_patch = explorer.location.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
     place = "row 0, column 2"
-    found = "0.5000, 32.0\u00a0× uniform attention. To"
+    found = "50.0%, 32.0\u00a0× uniform attention. To"
     assert said.startswith(
-        f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 0.5000 of"
+        f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 50.0% of"
     )
     assert (
-        VIEWS["matrix"].read(explorer.location, material).startswith("A token gives itself 50.0% on average")
+        VIEWS["matrix"]
+        .read(explorer.location, material)
+        .endswith("1.0\u00a0× uniform attention. A token gives itself 50.0% on average.")
     )
 
 
@@ -346,10 +351,15 @@ def test_an_even_share_of_causal_attention_is_of_the_tokens_up_to_the_query():
     explorer = Explorer("bundled:prose-softmax", n=1, layer=1, head=2, token=7)
     row = explorer.material.look(explorer.location).record.attn[0, 2, 7]
     said = VIEWS["attention"].read(explorer.location, explorer.material)
-    assert f": {row.max():.4f}, {row.max() * 8:.1f}\u00a0× uniform attention. To " in said
-    tokens = row.numel()
-    even = sum(1 / (place + 1) for place in range(tokens)) / tokens
-    assert f"(uniform: {even:.1%})" in VIEWS["matrix"].read(explorer.location, explorer.material)
+    assert f": {row.max():.1%}, {row.max() * 8:.1f}\u00a0× uniform attention. To " in said
+    attn = explorer.material.look(explorer.location).record.attn[0, 2].double()
+    received, tokens = attn.mean(0), len(attn)
+    most = int(received.argmax())
+    even = sum(1 / (query + 1) for query in range(most, tokens)) / tokens
+    times = (
+        f"{received[most]:.1%} of all, {received[most] / even:.1f}\u00a0× uniform attention. A token gives "
+    )
+    assert times in VIEWS["matrix"].read(explorer.location, explorer.material)
 
 
 def test_a_checkpoint_is_loaded_and_named_in_code():

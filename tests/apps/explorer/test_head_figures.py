@@ -90,22 +90,23 @@ def test_the_image_stands_once_before_the_maps_and_a_click_on_it_finds_its_patch
     assert not token_attention_figure(rows_that_sum_to_one(8, 8), image_tokens(), 3).layout.images
 
 
-def test_both_panels_and_their_special_tokens_share_one_scale():
+def test_each_map_has_a_scale_from_0_that_its_special_tokens_share():
     attn = rows_that_sum_to_one(8, 8)
-    axis = token_attention_figure(attn, image_tokens(), 3).layout.coloraxis
-    assert axis.cmin == 0
-    assert axis.cmax == pytest.approx(max(attn[3].max(), attn[:, 3].max()))
+    layout = token_attention_figure(attn, image_tokens(), 3).layout
+    assert (layout.coloraxis.cmin, layout.coloraxis2.cmin) == (0, 0)
+    assert layout.coloraxis.cmax == pytest.approx(attn[3].max())
+    assert layout.coloraxis2.cmax == pytest.approx(attn[:, 3].max())
 
 
 def test_where_one_weight_is_far_above_the_others_the_bar_has_another_course_and_says_so():
     attn = np.full((8, 8), 0.01)
     attn[3, 5] = 0.93
-    fig = token_attention_figure(attn, image_tokens(), 3)
+    fig = attention_matrix_figure(attn, image_tokens(), 3)
     cells, bar = fig.layout.coloraxis, fig.layout.coloraxis12.colorbar
-    assert bar.title.text == "Attention weight, log scale"
+    assert bar.title.text.replace("<br>", " ") == "Attention weight, log scale"
     assert (cells.cmin, cells.cmax) == (0.01, 0.93)
     assert cells.showscale is False
-    np.testing.assert_allclose(np.asarray(maps(fig)[0].z)[1, 0], 0.93)  # numbers stay as they are
+    np.testing.assert_allclose(np.asarray(maps(fig)[0].z)[3, 5], 0.93, rtol=1e-6)  # numbers stay as they are
 
 
 def test_without_a_token_the_mean_over_real_queries_is_shown():
@@ -301,9 +302,9 @@ def test_over_a_text_each_head_has_a_block_of_boxes_with_its_memberships():
         assert list(boxes.customdata) == [2, 3, 4]
         assert np.argmax(boxes.marker.line.width) == 2
     said = [note.text for note in fig.layout.annotations]
-    assert said == ["head 0", "<b>head 1</b>", "head 2", "Bold: head 1, which is looked at."]
+    assert said == ["head 0", "<b>head 1</b>", "head 2"]
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
-    said = "Membership Π, prose-tost, layer 3 (even: 1 / 3), square-root scale around even"
+    said = "Membership Π (uniform: 1 / 3), square-root scale around uniform"
     assert fig.layout.coloraxis12.colorbar.title.text.replace("<br>", " ") == said
 
 

@@ -21,7 +21,7 @@ from workbench.apps.explorer.token_panels import (
 )
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose, round_up
-from workbench.figures.frames import model_label, rows_of, short_name
+from workbench.figures.frames import rows_of, short_name
 from workbench.figures.grammar import Plot
 from workbench.figures.head_maps import membership_scale
 from workbench.figures.maps import is_masked, over_bars, squared
@@ -35,7 +35,7 @@ from workbench.figures.matrix_panels import (
 from workbench.figures.overlays import CHOSEN
 from workbench.figures.scales import Scale, causal, masked_key
 from workbench.figures.spectra import round_off
-from workbench.figures.theme import COLOURS, PAGE, theme_of
+from workbench.figures.theme import COLOURS, theme_of
 from workbench.figures.tokens import (
     TokenView,
     as_array,
@@ -50,6 +50,7 @@ from workbench.figures.tokens import (
 
 Images = np.ndarray | Sequence[np.ndarray | None] | None
 _ENDS = ["null_mean", "null_low", "null_high"]
+_SIDE = 345  # pixels, of the side of a matrix: the figure is 4.5 in high
 _SMALLEST = 1e-5  # of σ_1: what single precision leaves of a captured attention matrix
 
 
@@ -64,7 +65,8 @@ def token_attention_figure(
     Over a patch grid two maps beside the image, if any, with the class, distillation and register tokens
     as cells below, each with its number: the cells of the first panel add up to the row. Over a text the words
     in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen word. Padding is
-    left out. Both panels share one scale from 0. Every cell and box carries its token's number as ``customdata``.
+    left out. Each map has a scale from 0; both panels of words share one. Every cell and box carries its token's number
+    as ``customdata``.
 
     Class attention, which has one query, has no second panel; nor has the mean over queries. A token that takes no part
     in the layer (the class token, where it joins the patches later) gives the mean over queries, with a note.
@@ -88,8 +90,8 @@ def token_attention_figure(
     notes += not_finite(weights)
     title = "Attention weight"
     if view.grid is not None:
-        scale = Scale.of([panel.values for panel in panels], title)
-        return patch_panels(view, with_images(panels, [image]), [scale], position, notes, most=True)
+        scales = [Scale.of([panel.values], title) for panel in panels]
+        return patch_panels(view, with_images(panels, [image]), scales, position, notes, most=True)
     visible = page(view, position, max_lines)
     if len(visible) < len(view.real):
         share = panels[0].values[visible].sum() / (panels[0].values.sum() or 1.0)
@@ -101,6 +103,7 @@ def token_attention_figure(
     if hidden:
         notes.append("Grey letters: masked, since no query sees a later key. A dot is a space.")
     scale = Scale.of([panel.values[visible] for panel in panels], title)
+    panels = [replace(panel, scale="coloraxis") for panel in panels]
     return word_panels(view, panels, visible, scale, position, notes, hidden)
 
 
@@ -119,7 +122,9 @@ def _from_and_to(
     framed_name = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [
         Numbers(f"from {framed_name}: where it attends", f"from {name} to", weights[position]),
-        Numbers(f"to {framed_name}: what attends to it", f"to {name} from", weights[:, position]),
+        Numbers(
+            f"to {framed_name}: what attends to it", f"to {name} from", weights[:, position], "coloraxis2"
+        ),
     ], []
 
 
@@ -168,7 +173,7 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
     panel = replace(matrix_panel(matrix, view, queries, keys, columns=columns), notes=notes)
     if len(keys) > MOST_LABELS:  # few labels, which have room side by side
         panel = replace(panel, x=replace(panel.x, steep=False))
-    return compose_matrices([panel], 1, Scale.of([matrix], title), most=PAGE, key=key)
+    return compose_matrices([panel], 1, Scale.of([matrix], title), most=_SIDE, key=key)
 
 
 def _pointers(position: int, positions: list[int], axis: str) -> list[dict]:
@@ -302,9 +307,8 @@ def _matrices(
 def token_norms_figure(norms: Mapping[str, Any], tokens: Any, image: np.ndarray | None = None) -> go.Figure:
     """Draw L2 norms of one head's operands: a map each over a patch grid, bars each over a text.
 
-    Every operand has its own scale from 0, which its patches and its class and register tokens share; the latter
-    stand below with their numbers. A text's padding is left out. ``customdata`` of a cell or bar is its token's
-    number.
+    All maps share one scale from 0; the class and register tokens stand below with their numbers. A text's padding is
+    left out. ``customdata`` of a cell or bar is its token's number.
 
     Args:
         norms: operand ("q", "k", "v", or another name) to (token,) norms, in the unit of the operand; a single query,
@@ -322,12 +326,9 @@ def token_norms_figure(norms: Mapping[str, Any], tokens: Any, image: np.ndarray 
         by_token[name][view.places(len(values))] = values
     if view.grid is None:
         return _bars(by_token, view)
-    scales = [Scale.of([values], f"‖{name}‖") for name, values in by_token.items()]
-    panels = [
-        Numbers(OPERANDS.get(name, name), f"‖{name}‖ of", values, f"coloraxis{number if number > 1 else ''}")
-        for number, (name, values) in enumerate(by_token.items(), start=1)
-    ]
-    return patch_panels(view, with_images(panels, [image]), scales)
+    panels = [Numbers(OPERANDS.get(name, name), f"‖{name}‖ of", values) for name, values in by_token.items()]
+    scale = Scale.of([*by_token.values()], f"L2 norm {', '.join(f'‖{name}‖' for name in by_token)}")
+    return patch_panels(view, with_images(panels, [image]), [scale])
 
 
 def _bars(norms: Mapping[str, np.ndarray], view: TokenView) -> go.Figure:
@@ -352,7 +353,7 @@ def token_membership_figure(
     head: int | None = None,
     token: int | None = None,
     max_heads: int = 4,
-    max_lines: int = 3,
+    max_lines: int = 4,
 ) -> go.Figure:
     """Draw the words of a text as boxes, a block for each head: the membership of each token in the head.
 
@@ -382,11 +383,8 @@ def token_membership_figure(
         )
         if len(part) < count
     ]
-    if head in heads and len(heads) > 1:
-        notes.append(f"Bold: head {head}, which is looked at.")
     if "·" in view.labels:
         notes.append("A dot is a space.")
-    where = f"{model_label(frame, frame['model'].iloc[0])}, layer {frame['layer'].iloc[0]}"
     panels = [
         Numbers(
             f"<b>head {number}</b>" if number == head else f"head {number}",
@@ -395,9 +393,7 @@ def token_membership_figure(
         )
         for number in heads
     ]
-    return word_panels(
-        view, panels, visible, membership_scale(frame, f"Membership Π, {where}"), position, notes
-    )
+    return word_panels(view, panels, visible, membership_scale(frame, "Membership Π"), position, notes)
 
 
 # ------------------------------------------------------------------------------------------------------- spectra

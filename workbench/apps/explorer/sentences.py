@@ -11,15 +11,15 @@ Name = Literal[
 ]  # fmt: skip
 SENTENCES: dict[Name, str] = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
-    "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries, 0 "
-    "where masked, {mean}",
-    "norms": "‖{operand}‖ of the {operands}: median {median}, largest {largest} at {token}",
+    "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries "
+    "{mean}",
+    "norms": "of the {operands}, that of {token} is longest ({largest})",
     "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",
     "singular": "{rank} of {count} singular values hold 90 % of their squared sum",
     "above": "{count} above the null range",
     "membership": "head {head} holds {share} of the membership of the {tokens} (uniform: {uniform}); {most} of all "
     "{count} belong to it most",
-    "compare": "{first} beside {second}, {tokens}: {share} of attention elsewhere",
+    "compare": "{tokens}, {first} and {second} place {share} of their attention on different tokens",
     "usual": "{heads}: {share} (median)",
     "effect": "without {what}: {outcome} {before} → {after} ({change} points), divergence {divergence} nats, rank "
     "{rank} of {count}; the median {kind} gives {median}",

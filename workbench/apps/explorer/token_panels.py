@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from workbench.figures.composition import Axis, Panel
+from workbench.figures.composition import Axis, Panel, with_sentences
 from workbench.figures.maps import image_panel, over_bars, squared
 from workbench.figures.marks import key_entry
 from workbench.figures.overlays import CHOSEN, cells, frame_shape, outline
@@ -104,9 +104,9 @@ def patch_panels(
     key = [key_entry("largest weight of the map", mode="markers", marker=ring)] if most else []
     fig = over_bars(
         drawn, len(drawn), scales, WIDTH, shared="xy", gap=gap, before={0: rest}, right=rest,
-        inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), notes=notes, key=key,
+        inner=side * (strip.end + 0.5 + 2 * edge) / (columns + 2 * edge), key=key,
     )  # fmt: skip
-    return squared(fig)
+    return with_sentences(squared(fig), notes)
 
 
 class _Strip:
@@ -220,7 +220,8 @@ def word_panels(
         )  # fmt: skip
         drawn.append(Panel([boxes], x, y, panel.title))
     inner = (int(line[-1]) + 1) * _LINE * font
-    return over_bars(drawn, 1, [scale], WIDTH, inner=inner, shared="xy", gap=0.3 * font, notes=notes)
+    fig = over_bars(drawn, 1, [scale], WIDTH, inner=inner, shared="xy", gap=0.3 * font)
+    return with_sentences(fig, notes)
 
 
 def _letters(scale: Scale, values: np.ndarray, masked: bool) -> list[str]:

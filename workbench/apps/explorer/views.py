@@ -232,7 +232,7 @@ def _read_attention(address: Address, material: Material) -> str:
         row, uniform, token = attn.mean(0), uniform.mean(), None if len(queries) > 1 else queries[0]
     top = int(row.argmax())
     key = "itself" if keys[top] == token and look.tokens.keys is None else _key_names(look)[keys[top]]
-    share, times = f"{row[top]:.4f}", f"{row[top] / uniform:.1f}"
+    share, times = f"{row[top]:.1%}", f"{row[top] / uniform:.1f}"
     outgoing = sentence("from", query=_label(look, token), key=key, share=share, times=times)
     return " ".join([outgoing, *_read_column(attn, queries, keys, token, look)])
 
@@ -245,7 +245,7 @@ def _read_column(
         return []
     column = attn[:, keys.index(token)]
     most = int(column.argmax())
-    shares = {"share": f"{column[most]:.4f}", "mean": f"{column.mean():.4f}"}
+    shares = {"share": f"{column[most]:.1%}", "mean": f"{column.mean():.1%}"}
     query = "itself" if queries[most] == token else _names(look.tokens)[queries[most]]
     return [sentence("to", key=_label(look, token), query=query, **shares)]
 
@@ -262,17 +262,16 @@ def _read_matrix(address: Address, material: Material) -> str:
     attn, queries, keys = _real_attention(address, look)
     if len(queries) == 1:
         return f"One query attends to {len(keys)} tokens."
-    received, uniform = attn.mean(0), _uniform_shares(attn).mean()
+    received, uniform = attn.mean(0), ((attn > 0) * _uniform_shares(attn)[:, None]).mean(0)
     top = int(received.argmax())
+    name = _key_names(look)[keys[top]]
+    times = f"{received[top] / uniform[top]:.1f}\u00a0× uniform attention"
     if look.record.source == "cross":
-        return (
-            f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}, "
-            f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} (uniform: {uniform:.1%})."
-        )
-    to_itself = attn.diagonal().mean()
+        of_all = f"Of all attention of {_amount(look.tokens)} to {_amount(look.tokens.keys)}"
+        return f"{of_all}, {name} receives most, {received[top]:.1%}, {times}."
     return (
-        f"A token gives itself {to_itself:.1%} on average (uniform: {uniform:.1%}); "
-        f"{_key_names(look)[keys[top]]} receives most, {received[top]:.1%} of all attention."
+        f"{name[0].upper()}{name[1:]} receives most attention, {received[top]:.1%} of all, {times}. "
+        f"A token gives itself {attn.diagonal().mean():.1%} on average."
     )
 
 
@@ -302,17 +301,19 @@ def _norm_rows(address: Address, material: Material) -> pd.DataFrame:
 def _read_norms(address: Address, material: Material) -> str:
     rows = _norm_rows(address, material)
     rows = rows[rows["token"].isin(material.look(address).tokens.mask[0].nonzero()[:, 0].tolist())]
-    spread = rows.groupby("operand", sort=False)["norm"].agg(["median", "max"])
+    longest = rows.loc[rows.groupby("operand", sort=False)["norm"].idxmax()]
     names = _names(material.look(address).tokens)
-    top = {name: names[part.loc[part["norm"].idxmax(), "token"]] for name, part in rows.groupby("operand")}
     parts = [
         filled(
-            "norms", operand=str(name), operands=OPERANDS[str(name)], median=f"{row['median']:.2f}",
-            largest=f"{row['max']:.2f}", token=top[name],
+            "norms",
+            operands=OPERANDS[row["operand"]],
+            largest=f"{row['norm']:.2f}",
+            token=names[row["token"]],
         )
-        for name, row in spread.iterrows()
-    ]  # fmt: skip
-    return f"{'; '.join(parts)}."
+        for row in longest.to_dict("records")
+    ]
+    words = "; ".join(parts)
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -332,10 +333,16 @@ def _draw_spectrum(address: Address, material: Material) -> go.Figure:
 
 def _read_spectrum(address: Address, material: Material) -> str:
     rows = _spectrum_rows(address, material)
-    values = rows[rows["layer"] == address.layer].drop_duplicates("metric").set_index("metric")["value"]
-    rank = sentence("spectrum", rank=f"{values['rank_90']:.0f}", count="the head's")
-    lines = "The thick line is this layer, the dashed one that rank"
-    return f"{rank} {lines}; the null has Gaussian keys of its mean square."
+    rows = rows[rows["layer"] == address.layer]
+    rank_90 = rows.loc[rows["metric"] == "rank_90", "value"].iloc[0]
+    curve = rows[rows["metric"].isin(["eigenvalue", "eigenvalue_share"])]
+    curve = curve[curve["metric"] == curve["metric"].iloc[0]].groupby("rank")[["value", "null_mean"]].mean()
+    last = int(curve.index.max())
+    fall, of_null = curve.iloc[0] / curve.loc[last]
+    return (
+        f"From rank 1 to {last}, the eigenvalues in layer {address.layer} fall {fall:.0f}-fold, those of Gaussian keys "
+        f"{of_null:.1f}-fold. Dashed: {filled('spectrum', rank=f'{rank_90:.0f}', count='its')}."
+    )
 
 
 def _draw_singular(address: Address, material: Material) -> go.Figure:
@@ -370,13 +377,13 @@ def _read_membership(address: Address, material: Material) -> str:
     rows = material.memberships(address)
     values = rows.pivot(index="token", columns="head", values="value")
     head = min(address.head, values.shape[1] - 1)
-    how = "from value projections" if rows["convention"].iloc[0] == "ours" else "as the layer computes it"
+    how = " Membership is from value projections." if rows["convention"].iloc[0] == "ours" else ""
     words = sentence(
         "membership", head=str(head), share=f"{values[head].mean():.1%}", uniform=f"{1 / values.shape[1]:.1%}",
         tokens="tokens" if material.look(address).image is None else "patches",
         most=str(int((values[head] >= values.max(axis=1)).sum())), count=str(len(values)),
     )  # fmt: skip
-    return f"{words} Membership is {how}."
+    return f"{words}{how}"
 
 
 # ---------------------------------------------------------------------------------------------------- trajectory
@@ -461,13 +468,10 @@ def _read_compare(address: Address, material: Material) -> str:
         return f"{names[0]} attends over {a.shape[-1]} tokens, {names[1]} over {b.shape[-1]}: no difference to take."
     real = second.tokens.mask[0].to(a.device) if len(a) > 1 else slice(None)
     moved = (a - b).abs().sum(-1) / 2
-    shares = {"from each query, on average": moved[real].mean()}
+    tokens, share = "from each query, on average", moved[real].mean()
     if address.token is not None and len(a) == len(second.tokens.labels[0]):
-        shares = {f"from {_label(second, address.token)}": moved[address.token], **shares}
-    return " ".join(
-        sentence("compare", first=names[1], second=names[0], tokens=tokens, share=f"{share:.1%}")
-        for tokens, share in shares.items()
-    )
+        tokens, share = f"from {_label(second, address.token)}", moved[address.token]
+    return sentence("compare", first=names[1], second=names[0], tokens=tokens, share=f"{share:.1%}")
 
 
 # ------------------------------------------------------------------------------------------------------ overview
@@ -509,14 +513,13 @@ VIEWS = {
         ),
         View(
             "norms", "Norms", "lengths of queries, keys and values, token by token",
-            "Lengths (L2 norms) of the queries, keys and values of one head, each on its own scale",
+            "Lengths (L2 norms) of the queries, keys and values of one head, on one scale",
             _draw_norms, _norm_rows, _read_norms, code.norms,
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Largest eigenvalues of the centred Gram matrix of a head's keys in attention's kernel, whose entries are "
-            "exp(s k·k′) / (g g′), s the scale of its logits, g the sum of exp(s k·k′) over all keys k′; the same head "
-            "number in every layer",
+            "Largest eigenvalues of the centred Gram matrix of one head's keys, in each layer (kernel: teo2024, eq. "
+            "11), this layer thick",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
@@ -539,7 +542,7 @@ VIEWS = {
         ),
         View(
             "compare", "Compare", "the pinned view beside this view, and their difference",
-            "Attention of two heads from the token in the blue frame, and the second less the first",
+            "Attention of two heads from the token in the blue frame, and the second minus the first (total variation)",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )
