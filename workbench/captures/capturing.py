@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from workbench.captures.effective import EFFECTIVE, watch_scans
 from workbench.captures.family import class_path
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo
@@ -169,8 +170,8 @@ def capture(
         transformers returns), what ``inputs`` returned, or what ``inputs`` takes: a spec, or a list of texts or
         images (for a model that ``load`` returned). Moved to the model's device.
     layers: which layers to keep: None for all, numbers (negative ones count from the end), or "0,3-5".
-    sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, position and
-        proj_out (see docs/capture.md).
+    sites: any of input, q, k, v, scale, mask, attn, head_out, resid_pre, attn_out, resid_mid, resid_post, position,
+        proj_out and effective (see docs/capture.md).
     check: compare the captured tensors with the model's output. With the site attn everything is compared,
         otherwise a few rows of the first and the last input.
     keep_nonfinite: keep layers with NaN or infinite values, unchecked, with a line in the capture's ``notes``.
@@ -306,7 +307,7 @@ def read_qkv(path: str | Path) -> Capture:
 def check_sites(sites: Iterable[str]) -> tuple[str, ...]:
     """Return the sites in their order. Raises InputError for one that does not exist, or for none."""
     names = list(sites) if isinstance(sites, Iterable) and not isinstance(sites, str) else [sites]
-    choices = (*SITES, POSITION, PROJ_OUT)
+    choices = (*SITES, POSITION, PROJ_OUT, EFFECTIVE)
     for name in names:
         if name not in choices:
             hint = "a mechanism's further sites, such as membership, are captured without a request"
@@ -432,6 +433,13 @@ def watching(
         if not cached:
             stack.enter_context(no_cache(children))
         stack.enter_context(recorder.stream.watch())
+        if EFFECTIVE in recorder.sites:
+            mixers = [recorder.modules[path] for path in recorder.visits.mixers]
+            if not mixers:
+                raise InputError(
+                    f"{recorder.name} has no state-space or linear layer, so no 'effective'; capture 'attn'"
+                )
+            stack.enter_context(watch_scans(mixers, recorder.scanned))
         if POSITION in recorder.sites:
             recorder.positions = stack.enter_context(watch_positions(recorder.modules[""], recorder.name))
         stack.enter_context(watch_modules(children, visitor or recorder, recorder.miss_thread))

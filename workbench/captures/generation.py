@@ -33,6 +33,7 @@ from workbench.captures.capturing import (
     visible_modules,
     watching,
 )
+from workbench.captures.effective import EFFECTIVE
 from workbench.captures.keeper import Keeper, tensors_in
 from workbench.captures.labelled_tokens import TokenInfo, tokens_by_id
 from workbench.captures.layer_records import DEFAULT_SITES, SITES, STREAM, Call, Generated, LayerRecord
@@ -86,7 +87,7 @@ def capture_generation(
     module = module_of(model)
     name = getattr(model, "spec", None) or type(module).__name__
     sites = check_sites(sites)
-    for site in {POSITION, PROJ_OUT}.intersection(sites):
+    for site in {POSITION, PROJ_OUT, EFFECTIVE}.intersection(sites):
         raise InputError(f"{site!r} is followed through a whole text: {_AFTERWARDS}")
     tensors, chosen_inputs = tensors_and_inputs(batch, model)
     tokens = getattr(chosen_inputs, "tokens", None)

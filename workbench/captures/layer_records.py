@@ -29,7 +29,7 @@ DEFAULT_SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out")
 SITE_AXES = {
     **dict.fromkeys(("input", *STREAM), ("batch", "token", "width")),
     **dict.fromkeys(("q", "k", "v", "head_out"), ("batch", "head", "token", "head_dim")),
-    **dict.fromkeys(("mask", "attn"), ("batch", "head", "query", "key")),
+    **dict.fromkeys(("mask", "attn", "effective"), ("batch", "head", "query", "key")),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from workbench.captures.effective import EFFECTIVE, LAYERS, Mixing, joined, refuse_unknown
 from workbench.captures.family import Visit, adapter_of, merged
 from workbench.captures.keeper import Keeper, address, first_tensor, tensors_in
 from workbench.captures.labelled_tokens import attended_keys
@@ -157,7 +158,7 @@ class Recorder:
             self.completeness.worked.add(visit.path)
         frames.append(frame)
         if works and visit.path in self.visits.mixers and not frame.attends:
-            self.record_mixer(visit)
+            self.record_mixer(frame)
         adapter = adapter_of(type(visit.module))
         if adapter is not None:
             self.completeness.attended.add(visit.path)
@@ -310,8 +311,29 @@ class Recorder:
             self.records = [r for r in self.records if self.is_chosen(r.index) or r.index > until]
         self.stream.expect(record, visit)
 
-    def record_mixer(self, visit: Visit) -> None:
+    def scanned(self, read: Callable[[str], Mixing]) -> None:
+        """Note a scan of the layer that runs, until the layer is complete."""
+        if not self.busy:
+            frame = next(
+                (f for f in reversed(self.visits.frames) if f.visit.path in self.visits.mixers), None
+            )
+            if frame is not None:
+                frame.scans.append(read)
+
+    def mixing(self, frame: Frame, mixer: str) -> Mixing:
+        """Return the effective map of a layer without attention, with its values and the outputs of its heads."""
+        visit = frame.visit
+        name, of_class = f"{self.name}, {visit.path}", LAYERS.get(type(visit.module).__name__)
+        with self.visits.reading():
+            if of_class is not None:
+                return of_class(visit, name)
+            if not frame.scans:
+                refuse_unknown(visit, mixer)
+            return joined([read(name) for read in frame.scans])
+
+    def record_mixer(self, frame: Frame) -> None:
         """Record a layer that mixes tokens by something other than attention: its name and its input."""
+        visit = frame.visit
         mixer = self.visits.mixers[visit.path]
         self.completeness.attended.add(visit.path)
         self.numbers.find(visit.path)
@@ -328,6 +350,11 @@ class Recorder:
         record = LayerRecord(index, visit.path, number, "none", rows_sum_to_one=False, mixer=mixer)
         if "input" in self.sites and tokens is not None:
             record.input = self.keeper.keep({"input": tokens})["input"]
+        if EFFECTIVE in self.sites:
+            kept = self.keeper.keep(self.mixing(frame, mixer)._asdict())
+            record.extra[EFFECTIVE] = kept[EFFECTIVE]
+            record.v = kept["v"] if "v" in self.sites else None
+            record.head_out = kept["head_out"] if "head_out" in self.sites else None
         self.add(record, visit)
 
     def check_call(self, call: Call, attn: Tensor | None, name: str) -> None:

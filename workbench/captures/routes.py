@@ -48,7 +48,7 @@ from workbench.captures.recomputation import (
     softmax_of,
     weights_and_output,
 )
-from workbench.captures.thread_guard import in_this_thread
+from workbench.captures.thread_guard import in_this_thread, replaced
 from workbench.captures.written_out import Follower, WrittenOut, heads_in_batch, refuse_vmap
 from workbench.core.errors import IncompleteCapture
 
@@ -195,9 +195,9 @@ def without_checkpoints(note: Callable[[], None]) -> Generator[None]:
 
     names = [name for name in vars(checkpoint) if name.startswith("_checkpoint_without_reentrant_generator")]
     with ExitStack() as stack:
-        stack.enter_context(_replaced(checkpoint.CheckpointFunction, "apply", reentrant))
+        stack.enter_context(replaced(checkpoint.CheckpointFunction, "apply", reentrant))
         for name in names:  # whose name depends on torch's version
-            stack.enter_context(_replaced(checkpoint, name, around))
+            stack.enter_context(replaced(checkpoint, name, around))
         yield
 
 
@@ -408,7 +408,7 @@ class _Watch(TorchFunctionMode):
 
     def multihead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``F.multi_head_attention_forward``, in whose body this mode is off."""
-        watch_functional = _replaced(F, "scaled_dot_product_attention", self.attend)
+        watch_functional = replaced(F, "scaled_dot_product_attention", self.attend)
         position = list(_MHA.__code__.co_varnames).index("need_weights")
         need_weights = args[position] if len(args) > position else kwargs.get("need_weights", True)
         if not need_weights:
@@ -427,7 +427,7 @@ class _Watch(TorchFunctionMode):
                 return _MHA(**by_kernel)[0], result[1]
         again |= {"need_weights": False, "is_causal": False, "training": False}
         collector = _Collector()
-        with _replaced(F, "scaled_dot_product_attention", _Watch(collector, self.interface).attend):
+        with replaced(F, "scaled_dot_product_attention", _Watch(collector, self.interface).attend):
             output, _ = _MHA(**again)
         for call in collector.calls:
             if again.get("dropout_p") and kwargs.get("training", True):
@@ -715,22 +715,8 @@ def _watch_interface(interface: _Interface) -> Generator[None]:
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         return interface.wrap(attn_implementation, original(self, attn_implementation, default))
 
-    with _replaced(AttentionInterface, "get_interface", get_interface):
+    with replaced(AttentionInterface, "get_interface", get_interface):
         yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
-    """Replace an attribute for this thread; other threads keep the original."""
-    before, inherited = getattr(owner, name), name not in vars(owner)
-    setattr(owner, name, in_this_thread(ours, before))
-    try:
-        yield
-    finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ needs, and other threads that run the same model call the originals (`in_this_th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 CAPTURING = threading.RLock()
@@ -27,3 +28,17 @@ def in_this_thread(ours: Callable[..., Any], others: Callable[..., Any] = _nothi
         return ours(*args, **kwargs) if threading.get_ident() == thread else others(*args, **kwargs)
 
     return dispatch
+
+
+@contextmanager
+def replaced(owner: Any, name: str, ours: Callable[..., Any]) -> Generator[None]:
+    """Replace an attribute for this thread; other threads keep the original."""
+    before, inherited = getattr(owner, name), name not in vars(owner)
+    setattr(owner, name, in_this_thread(ours, before))
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)

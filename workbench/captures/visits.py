@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import nn
 
+from workbench.captures.effective import Mixing
 from workbench.captures.family import Reading, Visit, adapter_of, mixer_of
 from workbench.captures.layer_records import LayerRecord
 from workbench.captures.layout import (
@@ -31,6 +32,8 @@ class Frame:
     projected: list[LayerRecord] = field(default_factory=list)
     """Records whose heads are not projected yet."""
     passed: dict[tuple[str, str], Any] = field(default_factory=dict)
+    scans: list[Callable[[str], Mixing]] = field(default_factory=list)
+    """Scans of a layer without attention, not yet read."""
     attends: bool = False
     """Whether attention was seen inside, read or not."""
 
