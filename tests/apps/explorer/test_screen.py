@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import shlex
 from xml.etree import ElementTree
 
 import numpy as np
@@ -499,3 +500,63 @@ def test_a_head_is_found_by_its_name(page, words):
     page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "No head matches “layer 9”: write a head"])
     page.locator(".aw-find").fill(words)
     page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "Cell:"])
+
+
+VIEWS = {
+    "head": "layer=2&head=1&token=5,9&direction=to&scale=log",
+    "heads": "layer=2&head=1&token=5,9&direction=to&scale=log",
+    "compared": "layer=1&head=0&token=5&scale=linear&against=1.2.1.5",
+    "depth": "layer=1&head=2&token=7&depth=rollout",
+    **{
+        tab: f"layer=2&head=1&token=5&tab={tab}"
+        for tab in ("matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership")
+    },
+}
+PARTS = {"head": ".aw-stage", "heads": ".aw-grid", "depth": ".aw-through", "tab": ".aw-body"}
+
+
+def best_distance(picture, shown):
+    """Mean distance per channel of a part of a picture from pixels that are shown, where it is least."""
+    tall, wide = shown.shape[:2]
+    rows, columns = range(picture.shape[0] - tall + 1), range(picture.shape[1] - wide + 1)
+    return min(np.abs(picture[y : y + tall, x : x + wide] - shown).mean() for y in rows for x in columns)
+
+
+def exported_view(page, folder, name):
+    """Go to a view and export its part of the page: what was shown, the picture, and the command for it."""
+    part = {"compared": "head"}.get(name, name if name in PARTS else "tab")
+    page.evaluate("view => { location.hash = view; }", VIEWS[name])
+    page.wait_for_function(SAYS, arg=f"ayer {re.search('layer=(.)', VIEWS[name]).group(1)}")
+    page.mouse.move(2, 2)
+    page.wait_for_timeout(300)
+    with Image.open(io.BytesIO(page.locator(PARTS[part]).screenshot())) as image:
+        shown = np.asarray(image.convert("RGB")).astype(float)
+    page.keyboard.press("e")
+    tab = page.get_by_role("tab", selected=True).text_content()
+    button = {"head": "Image", "heads": "All heads", "depth": "Depth", "tab": tab}[part]
+    with Image.open(taken(page, folder, f"{button}, PNG")) as image:
+        exported = image.convert("RGB")
+    page.get_by_label("figure", exact=True).select_option(part)
+    return shown, exported, page.get_by_label("command that draws this view for print").input_value()
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("head", "heads", "compared")])
+def test_the_picture_of_a_tab_and_of_depth_is_what_the_page_shows(page, tmp_path, name):
+    shown, exported, _ = exported_view(page, tmp_path, name)
+    half = exported.resize([side // 2 for side in exported.size], Image.Resampling.BOX)
+    height, width = shown.shape[0] - 30, shown.shape[1] - 16  # without the rim and a bar to scroll
+    pixels = np.asarray(half).astype(float)[: shown.shape[0] + 44]
+    assert best_distance(pixels, shown[:height, :width]) < 8  # letters of another size of pixels
+
+
+@pytest.mark.parametrize("name", ["head", "heads", "compared", "norms", "depth"])
+def test_the_command_of_a_view_draws_its_picture(page, tmp_path, name):
+    """Palette, tokens, direction, scale and the pinned view: the picture that the page exports."""
+    _, exported, line = exported_view(page, tmp_path, name)
+    command = shlex.split(line)
+    assert command[:2] == ["workbench", "explore"]
+    saved = Explorer.at(command[2]).save_picture(tmp_path / "view.png", command[-1])
+    with Image.open(saved) as image:
+        drawn = image.convert("RGB")
+    assert drawn.size == exported.size
+    assert np.abs(np.asarray(drawn).astype(float) - exported).mean() < 0.5

@@ -231,7 +231,12 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | float | 
     "--save",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write all heads on one input as a page that opens anywhere.",
+    help="Write all heads on one input as a page that opens anywhere, or a picture of it (.png).",
+)
+@click.option(
+    "--view",
+    metavar="FRAGMENT",
+    help='With --save: the view, "#layer=2&head=1&picture=heads"; "Export" on a page gives it.',
 )
 @click.option(
     "-m", "--model", type=MODEL, metavar="SPEC", help="With --save: the model. [default: bundled:digits-vit]"
@@ -281,6 +286,7 @@ def explore(
     port: int | None,
     no_browser: bool,
     save: str | None,
+    view: str | None,
     max_size: float | None,
     analyses: tuple[str, ...],
     generate: int | None,
@@ -292,8 +298,8 @@ def explore(
 ) -> None:
     """Open the explorer, in JupyterLab or as a page. A token guards both.
 
-    FIGURE is a file of a saved figure (PNG, SVG, PDF, HTML, JSON or CSV): the explorer opens at the model, inputs,
-    layer and head that it shows.
+    FIGURE is a file of a saved figure (PNG, SVG, PDF, HTML, JSON or CSV), or an address that a page gave: the explorer
+    opens at the model, inputs, layer and head that it shows.
 
     \b
     workbench explore figures/gram_spectra.png --app --theme talk
@@ -308,13 +314,23 @@ def explore(
         if len(texts) > 1 and "index" not in location:
             indices, location["n"] = range(len(texts)), len(texts)
         _save_explorer(
-            save, figure, location, indices, max_size, analyses, generate or 0, device, checkpoints
+            save,
+            figure,
+            location,
+            indices,
+            max_size,
+            analyses,
+            generate or 0,
+            device,
+            checkpoints,
+            view or "",
         )
         return
-    if location or analyses or device or checkpoints or max_size is not None or generate is not None:
+    sizes = max_size, generate, view
+    if location or analyses or device or checkpoints or any(value is not None for value in sizes):
         raise click.UsageError(
-            "--model, --inputs, --text, --index, --device, --analysis, --checkpoints, --generate and --max-size "
-            "need --save: add --save FILE.html"
+            "--model, --inputs, --text, --index, --device, --analysis, --checkpoints, --generate, --max-size and "
+            "--view need --save: add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
@@ -331,6 +347,7 @@ def _save_explorer(
     generate: int,
     device: str | None,
     checkpoints: bool,
+    view: str,
 ) -> None:
     """Write the page of a location: that of a saved figure, updated by the options."""
     from workbench.apps.explorer import Explorer
@@ -343,6 +360,9 @@ def _save_explorer(
     figure_address = {} if figure is None else address_of_figure(figure)
     explorer = Explorer.at({**figure_address, **with_weights(location)}, device=device)
     limit = LIMIT_MB if megabytes is None else megabytes
+    if path.lower().endswith(".png"):
+        click.echo(explorer.save_picture(path, view, analyses))
+        return
     written = explorer.save_html(
         path,
         limit_mb=limit,
@@ -350,5 +370,6 @@ def _save_explorer(
         analyses=analyses,
         generate=generate,
         checkpoints=checkpoints,
+        view=view,
     )
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

@@ -177,7 +177,8 @@ def address_of_url(query: str) -> dict[str, Any]:
 def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the address of a saved figure from its provenance: the explorer's, or that of another measurement.
 
-    A figure of several models, layers or heads opens at the first of each, in the view that resembles it most.
+    A figure of several models, layers or heads opens at the first of each, in the view that resembles it most. An
+    address as JSON, which a page gives, is returned as a dict.
 
     Raises `InputError` for a file without provenance, and for a figure that measured no model, such as one of
     committed records.
@@ -185,6 +186,8 @@ def address_of_figure(path: str | os.PathLike[str]) -> dict[str, Any]:
     from workbench.frames.provenance import read_provenance
     from workbench.frames.results import is_random
 
+    if str(path).startswith("{"):
+        return dict(plain_address(str(path)))
     provenance = read_provenance(path)
     parameters = (provenance.get("notebook") or {}).get("parameters") or provenance["parameters"] or {}
     if parameters.get("view") and parameters.get("model"):  # saved by an explorer

@@ -14,7 +14,7 @@ from workbench.apps.explorer.address import Address, plain_address
 from workbench.apps.explorer.bundle import ANALYSES
 from workbench.apps.explorer.material import Material, models_to_choose, where
 from workbench.apps.explorer.measures import measurable, measure
-from workbench.apps.explorer.page import LIMIT_MB, save_page
+from workbench.apps.explorer.page import LIMIT_MB, LIVE_MB, save_page
 from workbench.apps.explorer.views import overview, view, without_attention
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
@@ -249,6 +249,7 @@ class Explorer:
         analyses: Sequence[str] = (),
         generate: int = 0,
         checkpoints: bool = False,
+        view: str = "",
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
@@ -259,7 +260,8 @@ class Explorer:
         ``generate`` has a language model continue its texts by that number of tokens: the page steps through them,
         each with the attention that chose it. ``checkpoints`` takes all of a bundled model or a training run: a slider
         goes through training. The page opens at the most striking head and token, unless a layer, head or token was
-        chosen. Raises the errors of `workbench.apps.explorer.page.save_page`.
+        chosen, or at ``view``, the fragment of a page's address. Raises the errors of
+        `workbench.apps.explorer.page.save_page`.
         """
         return save_page(
             path,
@@ -273,7 +275,20 @@ class Explorer:
             generate=generate,
             placed=self._placed,
             checkpoints=checkpoints,
+            view=view,
         )
+
+    def save_picture(
+        self, path: str | os.PathLike[str], view: str = "", analyses: Sequence[str] = ()
+    ) -> Path:
+        """Save a part of the page as PNG, drawn by Chrome exactly as the page draws it.
+
+        "Export" on the page writes the call for the view that is shown. ``view`` is the fragment of its address, with
+        the part and the page's size: "#layer=2&head=1&token=5,9&scale=log&picture=heads&size=1440x900". The parts are
+        head, heads, tab and depth. ``analyses`` are those of `save_html`. Raises the errors of `save_html`, and
+        `MissingResource` without Chrome.
+        """
+        return save_page(path, self.location, self.material, limit_mb=LIVE_MB, analyses=analyses, view=view)
 
     def page(
         self,

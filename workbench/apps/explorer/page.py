@@ -29,6 +29,7 @@ from workbench.apps.explorer.bundle import (
     why_without,
 )
 from workbench.apps.explorer.material import checkpoints_of
+from workbench.apps.explorer.picture import draw_picture, inputs_of_view, view_parts
 from workbench.apps.explorer.uploads import portable_inputs
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_writable
@@ -46,7 +47,10 @@ LIVE_MB = 64.0  # what a page with a kernel is sent at once
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _START = """
-mount(document.getElementById("explorer"), embedded("bundle"), { address: true, start: document.body.dataset.start });
+const asked = new URLSearchParams(location.hash.slice(1));
+const { start } = document.body.dataset;
+const page = mount(document.getElementById("explorer"), embedded("bundle"), { address: true, start });
+if (asked.has("picture")) page.picture(asked);
 """
 
 
@@ -123,8 +127,9 @@ def save_page(
     generate: int = 0,
     placed: bool = True,
     checkpoints: bool = False,
+    view: str = "",
 ) -> Path:
-    """Write the page of an address: its model on its input, all layers, or those that fit.
+    """Write the page of an address: its model on its input, all layers, or those that fit; or a PNG of a part of it.
 
     ``indices`` are those of several inputs, among which the page chooses; it opens at the first. ``ablations`` runs the
     model again without each head in turn; None does so where that is a matter of seconds. ``analyses`` are registered
@@ -132,13 +137,18 @@ def save_page(
     by that number of tokens, each with the attention that chose it. The page opens at the address or, unless it is
     ``placed``, at the most striking head and token. Warns first if the file holds your own inputs, and lists layers
     that are left out for its size. With ``checkpoints`` it holds all of the model's, and a slider goes through
-    training; heads are switched off in the address' own only. Raises `InputError` where not even one layer fits, or the
-    ending is not .html, and `MissingResource` where the file cannot be written.
+    training; heads are switched off in the address' own only. ``view`` is the fragment of a page's
+    address; it names inputs as the address does.
+
+    Raises `InputError` where not even one layer fits, or for another ending, and `MissingResource` where the file
+    cannot be written, or without Chrome for a picture.
     """
     target = Path(path).expanduser()
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"a page is saved as .html; got {target.name!r}")
+    if target.suffix.lower() not in (".html", ".htm", ".png"):
+        raise InputError(f"a page is saved as .html, a picture of it as .png; got {target.name!r}")
     check_writable(target)
+    parts = view_parts(view)
+    indices = inputs_of_view(parts, address.index) if view else indices
     others = _own_first(material.model(address)) if checkpoints else {}
     addresses = [address] if indices is None else [address.moved(index=index) for index in indices]
     if not addresses:
@@ -180,9 +190,11 @@ def save_page(
         written = bundle.header.inputs[0]
         token = {"token": len(written.labels) - written.generated - 1}  # of the first step
     place = {"layer": address.layer, "head": address.head, **token}
-    start = "#" + urlencode(place) if placed or generate else ""
+    start = "#" + urlencode(parts if view else place) if view or placed or generate else ""
     page = page_html(bundle, f"{address.describe()} · attention", start)
-    return atomic_write(target, page.encode())
+    return atomic_write(
+        target, draw_picture(page, parts) if target.suffix.lower() == ".png" else page.encode()
+    )
 
 
 def _own_first(model: LoadedModel) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -61,6 +62,11 @@ def chrome_version(path: Path) -> str | None:
         return None
     match = re.search(r"[A-Za-z].*?\d+(\.\d+)+", answer.stdout)
     return match.group() if match else answer.stdout.strip() or None
+
+
+def scratch_parent(path: Path) -> Path:
+    """Return the folder for Chrome's temporary files: a Chrome in a snap has a /tmp of its own."""
+    return Path.home() if "snap" in path.parts else Path(tempfile.gettempdir())
 
 
 def has_sandbox() -> bool:

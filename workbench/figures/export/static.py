@@ -95,8 +95,7 @@ class WarmChrome:
         if path is None:
             raise MissingResource(chrome.missing_chrome())
         self._path = path
-        # a Chrome in a snap has a /tmp of its own
-        parent = Path.home() if "snap" in path.parts else Path(tempfile.gettempdir())
+        parent = chrome.scratch_parent(path)
         sweep_leftovers(parent, "chrome")
         self._folder = Path(tempfile.mkdtemp(prefix=f".{marker('chrome')}-", dir=parent))
         """For its profile and the page that it draws in."""

@@ -26,7 +26,8 @@ export class Depth {
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
-    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), make("div", "aw-through", null, this.strip, this.tokens, this.room));
+    this.through = make("div", "aw-through", null, this.strip, this.tokens, this.room);
+    this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), this.through);
     this.box.setAttribute("aria-label", "depth");
     for (const layer of state.bundle.layers) {
       const one = make("button", "aw-layer", null, make("canvas"), make("span"));

@@ -9,7 +9,7 @@ import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
 import { TABS, button, capital, largest, make, placeOn, readable, refill } from "./state.js";
 
-const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership" };
+export const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership" };
 const HINTS = {
   matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
   spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",

@@ -1,6 +1,7 @@
 // Exports: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
 import { palette } from "./colour.js";
+import { TITLES } from "./evidence.js";
 import { button, make, onEnter } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
@@ -11,6 +12,7 @@ const FIGURES = [
   ["attention", "From / to"], ["matrix", "Matrix"], ["norms", "Norms"], ["spectrum", "Spectrum of the keys"], ["singular", "Singular values"], ["membership", "Membership"],
   ["trajectory", "Tokens through depth"], ["compare", "Compare with the pinned view"],
 ]; // views that the library draws
+const PARTS = [["head", "Head view"], ["heads", "All heads"], ["tab", ""], ["depth", "Depth"]]; // of the page, as it draws them
 
 /** An element of an SVG; attributes and words only ever as text. */
 function shape(tag, attributes, words = null, ...children) {
@@ -83,9 +85,43 @@ class SvgPen {
   }
 }
 
+/** Model, input and version, in a line. */
+function sourceOf({ bundle: { model, version }, one }) {
+  return `attention · ${model.spec}${one.checkpoint && ` ${one.checkpoint}`}${model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${version}`;
+}
+
+/** A copy of an element that looks the same outside the page: styles written out, canvases as images. */
+function copied(element) {
+  if (!(element instanceof Element)) return element.cloneNode();
+  const style = getComputedStyle(element);
+  if (style.display === "none") return "";
+  const canvas = element instanceof HTMLCanvasElement;
+  const found = canvas ? make("img") : element.cloneNode(false);
+  if (canvas) found.src = element.toDataURL();
+  else found.append(...[...element.childNodes].map(copied));
+  found.style.cssText = [...style].map((name) => `${name}:${style.getPropertyValue(name)}`).join(";");
+  return found;
+}
+
+/** Elements of the page as an SVG, one below another. */
+function panelSvg(state, view, elements) {
+  const style = palette(state.theme, view.box);
+  let top = 12;
+  const drawn = elements.map((element) => {
+    const { offsetWidth: width, scrollHeight: height } = element;
+    const found = shape("foreignObject", { x: 12, y: top, width, height }, null, copied(element));
+    Object.assign(found.firstChild.style, { overflow: "visible", height: "auto" }); // all of it, without a bar to scroll
+    top += height + 8;
+    return found;
+  });
+  const width = Math.max(...elements.map((element) => element.offsetWidth)) + 24;
+  const fill = style.getPropertyValue("--muted");
+  const source = wrapped(sourceOf(state), width / 6.5).map((line) => shape("text", { x: 12, y: (top += 16), "font-size": 12, fill }, line));
+  return shape("svg", { xmlns: SPACE, width, height: top + 14, "font-family": LETTERS }, null, ...drawn, ...source);
+}
+
 /** The head view as an SVG. */
 export function viewSvg(state, view) {
-  const { one, bundle } = state;
   const style = palette(state.theme, view.box);
   const [ground, ink, muted] = ["--panel", "--ink", "--muted"].map((name) => style.getPropertyValue(name));
   const text = (words, x, y, size, fill, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
@@ -105,7 +141,7 @@ export function viewSvg(state, view) {
   const scale = new SvgPen(12, foot);
   view.drawScale(scale, 270);
   const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
-  const source = text(`attention · ${bundle.model.spec}${one.checkpoint && ` ${one.checkpoint}`}${bundle.model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${bundle.version}`, 20, foot + 48, 12, muted);
+  const source = text(sourceOf(state), 20, foot + 48, 12, muted);
   return shape(
     "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
     null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), ...drawn, ...names, scale.shapes, source,
@@ -151,6 +187,18 @@ function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
+/** A part of the page as `Explorer.save_picture` draws it: address and view; null where only this page has the view. */
+function pictureOf(state, picture, { offsetWidth, offsetHeight }) {
+  const { against, bundle, one, theme, opacity } = state;
+  if (one.generated || against.includes("@")) return null;
+  const index = (input) => bundle.inputs[input].address?.index ?? input;
+  const view = new URLSearchParams(state.toFragment().slice(1));
+  if (against) view.set("against", against.replace(/^\d+/, index));
+  const more = { input: index(state.input), theme, opacity, size: `${offsetWidth}x${offsetHeight}`, picture };
+  for (const [name, value] of Object.entries(more)) view.set(name, value);
+  return { address: JSON.stringify(addressOf(state, "attention")), view: `#${view}` };
+}
+
 /** The library's view closest to the page's. */
 function figureOf(state) {
   if (state.against) return "compare";
@@ -167,7 +215,7 @@ export function addressOf(state, figure = figureOf(state), seen = state) {
 }
 
 /** The command that draws this view for print; of inputs that came from a path the file does not tell it. */
-export function printCommand(state, figure = figureOf(state)) {
+function printCommand(state, figure) {
   const { inputs = "INPUTS", ...address } = state.one.address ?? {};
   const parts = { model: state.bundle.model.spec, inputs, ...address, layer: state.layer, head: state.head, token: state.tokens.length ? state.tokens[0] : "all", view: figure };
   if (figure === "compare") parts.against = JSON.stringify(addressOf(state, "attention", state.viewOf(state.against)));
@@ -185,8 +233,10 @@ function download(name, content, type) {
 
 /** The box of what can be taken away. */
 export class Export {
-  constructor(state, view, model, say, host = {}) {
+  constructor(state, view, { model, evidence, depth }, say, host = {}) {
     this.host = host;
+    this.model = model;
+    this.panels = { tab: [evidence.body], depth: [depth.title, depth.through] };
     this.state = state;
     this.view = view;
     this.say = say;
@@ -196,9 +246,14 @@ export class Export {
     Object.assign(this.command, { readOnly: true, rows: 4 });
     this.command.setAttribute("aria-label", "command that draws this view for print");
     this.svg = button("Image, SVG", "The head view, to be edited or printed", () => this.view.values && download(name("svg"), svg(), "image/svg+xml"));
-    this.png = button("Image, PNG", "The head view at twice its size", () => this.view.values && this.raster(svg(), name("png")));
-    const heads = button("All heads, PNG", "The grid of heads as it is drawn here", () => this.save(model.canvas, 1, name("heads.png")));
-    const drawn = make("div", "aw-row", null, this.svg, this.png, heads);
+    const image = (part, words, title) => button(words, title, async () => {
+      const canvas = await this.drawn(part);
+      canvas?.toBlob((blob) => blob && download(name(part === "head" ? "png" : `${part}.png`), blob, "image/png"));
+    });
+    this.png = image("head", "Image, PNG", "The head view at twice its size");
+    this.tab = image("tab", "", "The chosen tab at twice its size");
+    const others = [image("heads", "All heads, PNG", "The grid of heads as it is drawn here"), this.tab, image("depth", "Depth, PNG", "The depth panel at twice its size")];
+    const drawn = make("div", "aw-row", null, this.svg, this.png, ...others);
     const numbers = make(
       "div", "aw-row", null,
       button("Attention, CSV", "A row for each token: what the head view shows", () => download(name("csv"), csv(seenRows(state, view)), "text/csv")),
@@ -215,7 +270,7 @@ export class Export {
     const live = host.kernel ? this.kernel() : [];
     this.box = make(
       "dialog", "aw-help aw-export", null, make("h2", "", "Export what is seen"), drawn, numbers,
-      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed. It shows one token in both directions, colours in proportion:"), print, this.command, ...live,
+      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed; the first four are the page's own pictures, the others show one token in both directions, colours in proportion:"), print, this.command, ...live,
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "export");
@@ -231,12 +286,14 @@ export class Export {
     Object.assign(this.code, { readOnly: true, rows: 6 });
     this.code.setAttribute("aria-label", "lines of Python that make this figure");
     const save = () => {
+      if (this.saves.disabled) return;
       this.box.close();
       this.host.save(this.name.value, this.figure.value, this.pinned());
     };
     onEnter(this.name, save);
+    this.saves = button("Save into figures/", "PDF, SVG, PNG, HTML, the data and provenance", save);
     return [
-      make("div", "aw-row", null, this.name, button("Save into figures/", "PDF, SVG, PNG, HTML, the data and provenance", save), button("Copy the code", "Lines of Python that make this figure", () => this.copies(this.code, "Code"))),
+      make("div", "aw-row", null, this.name, this.saves, button("Copy the code", "Lines of Python that make this figure", () => this.copies(this.code, "Code"))),
       this.code,
     ];
   }
@@ -247,10 +304,23 @@ export class Export {
 
   /** The command and the lines of the chosen figure. */
   write() {
-    this.command.value = printCommand(this.state, this.figure.value);
+    const { value } = this.figure;
+    const picture = PARTS.some(([part]) => part === value);
+    if (this.code) this.saves.disabled = picture;
+    if (picture) return this.writePicture(pictureOf(this.state, value, this.box.parentNode));
+    this.command.value = printCommand(this.state, value);
     if (!this.code) return;
     this.code.value = "";
     this.host.lines(this.figure.value, this.pinned());
+  }
+
+  writePicture(picture) {
+    const { address, view } = picture ?? {};
+    const none = "This page alone has the view (a pinned view of another input's page, or a text that the model wrote): take its image.";
+    this.command.value = picture ? `workbench explore ${quoted(address)} --save view.png --view ${quoted(view)}` : none;
+    if (!this.code) return;
+    const path = ["view.png", view].map((word) => JSON.stringify(word)).join(", ");
+    this.code.value = picture ? `from workbench.apps.explorer import Explorer\n\nExplorer.at(${JSON.stringify(address)}).save_picture(${path})\n` : none;
   }
 
   /** What a kernel finds the pinned view by, where the figure compares. */
@@ -266,7 +336,11 @@ export class Export {
   show() {
     const { state } = this;
     state.set({ hover: null });
-    this.figure.replaceChildren(...FIGURES.filter(([name]) => name !== "compare" || state.against).map(([name, words]) => Object.assign(make("option", "", words), { value: name })));
+    this.tab.textContent = `${TITLES[state.tab]}, PNG`;
+    const library = FIGURES.filter(([name]) => name !== "compare" || state.against);
+    const options = (all) => all.map(([name, words]) => Object.assign(make("option", "", words || TITLES[state.tab]), { value: name }));
+    const groups = [["as the page draws it", PARTS], ["for print", library]];
+    this.figure.replaceChildren(...groups.map(([label, all]) => Object.assign(make("optgroup", "", null, ...options(all)), { label })));
     this.figure.value = figureOf(state);
     this.write();
     for (const one of [this.svg, this.png]) one.disabled = !this.view.values;
@@ -285,8 +359,24 @@ export class Export {
     }
   }
 
-  /** Write an image, enlarged, on the page's background. */
-  save(image, times, name) {
+  /** A part of the page as a canvas on the page's ground; null where there is none. */
+  async drawn(part) {
+    const { state, view, model } = this;
+    if (part === "heads") return this.onGround(model.canvas, 1);
+    if (part === "head" && !view.values) return null;
+    const svg = part === "head" ? viewSvg(state, view) : panelSvg(state, view, this.panels[part]);
+    const image = new Image();
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(svg))}`;
+    try {
+      await image.decode();
+      return this.onGround(image, 2);
+    } catch {
+      this.say("The browser cannot draw this image; take the SVG");
+      return null;
+    }
+  }
+
+  onGround(image, times) {
     const canvas = make("canvas");
     const [width, height] = [image.width * times, image.height * times];
     Object.assign(canvas, { width, height });
@@ -294,14 +384,6 @@ export class Export {
     pen.fillStyle = palette(this.state.theme, this.view.box).getPropertyValue("--panel");
     pen.fillRect(0, 0, width, height);
     pen.drawImage(image, 0, 0, width, height);
-    canvas.toBlob((blob) => blob && download(name, blob, "image/png"));
-  }
-
-  /** An SVG as pixels, by the browser itself. */
-  raster(svg, name) {
-    const image = new Image();
-    image.onload = () => this.save(image, 2, name);
-    image.onerror = () => this.say("The browser cannot draw this image; take the SVG");
-    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+    return canvas;
   }
 }

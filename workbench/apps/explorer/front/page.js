@@ -14,6 +14,7 @@ import { Notice } from "./notice.js";
 import { SCALES, State, TABS, button, make, placeOn, preferred } from "./state.js";
 
 const MOST_THUMBS = 8;
+const LOW = 800; // px: a page that leaves the list of patterns little room
 const NARROW = 760; // px: in a frame narrower than that, grid and head are shown alone
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
@@ -76,7 +77,7 @@ export function mount(element, buffer, options = {}) {
   const evidence = new Evidence(state, tip, options);
   const depth = new Depth(state, tip);
   const help = makeHelp();
-  const taken = new Export(state, head, model, (words) => top.say(words), options);
+  const taken = new Export(state, head, { model, evidence, depth }, (words) => top.say(words), options);
   const other = options.kernel ? new Open(options.models, options.open, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;
   const top = topBar(state, help, taken, other, options);
   parts.push(model, head, evidence, depth);
@@ -130,6 +131,7 @@ export function mount(element, buffer, options = {}) {
   heard.addEventListener("keyup", released);
   if (options.address) addEventListener("hashchange", moved);
   const watch = new ResizeObserver(() => {
+    root.classList.toggle("aw-low", root.offsetHeight <= LOW);
     state.resized += 1;
     state.tell();
   });
@@ -144,6 +146,15 @@ export function mount(element, buffer, options = {}) {
     wrong: top.wrong,
     busy: top.busy,
     lines: (words) => taken.written(words),
+    /** Leave only the picture of a part of the page, drawn as large as the page was: "#…&size=1440x900&picture=heads". */
+    picture(asked) {
+      const [width, height] = asked.get("size").split("x");
+      Object.assign(element.style, { width: `${width}px`, height: `${height}px` });
+      setTimeout(async () => {
+        const canvas = await taken.drawn(asked.get("picture"));
+        element.replaceChildren(Object.assign(make("img"), { id: "picture", src: canvas?.toDataURL() ?? "" }));
+      }, 500); // once the page has its size and is drawn
+    },
     /** Whether something has to wait until an open box is closed; it is done then. */
     later(act) {
       const open = [help, taken, ...(other ? [other] : [])].find((one) => one.open);

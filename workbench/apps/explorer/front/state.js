@@ -239,6 +239,8 @@ export class State {
     for (const name of ["input", "layer", "head"]) if (parts.has(name)) changes[name] = Number(parts.get(name));
     for (const [name] of this.usual) if (parts.has(name)) changes[name] = parts.get(name);
     if (parts.has("token")) changes.tokens = parts.get("token") === "all" ? [] : parts.get("token").split(",").map(Number);
+    if (["light", "dark"].includes(parts.get("theme"))) changes.theme = parts.get("theme");
+    if (parts.get("opacity") >= 0 && parts.get("opacity") <= 1 && parts.has("opacity")) changes.opacity = Number(parts.get("opacity"));
     if (parts.has("link")) changes.link = Math.trunc(Number(parts.get("link")));
     if (parts.has("with")) {
       changes.more = parts
