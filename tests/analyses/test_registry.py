@@ -51,7 +51,7 @@ def test_an_analysis_that_joins_brings_its_metrics_and_may_not_redefine_one(monk
     [
         "import workbench; print(workbench.METRICS['gamma_abs'].label)",
         "from workbench.frames.results import METRICS; print(METRICS['gamma_abs'].label)",
-        "from workbench.studies.figures.claims_chart import METRICS; print(METRICS.get('gamma_abs').label)",
+        "from workbench.figures.forest import METRICS; print(METRICS.get('gamma_abs').label)",
         "from workbench.papers.verdicts import METRICS; print(dict(METRICS)['gamma_abs'].label)",
         "import workbench, pandas; frame = workbench.read_frame('frame.csv'); "
         "workbench.write_frame(frame, 'frame.tex'); print(open('frame.tex').read())",

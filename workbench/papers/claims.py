@@ -406,7 +406,7 @@ def _decided(claim: Mapping[str, str], estimate: _Estimate, expected: float) -> 
     comparison, margin = claim["comparison"], claim["margin"]
     logs = how == verdicts.LOG_T
     p_of = None if signs is None else partial(sign_p, signs)
-    bound = METRICS[terms[0].metric].high if len(terms) == 1 and terms[0].less is None else 1.0
+    bound = verdicts.bound_of(terms)
     if comparison.endswith("null"):
         judgement = verdicts.against_nulls(findings[0], comparison, nulls, margin, bound, p_of, ratio=logs)
         allowed = verdicts.region(comparison, "", expected, judgement.null, margin, bound)

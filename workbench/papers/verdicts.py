@@ -358,6 +358,12 @@ def decide(
     return FAILS if finding.high < allowed[0] or allowed[1] < finding.low else UNDECIDED
 
 
+def bound_of(terms: tuple[Term, ...]) -> float:
+    """Return the largest value of a quantity: that of its metric; 1 for an expression or a metric of records."""
+    metric = METRICS.get(terms[0].metric)
+    return metric.high if metric is not None and len(terms) == 1 and terms[0].less is None else 1.0
+
+
 def refuted_by_equality(comparison: str) -> bool:
     """Return whether equality refutes a claim, as it does one about more or less."""
     return comparison not in ("near", "equals", "<= null")

@@ -298,20 +298,6 @@ def count_verdicts(claims: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def verdict_words(claims: pd.DataFrame) -> str:
-    """Return how many primary claims of a table hold, fail or are undecided, worded for a caption.
-
-    Each of several models counts; a verdict decided by random logits counts once.
-    """
-    rows = verdicts.counted(claims[claims["verdict"] != NOT_TESTED])
-    again = rows.duplicated(["paper", "claim", "interpretation"]) & rows["over"].isin([*verdicts.OF_NO_MODEL])
-    rows = rows[~again]
-    start = f"Of {len(rows)} primary claim{'s' if len(rows) != 1 else ''}"
-    if (models := rows["model"].nunique()) > 1:
-        start += f" (claim and model) about {models} models"
-    return f"{start}, {_listed(_numbered(rows))}"
-
-
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 

@@ -15,7 +15,7 @@ from workbench.papers.verdicts import (
 )
 from workbench.studies import recorded_claims
 from workbench.studies.figures import verdict_matrix_caption, verdict_matrix_figure
-from workbench.studies.figures.claims_chart import PAGE_HEIGHT, VERDICTS
+from workbench.studies.figures.claims_chart import VERDICTS
 from workbench.studies.figures.verdict_matrix import matrix_cells
 from workbench.studies.records import claims_record
 
@@ -90,7 +90,7 @@ def test_all_that_is_on_record_fits_a_page_and_each_verdict_is_that_of_the_table
     one_paper = claims[claims["paper"] == "saritas2025"].reset_index(drop=True)
     pd.testing.assert_frame_equal(recorded_claims("saritas2025"), one_paper, check_dtype=False)
     figure = verdict_matrix_figure(claims)
-    assert figure.layout.height <= PAGE_HEIGHT
+    assert figure.layout.height <= 7.5 * 96
     tested = counted(claims)
     tested = tested[tested["verdict"] != NOT_TESTED]
     once = tested[~(tested["over"].eq("tokens") & tested.duplicated(["paper", "claim", "interpretation"]))]

@@ -1,6 +1,5 @@
 from .claims_chart import claims_caption as claims_caption
 from .claims_chart import claims_figure as claims_figure
-from .claims_chart import shown_claims as shown_claims
 from .comparison_table import corruptions_figure as corruptions_figure
 from .comparison_table import robustness_figure as robustness_figure
 from .condition_curves import conditions_figure as conditions_figure
