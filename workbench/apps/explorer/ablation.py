@@ -263,6 +263,33 @@ def ablate(
     return ablations
 
 
+def without_links(
+    model: LoadedModel, sample: Inputs, record: LayerRecord, links: Sequence[tuple[int, int, int]]
+) -> Float[Tensor, "link position outcome"]:
+    """Return the probabilities of all outcomes without each link (head, query, key) of a layer, A_ij v_j made zero.
+
+    Raises `InputError` for a layer whose heads' outputs, values or attention are not known or cannot be replaced.
+    """
+    from workbench.captures import intervene
+    from workbench.captures.capturing import batch_on_device
+
+    attn, v, out = record.attn, record.v, record.head_out
+    if attn is None or v is None or out is None or v.ndim != 4 or len(out) != 1:
+        raise InputError(
+            f"links of layer {record.index} cannot be switched off: it has no values of one input"
+        )
+    group = out.shape[1] // v.shape[1]
+    rows = out.expand(len(links), -1, -1, -1).clone()
+    for row, (head, query, key) in zip(rows, links, strict=True):
+        row[head, query] -= attn[0, head, query, key] * v[0, head // group, key]
+    changes = {(record.index, head): rows[:, head] for head in {head for head, _, _ in links}}
+    arguments = batch_on_device(sample.batch, model.module)
+    with intervene(model, changes):
+        logits = run_model(model.module, in_rows(arguments, len(links)))
+    logits = logits if logits.ndim == 3 else logits[:, None]
+    return logits.double().softmax(-1).cpu()
+
+
 def mean_outputs(
     model: LoadedModel, inputs: Inputs, layers: Sequence[int]
 ) -> dict[int, Float[Tensor, "head feature"]]:

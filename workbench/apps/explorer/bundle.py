@@ -395,6 +395,10 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
         if card.prediction is not None:
             outcomes = card.prediction.outcomes
             positions, kept = len(outcomes), len(outcomes[0]) if outcomes else 0
+            for layer in header.layers:
+                start = f"inputs.{index}.layers.{layer.index}.route"
+                yield f"{start}.links", ("float32", (positions, None, 3))
+                yield f"{start}.total", ("float32", (positions,))
             yield f"inputs.{index}.prediction.probability", ("float32", (positions, kept))
             yield f"inputs.{index}.prediction.actual", ("float32", (positions,))
             every = (len(header.layers), most, positions)
@@ -521,6 +525,7 @@ def make_bundle(
     """
     from workbench.apps.explorer import evidence
     from workbench.apps.explorer.continuation import put_steps
+    from workbench.apps.explorer.route import route
     from workbench.captures import capture
     from workbench.data.batches import Inputs
     from workbench.runs.analyze import analyze
@@ -561,6 +566,8 @@ def make_bundle(
                 _belong(part, model, sample, layers)
         report((index + 0.6) / len(ones))
         _predict(part, model, sample, seen, ablations if measured else False)
+        if measured and short and part.card.prediction is not None:
+            part.arrays |= route(model, sample, seen, part.card.prediction.of)
         parts.append(part)
     bundle = _join(parts, model, left_out)
     if not measured:

@@ -19,6 +19,7 @@ from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.material import checkpoints_of
 from workbench.apps.explorer.measures import measure, options_of
 from workbench.apps.explorer.page import FRONT, live_bundle, matrix_part, script, with_head_off
+from workbench.apps.explorer.route import without_link
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
 
@@ -109,7 +110,7 @@ class PageWidget(anywidget.AnyWidget):
     ablation = traitlets.Unicode("").tag(sync=True)
     against = traitlets.Unicode("").tag(sync=True)
     tab = traitlets.Enum(TABS, "matrix").tag(sync=True)
-    depth = traitlets.Enum(["head", "mean", "rollout", "tokens"], "head").tag(sync=True)
+    depth = traitlets.Enum(["head", "mean", "rollout", "tokens", "route"], "head").tag(sync=True)
     theme = traitlets.Enum(["light", "dark"], None, allow_none=True).tag(sync=True)
 
     def __init__(
@@ -179,6 +180,24 @@ class PageWidget(anywidget.AnyWidget):
             self.tab, self.ablation = "effect", how
 
         self._work(work, done)
+
+    def switch_link_off(self, head: int, query: int, key: int) -> None:
+        """Send the page the prediction without one link of the layer that is looked at, and without random links."""
+        address, bundle, explorer = self._free()
+        generate = self._generated
+        link = {
+            "id": bundle.header.inputs[0].id,
+            "layer": address.layer,
+            "head": head,
+            "query": query,
+            "key": key,
+        }
+
+        def work(report: Report) -> dict[str, Any]:
+            with explorer.material.reporting(report):
+                return without_link(address, explorer.material, (head, query, key), generate)
+
+        self._work(work, lambda effect: self.send({"link": link | effect}))
 
     def embed(self) -> None:
         """Lay out queries and keys of the head that is looked at by UMAP, where umap-learn is installed."""
@@ -358,6 +377,8 @@ class PageWidget(anywidget.AnyWidget):
                 self.embed()
             elif "switch_off" in message:
                 self.switch_off(str(message["switch_off"]))
+            elif isinstance(message.get("link"), list):
+                self.switch_link_off(*map(int, message["link"]))
             elif "layer" in message:
                 self.start({"layer": message["layer"]})
             elif isinstance(message.get("save"), Mapping):

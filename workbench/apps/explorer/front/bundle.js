@@ -238,6 +238,14 @@ export function readBundle(buffer) {
         const [heads, count] = found.shape;
         return Array.from({ length: heads }, (_, head) => found.values.subarray(head * count, (head + 1) * count));
       },
+      /** Of a layer and position the strongest links (head, key, what it adds to the logit) and the sum of all, or null. */
+      route(layer, position) {
+        const [links, total] = ["links", "total"].map((name) => array(`${start}layers.${layer.index}.route.${name}`));
+        if (!links || !Number.isFinite(total.values[position])) return null;
+        const [, count, fields] = links.shape;
+        const rows = Array.from({ length: count }, (_, row) => Array.from(links.values.subarray((position * count + row) * fields, (position * count + row + 1) * fields)));
+        return { links: rows.filter(([head]) => Number.isFinite(head)), total: total.values[position] };
+      },
       /** A metric by rank with its null distribution; of grouped heads that of the group. */
       spectrum(layer, head, name) {
         const found = { name };

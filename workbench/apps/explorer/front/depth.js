@@ -3,18 +3,21 @@
 import { Pins } from "./compare.js";
 import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
 import { arranged, full, tint } from "./grid.js";
-import { capital, choice, make, placeOn, readable } from "./state.js";
+import { Route } from "./route.js";
+import { capital, choice, make, placeOn, readable, routed } from "./state.js";
 
 const MOST_CHARTS = 6;
 
 export class Depth {
-  constructor(state, tip) {
+  constructor(state, tip, host = {}) {
     this.state = state;
     this.tip = tip;
+    this.route = new Route(state, tip, host);
     this.kind = choice("quantity of each layer", [
       ["head", "head", "This head's number in every layer"], ["mean", "mean", "Mean over the heads of each layer"],
       ["rollout", "rollout", "Rollout: what the query draws from each token through all layers before (Abnar & Zuidema 2020)"],
       ...(state.bundle.by_layer.length ? [["tokens", "tokens", "The tokens after every block: one number per layer"]] : []),
+      ...(routed(state.bundle) ? [["route", "route", "What every link of attention adds to the prediction, layer by layer"]] : []),
     ], state.depth, (depth) => state.set({ depth }));
     this.strip = make("div", "aw-strip");
     this.chart = make("canvas");
@@ -26,7 +29,7 @@ export class Depth {
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
-    this.through = make("div", "aw-through", null, this.strip, this.tokens, this.room);
+    this.through = make("div", "aw-through", null, this.strip, this.tokens, this.room, this.route.element);
     this.box = make("section", "aw-panel aw-depth", null, make("header", "aw-head aw-row", null, this.title, this.pins.box, this.kind), this.through);
     this.box.setAttribute("aria-label", "depth");
     for (const layer of state.bundle.layers) {
@@ -55,10 +58,14 @@ export class Depth {
     const { state } = this;
     this.kind.show(state.depth);
     this.pins.draw();
-    const through = state.depth === "tokens";
-    this.strip.hidden = this.room.hidden = through;
-    this.tokens.hidden = !through;
-    if (through) return this.drawTokens();
+    this.strip.hidden = this.room.hidden = ["tokens", "route"].includes(state.depth);
+    this.tokens.hidden = state.depth !== "tokens";
+    this.route.element.hidden = state.depth !== "route";
+    if (state.depth === "tokens") return this.drawTokens();
+    if (state.depth === "route") {
+      this.title.textContent = this.route.draw(state.measured(this, "box", () => this.box.clientWidth) - 30);
+      return;
+    }
     const rows = this.rows();
     const count = Math.max(1, state.bundle.layers.length);
     const whole = state.measured(this, "box", () => this.box.clientWidth) - 30;

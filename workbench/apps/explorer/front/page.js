@@ -75,7 +75,7 @@ export function mount(element, buffer, options = {}) {
   const model = new ModelView(state, tip, options);
   const head = new HeadView(state, tip, options);
   const evidence = new Evidence(state, tip, options);
-  const depth = new Depth(state, tip);
+  const depth = new Depth(state, tip, options);
   const help = makeHelp();
   const taken = new Export(state, head, { model, evidence, depth }, (words) => top.say(words), options);
   const other = options.kernel ? new Open(options.models, options.open, () => ({ model: bundle.model.spec, inputs: state.one.address?.inputs ?? "" })) : null;

@@ -18,7 +18,7 @@ export class State {
     Object.assign(this, {
       input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt", sinks: "on",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
-      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null,
+      tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null, off: null,
     });
     this.tokens = this.opening();
     const [most] = striking(bundle, this.one);
@@ -102,7 +102,8 @@ export class State {
     const later = this.bundle.unmeasured; // measurements that can still be requested
     if (!modes.includes(this.ablation) && !later) this.ablation = modes[0] ?? "";
     if (!TABS.includes(this.tab)) this.tab = "matrix";
-    if (!["mean", "rollout"].includes(this.depth) && !(this.depth === "tokens" && (later || this.bundle.by_layer.length))) this.depth = "head";
+    const measured = { tokens: this.bundle.by_layer.length > 0, route: routed(this.bundle) };
+    if (!["mean", "rollout"].includes(this.depth) && !(this.depth in measured && (later || measured[this.depth]))) this.depth = "head";
     if (!["from", "to"].includes(this.direction)) this.direction = "from";
     this.tell();
   }
@@ -258,6 +259,11 @@ export class State {
 /** What can be taken out of the model, or of its input: the ways to switch a head off, and "token". */
 export function outings(bundle) {
   return [...Object.keys(bundle.ablations), ...(bundle.removal ? ["token"] : [])];
+}
+
+/** Whether it holds what links add to the prediction of an input. */
+export function routed(bundle) {
+  return bundle.inputs.some((one) => bundle.layers.some((layer) => one.has(layer, "route.total")));
 }
 
 /** A view as a short text that addresses and pins hold: input.layer.head.tokens. */

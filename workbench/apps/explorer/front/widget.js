@@ -109,6 +109,11 @@ function render({ model, el }) {
       wait("Switching a head off", "its effect");
       model.send({ switch_off: how || "zero" }, undefined, []);
     },
+    /** What the model predicts without a link of the layer that is looked at. */
+    linkOff(head, query, key) {
+      wait("Switching a link off", "its effect");
+      model.send({ link: [head, query, key] }, undefined, []);
+    },
     /** A part of a matrix that is shown too coarse: queries from `top`, keys from `left`, `count` of both. */
     part: (top, left, count) => model.send({ part: [top, left, count] }, undefined, []),
     /** Queries and keys of the head that is looked at, by UMAP. */
@@ -170,6 +175,7 @@ function render({ model, el }) {
   };
   const embedded = () => page.state?.set({ embedding: model.get("embedding"), plane: "umap" });
   const received = (message, buffers) => {
+    if (message.link && page.state) page.state.set({ off: message.link });
     if (!message.part || !page.state) return;
     const { buffer, byteOffset, byteLength } = buffers[0];
     page.state.set({ part: { ...message.part, bits: new Uint16Array(buffer.slice(byteOffset, byteOffset + byteLength)) } });
