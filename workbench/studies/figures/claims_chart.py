@@ -159,7 +159,7 @@ def claims_caption(frame: pd.DataFrame) -> str:
     about = "trained mechanisms" if claims["options"].ne("").any() else "what attention computes"
     parts = [
         f"**{finding}.** Claims of {PAPERS.get(claims['paper'].iloc[0], 'a paper')} about {about}",
-        "Distances from the threshold, scaled by row; 95 % CI over the sample in grey",
+        "Distances from the threshold, scaled by row; 95 % CI over the grey sample",
         *(words for verdict, words in _MEANINGS.items() if verdict in {*claims["verdict"]}),
     ]
     if (claims["comparison"].str.endswith("null") & claims["margin"].str.endswith("%")).any():
