@@ -95,7 +95,7 @@ def test_layers_below_their_null_range_are_counted():
 
 
 def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
-    nulls = {"null_low": 0.0, "null_high": 1.0}
+    nulls = {"null_low": 0.0, "null_high": 1.0, "null_mean": 0.5}
     values = {("a", 0): 2.0, ("a", 1): 0.5, ("a", 2): 3.0, ("b", 0): -1.0, ("b", 1): 4.0}
     rows = pd.DataFrame([
         {"model": model, "layer": layer, "head": math.nan, "input": None, "value": value, **nulls}
@@ -106,16 +106,22 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     both = pd.concat([rows, single], ignore_index=True)
     assert (
         null_finding(both, "Rank")
-        == "Rank is above its null range in 2 of 3 layers of a and 1 of 2 layers of b."
+        == "Rank is above its null range in 2 of 3 layers of a and 1 of 2 layers of b (3, null 0.5)."
     )
     more = pd.concat([both, rows.assign(model="c")])
-    assert null_finding(more, "Rank") == "Rank is above its null range in 5 of 8 layers of 3 models."
+    assert (
+        null_finding(more, "Rank")
+        == "Rank is above its null range in 5 of 8 layers of 3 models (2.9, null 0.5)."
+    )
     all_above = both[both["value"] > both["null_high"]]
-    assert null_finding(all_above, "Rank") == "Rank is above its null range in every layer of a and b."
-    lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0)
+    assert (
+        null_finding(all_above, "Rank")
+        == "Rank is above its null range in every layer of a and b (3, null 0.5)."
+    )
+    lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0, null_mean=-0.5)
     assert (
         null_finding(lower, "Rank")
-        == "Rank is below its null range in 2 of 3 layers of a and 1 of 2 layers of b."
+        == "Rank is below its null range in 2 of 3 layers of a and 1 of 2 layers of b (-3, null -0.5)."
     )
     without = rows.assign(null_low=math.nan)
     assert (
@@ -130,9 +136,9 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
     inputs = [(0, "x", 2.0), (0, "y", 2.2), (0, "z", 2.1), (1, "x", 0.2), (1, "y", 4.0), (1, "z", 2.1)]
     means = [(0, None, 2.1), (1, None, 2.1)]
     rows = pd.DataFrame([*inputs, *means], columns=columns).assign(
-        model="a", head=math.nan, metric="rank", null_low=0.0, null_high=1.0
+        model="a", head=math.nan, metric="rank", null_low=0.0, null_high=1.0, null_mean=0.5
     )
-    assert null_finding(rows, "Rank") == "Rank is above its null range in 1 of 2 layers of a."
+    assert null_finding(rows, "Rank") == "Rank is above its null range in 1 of 2 layers of a (2.1, null 0.5)."
     wide = rows[rows["layer"] == 1]
     assert null_finding(wide, "Rank") == "Rank is above or below its null range in no layer of a."
 

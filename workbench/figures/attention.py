@@ -226,7 +226,9 @@ def _over_text(
 def attention_summary_figure(
     frame: pd.DataFrame, metrics: Sequence[str] = ("attention_entropy", "attention_distance")
 ) -> go.Figure:
-    """Entropy and mean distance of attention through depth, from 0: a row per metric, of several models a column each.
+    """Entropy and mean distance of attention through depth: a row per metric, of several models a column each.
+
+    One model's axes are from 0; of several models each panel has separate axes.
 
     The line is the mean over heads and inputs, each head is a dot (mean over inputs), a band the 95 % confidence
     interval over inputs. The frame's null distributions are grey: uniform attention as a dotted line, permuted keys as
@@ -239,8 +241,6 @@ def attention_summary_figure(
     present = [metric for metric in metrics if (rows["metric"] == metric).any()]
     several = rows["model"].nunique() > 1
     plot = Plot(frame, panel=SERIES if several else None).metric(*present)
-    units = rows.groupby("metric")["unit"].nunique() > 1 if "unit" in rows else {}
-    separate = [metric for metric in present if several and units.get(metric, False)]  # patches and tokens
-    plot = plot.scale(y_zero=True, x_free=several, y_free=separate)
+    plot = plot.scale(y_zero=not several, x_free=several, y_free=several)
     plot = plot.add(Null(), Band(over="input"), Dots(), Line(words="mean over inputs and heads"))
     return plot.figure("page", height=112 * len(present) + 80 if several else None)

@@ -25,6 +25,7 @@ from workbench.figures.words import COLUMNS
 from workbench.frames.metrics import METRICS, Metric
 
 _USUAL_ROOM = 160  # pixels along y
+_ASIDE = 0.6  # of the way between two places, that bars of several series take
 _MOST_COLOURS = 6  # beyond so many, ordered colours have a bar instead of a key
 
 
@@ -226,7 +227,7 @@ def _are_steps(frame: pd.DataFrame, x: str) -> bool:
 
 
 def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
-    """The series of a panel next to each other where several have bars, within a third of the way between places.
+    """The series of a panel next to each other where several have bars at the same places.
 
     Where only the last place has bars, these stand after it, and nothing else moves.
     """
@@ -234,17 +235,16 @@ def _side_by_side(panel: Sequence[Series], bars: Band) -> list[Series]:
     if sum(map(bool, map(len, intervals))) < 2:
         return [*panel]
     places = sorted({float(position) for series in panel for position in series.rows[series.x].dropna()})
-    at = {
-        float(position) for series, ends in zip(panel, intervals, strict=True) for position in ends[series.x]
-    }
-    if at == {places[-1]} and len(places) > 1:
+    at = [{*ends[series.x].astype(float)} for series, ends in zip(panel, intervals, strict=True)]
+    if {*itertools.chain(*at)} == {places[-1]} and len(places) > 1:
         step = 0.015 * (places[-1] - places[0])
         return [replace(series, after=step * (number + 1)) for number, series in enumerate(panel)]
-    spacing = min((after - before for before, after in itertools.pairwise(places)), default=1.0) / 3
-    return [
-        replace(series, aside=spacing * ((number + 0.5) / len(panel) - 0.5))
-        for number, series in enumerate(panel)
+    width = min((after - before for before, after in itertools.pairwise(places)), default=1.0) * _ASIDE
+    crowded = [
+        number for number, own in enumerate(at) if own & {*itertools.chain(*at[:number], *at[number + 1 :])}
     ]
+    asides = {number: width * ((place + 0.5) / len(crowded) - 0.5) for place, number in enumerate(crowded)}
+    return [replace(series, aside=asides.get(number, 0.0)) for number, series in enumerate(panel)]
 
 
 def _reach(traces: Sequence[go.Scatter], log: bool = False) -> tuple[float, float]:

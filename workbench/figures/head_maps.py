@@ -29,7 +29,7 @@ _SOURCE = 'workbench.analyze("class-attention", …, per="token")'
 _MEMBERSHIPS = ("model", "layer", "input", "head", "kind", "row", "column", "value")
 _ROLLOUT = "rollout, all layers"
 _TOGETHER = ("mean", "rollout")  # maps that are of no single head
-_EVEN = {"color": GREY, "dash": "dot", "width": WIDTH.fine}
+_EVEN = {"color": GREY, "dash": "4px,3px", "width": WIDTH.fine}
 
 
 @checked
@@ -119,7 +119,7 @@ def _whose(frame: pd.DataFrame) -> str:
 def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKENS) -> go.Figure:
     """Word by word: for each layer the mean over heads as bars, and below it a line of words for every head.
 
-    All heads share one colour scale. The dotted line is uniform attention, where the query sees all tokens.
+    All heads share one colour scale. The dashed line is uniform attention, where the query sees all tokens.
 
     Args:
         frame: the result of ``class-attention`` per token, for one text and one model.

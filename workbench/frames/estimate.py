@@ -81,16 +81,19 @@ def _null_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def null_finding(rows: pd.DataFrame, words: str) -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
-        null_finding(rows, "Effective rank")  # Effective rank is below its null range in every layer of digits-vit.
+        null_finding(rows, "Effective rank")
+        # Effective rank is below its null range in every layer of digits-vit (4.8, null 12).
 
     A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
-    which more layers lie; the layers of three models or more are counted together. The rows have one metric and one
+    which more layers lie; the layers of three models or more are counted together. The numbers are means over the
+    counted layers. The rows have one metric and one
     kind of null distribution; without one the sentence has the models' means (`mean_finding`).
     """
     null_rows = _null_rows(rows)
     if null_rows.empty:
         return mean_finding(rows, words)
-    by_layer = null_rows.groupby(["model", "layer"], sort=False)[["value", "null_low", "null_high"]].mean()
+    columns = ["value", "null_mean", "null_low", "null_high"]
+    by_layer = null_rows.groupby(["model", "layer"], sort=False)[columns].mean()
     findings = {place: over_inputs(rows) for place, rows in rows.groupby(["model", "layer"], sort=False)}
     ends = [findings[place] for place in by_layer.index]
     low = pd.Series([finding.low for finding in ends], by_layer.index).fillna(by_layer["value"])
@@ -102,13 +105,18 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
         return (
             f"{words} is above or below its null range in no layer of {_listed([*map(str, counts.index)])}."
         )
+    value, null = by_layer[beyond][["value", "null_mean"]].mean()
+    sizes = f" ({value:.2g}, null {null:.2g})"
     if len(counts) > 2:
         of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
-        return f"{words} is {side} its null range in {of_all} layers of {models}."
+        return f"{words} is {side} its null range in {of_all} layers of {models}{sizes}."
     if (counts["sum"] == counts["size"]).all():
-        return f"{words} is {side} its null range in every layer of {_listed([*map(str, counts.index)])}."
-    parts = [f"{row['sum']} of {row['size']} layers of {model}" for model, row in counts.iterrows()]
-    return f"{words} is {side} its null range in {_listed(parts)}."
+        return (
+            f"{words} is {side} its null range in every layer of {_listed([*map(str, counts.index)])}{sizes}."
+        )
+    layers = ["every layer" if n == size else f"{n} of {size} layers" for n, size in counts.to_numpy()]
+    parts = [f"{of_all} of {model}" for of_all, model in zip(layers, counts.index, strict=True)]
+    return f"{words} is {side} its null range in {_listed(parts)}{sizes}."
 
 
 def mean_finding(rows: pd.DataFrame, words: str, format: str = ".2f", by: str = "model") -> str:

@@ -90,4 +90,4 @@ def test_images_stand_under_their_names_with_their_psnr():
         "layer 6",
     ]
     assert titles(fig)[:3] == ["clean<br>reference", "noisy<br>20.0 dB", "b, layer 0<br>22.0 dB"]
-    assert "window of 2 × 3 pixels" in titles(fig)[-1].replace("<br>", " ")
+    assert "window of 2 × 3 pixels" in fig.layout.meta["marks"][-1]

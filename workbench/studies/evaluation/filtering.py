@@ -70,12 +70,16 @@ class Filtered:
         table = self.frame()
         psnr = table.set_index("filter")["psnr"]
         best = table.loc[table[table["layer"].notna()]["psnr"].idxmax()]
-        references = psnr[["bilateral filter", "non-local means"]]
+        references, layers = (
+            psnr[["bilateral filter", "non-local means"]],
+            table[table["layer"].notna()]["psnr"],
+        )
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
         over_even = best["psnr"] - psnr["uniform attention"]
         return [
-            f"The noisy photograph has a PSNR of {psnr['noisy']:.1f} dB; {references.idxmax()} raise it to "
-            f"{references.max():.1f} dB, {free.idxmax()}, without trained weights, to {free.max():.1f} dB.",
+            f"From a noisy photograph of {psnr['noisy']:.1f} dB, {references.idxmax()} make one of "
+            f"{references.max():.1f} dB, untrained {free.idxmax()} one of {free.max():.1f} dB, the layers of "
+            f"{self.model} {layers.min():.1f} to {layers.max():.1f} dB.",
             "Settings of filters are the best of a small grid, compared with the clean photograph.",
             f"After the attention of {self.model}, mean over heads, it has {best['psnr']:.1f} dB at best "
             f"({best['filter']}): {abs(over_even):.1f} dB {'above' if over_even > 0 else 'below'} a uniform mean of "

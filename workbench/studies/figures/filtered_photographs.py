@@ -11,7 +11,7 @@ from annotated_types import Predicate
 
 from workbench.core.arguments import checked
 from workbench.core.options import Accepted
-from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.composition import Axis, Panel, compose, with_sentences
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
@@ -86,19 +86,18 @@ def filtered_figure(filtered: Filtered) -> go.Figure:
     panels = []
     for name, values in {"clean": filtered.clean, **{name: filtered.images[name] for name in names}}.items():
         tall, across = np.shape(values)[:2]
-        words = f"{short_name(filtered.model)}, {name}" if name in layers else name
+        words = f"{short_name(filtered.model)}, {name}" if name in layers else name.partition(" with ")[0]
         title = f"{words}<br>{psnr[name]:.1f} dB" if name in psnr else f"{words}<br>reference"
         picture = go.Image(source=data_uri(values.clip(0, 1)), name=name, hoverinfo="name")
         x, y = Axis("", -0.5, across - 0.5, bare=True), Axis("", tall - 0.5, -0.5, bare=True)
         panels.append(Panel([picture], x, y, title))
     window = " × ".join(map(str, filtered.window))
     note = f"Uniform attention and the layers take means of patches within each window of {window} pixels, "
-    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. "
-    note += (
-        "Identity attention takes means of pixels, in tiles as well, by contents and positions, untrained."
-    )
+    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. Identity attention takes means of "
+    note += "pixels."
     gap, edges = 6, 1.2 * theme_of("page").font
     side = (PAGE - edges + gap) / _COLUMNS - gap
     inner = side * tall / across
-    fig = compose(panels, _COLUMNS, width="page", shared="xy", inner=inner, gap=gap, notes=[note])
-    return fig.update_xaxes(visible=False, matches=None).update_yaxes(visible=False, matches=None)
+    fig = compose(panels, _COLUMNS, width="page", shared="xy", inner=inner, gap=gap)
+    fig.update_xaxes(visible=False, matches=None).update_yaxes(visible=False, matches=None)
+    return with_sentences(fig, [note])
