@@ -96,6 +96,17 @@ def test_the_mask_of_ink_fits_better_than_random_masks_of_its_size():
     assert "random masks of the same size" in second
 
 
+def test_a_basis_is_joint_over_the_images_of_a_batch_and_the_frame_says_so():
+    model, batch = vit(), images()
+    whole = workbench.analyze("patch-pca", model, batch, layers=[1])
+    alone = workbench.analyze("patch-pca", model, batch, layers=[1], batch_size=1)
+    assert not np.allclose(whole["value"], alone["value"])
+    for frame in (whole, alone):
+        assert any(
+            "5 of 5 images" in note and "joint over the images" in note for note in frame.attrs["notes"]
+        )
+
+
 def test_texts_have_no_patches():
     with pytest.raises(InputError, match="no patch grid: the tokens are"):
         workbench.analyze("patch-pca", bert(), texts())

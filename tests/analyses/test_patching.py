@@ -9,6 +9,7 @@ import torch
 import workbench
 from tests.captures.families import FAMILIES
 from tests.runs.test_analyze import bert, vit
+from workbench.analyses import patching
 from workbench.captures import capture
 from workbench.core.errors import InputError
 from workbench.figures import head_grid_figure
@@ -97,7 +98,7 @@ def test_the_effect_is_that_of_a_hook_by_hand(kind):
     model, batch, last, projection, size = parts(kind)
     frame = workbench.analyze("patching", model, batch, layers=[1], null_samples=0)
     assert frame["value"].notna().any()
-    for head in sorted(frame["head"].unique()):
+    for head in sorted(frame["head"].dropna().unique()):
         expected = shares(model, batch, last, projection, head, size, lambda out: out[DONORS])
         rows = measured(frame, "patching_effect", head)
         np.testing.assert_allclose(rows, of_pairs(expected), rtol=1e-4, atol=1e-6)
@@ -115,7 +116,7 @@ def test_attribution_is_the_slope_of_a_small_step_to_the_other_input(kind):
     batch = batch.double() if isinstance(batch, torch.Tensor) else batch
     step = 1e-5
     frame = workbench.analyze("patching", model, batch, layers=[1], null_samples=0)
-    for head in sorted(frame["head"].unique()):
+    for head in sorted(frame["head"].dropna().unique()):
         moved = shares(
             model, batch, last, projection, head, size, lambda out: out + step * (out[DONORS] - out)
         )
@@ -183,11 +184,12 @@ def test_outcomes_have_the_names_of_tokens():
     named, reverse = (
         workbench.analyze(
             "patching", "bundled:prose-softmax", texts, layers=[0], heads=[0], target=target, null_samples=0
-        )["value"]
+        )
         for target in ("a/e", "e/a")
     )
-    assert named.notna().all()
-    np.testing.assert_allclose(named, reverse, rtol=1e-4)
+    assert named["value"].notna().all()
+    sign = np.where(named["metric"] == "patching_baseline", -1, 1)
+    np.testing.assert_allclose(named["value"], sign * reverse["value"], rtol=1e-4)
     with pytest.raises(InputError, match=r"'the' is not one token of the model \(t h e\)"):
         workbench.analyze("patching", "bundled:prose-softmax", texts, target="the/a")
     with pytest.raises(InputError, match="give two different ones of the model's 7 outcomes"):
@@ -277,7 +279,8 @@ def test_inputs_that_are_no_pairs_are_refused():
         head_grid_figure(same, "patching_effect")
     equal = torch.stack([IMAGES[0], IMAGES[0], IMAGES[1], IMAGES[2]])
     mixed = workbench.analyze("patching", classifier(), equal, layers=[0, 1], target="1/4")
-    assert mixed["value"].isna().sum() == len(mixed) / 2
+    effects = mixed[mixed["metric"] != "patching_baseline"]
+    assert effects["value"].isna().sum() == len(effects) / 2
     assert mixed.attrs["notes"] == [
         "2 of 4 pairs, counted per layer, have no value: both inputs have the same logit difference; let them differ "
         "before the token that is predicted"
@@ -285,6 +288,46 @@ def test_inputs_that_are_no_pairs_are_refused():
     words = {name: value[:, :7] for name, value in FAMILIES["bert"].batch().items()}
     with pytest.raises(InputError, match="returns no logits"):
         workbench.analyze("patching", bert(), {name: value[:2] for name, value in words.items()})
+
+
+@pytest.mark.parametrize("kind", ["vit", "gpt2"])
+def test_both_baselines_of_a_pair_are_rows_of_no_layer(kind):
+    model, batch, last, *_ = parts(kind)
+    frame = workbench.analyze("patching", model, batch, null_samples=0)
+    rows = frame[frame["metric"] == "patching_baseline"]
+    assert rows["layer"].isna().all()
+    assert rows["value"].notna().any()
+    with torch.no_grad():
+        logits = run(model, batch) if last is None else run(model, batch)[range(4), last]
+    outcome = logits.argmax(-1).tolist()
+    for pair in (0, 2):
+        clean, corrupted = outcome[pair : pair + 2]
+        for number, candidate in enumerate(("clean", "corrupted")):
+            row = rows[(rows["input"] == str(pair)) & (rows["candidate"] == candidate)]["value"]
+            difference = (logits[pair + number, clean] - logits[pair + number, corrupted]).item()
+            expected = difference if clean != corrupted else np.nan
+            np.testing.assert_allclose(row, [expected], rtol=1e-4, atol=1e-6)
+
+
+def test_a_z_score_needs_ten_null_samples():
+    model, batch, *_ = parts("vit")
+    for samples in (2, 9, 10):
+        frame = workbench.analyze("patching", model, batch, layers=[1], null_samples=samples)
+        rows = frame[(frame["metric"] == "patching_effect") & frame["value"].notna()]
+        assert rows["null_low"].notna().all()
+        assert rows["z"].notna().all() == (samples == 10)
+        assert rows["z"].isna().all() == (samples < 10)
+        assert not any("all null samples agree" in note for note in frame.attrs["notes"])
+
+
+def test_pairs_whose_logits_hardly_differ_are_counted(monkeypatch):
+    model, batch, *_ = parts("vit")
+    way = patching._Patching.way.fget
+    plain = workbench.analyze("patching", model, batch, layers=[1], null_samples=2)
+    assert not any("large by chance" in note for note in plain.attrs["notes"])
+    monkeypatch.setattr(patching._Patching, "way", property(lambda self: way(self) / 1000))
+    close = workbench.analyze("patching", model, batch, layers=[1], null_samples=2)
+    assert any("large by chance" in note for note in close.attrs["notes"])
 
 
 def test_findings_print_the_rank_correlation_of_attribution():

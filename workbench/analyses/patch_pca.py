@@ -80,6 +80,10 @@ PATCH_PCA_IOU = Metric(
     better="higher",
 )
 METRICS = (PATCH_PCA_SHARE, PATCH_PCA_IOU)
+_BASIS = (
+    "images, counted per layer, have components of a basis that is joint over the images of their batch; a batch_size "
+    "of all images gives one basis"
+)
 
 
 class PatchComponents(NamedTuple):
@@ -152,6 +156,7 @@ def _patches(layer: Layer, site: str) -> tuple[int, list[int], Float[Tensor, "in
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure the variance of every component, and the overlap of the first with the masks."""
     _, _, patches = _patches(layer, options.site)
+    layer.counts.count(_BASIS, len(patches), len(patches))
     components = patch_components(patches, options.components)
     flat, drawn = patches.flatten(0, 1), []
     for sample in range(options.null_samples):
@@ -186,6 +191,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
     """Yield the score of every patch, component by component."""
     count, places, patches = _patches(layer, options.site)
+    layer.counts.count(_BASIS, len(patches), len(patches))
     scores = patch_components(patches, options.components).scores
     for component, values in enumerate(scores.unbind(-1), start=1):
         every = values.new_full((len(values), count), torch.nan)

@@ -70,6 +70,7 @@ PATCHING_EFFECT = Metric(
     "pair; mean of both directions, a row per pair; null: the head's outputs moved as far in a random direction, or "
     "taken from inputs of other pairs",
     "Wang et al. 2023",
+    z_samples=10,
 )
 PATCHING_ATTRIBUTION = Metric(
     "patching_attribution",
@@ -78,7 +79,14 @@ PATCHING_ATTRIBUTION = Metric(
     "the same normaliser",
     "Nanda 2023",
 )
-METRICS = (PATCHING_EFFECT, PATCHING_ATTRIBUTION)
+PATCHING_BASELINE = Metric(
+    "patching_baseline",
+    "Logit difference without patching",
+    "logit of the clean input's outcome less that of the corrupted input's; column candidate: of the clean, or of the "
+    "corrupted input; patching_effect is a share of the way from one to the other",
+    "Wang et al. 2023",
+)
+METRICS = (PATCHING_EFFECT, PATCHING_ATTRIBUTION, PATCHING_BASELINE)
 
 
 class _Pairs(NamedTuple):
@@ -250,7 +258,21 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     effects = torch.stack([patching.effect(head, donor[:, head]) for head in layer.heads], 1)
     null_samples: dict[str, Tensor] = {}
     if options.null_samples:
-        null_samples[options.null] = of_pairs(_null_effects(layer, patching, options))
+        null_effects = of_pairs(_null_effects(layer, patching, options))
+        null_samples[options.null] = null_effects
+        layer.counts.add(
+            "pairs, counted per layer, have logit differences so close that a null change of one head moves one to the "
+            "other, or farther: their effects are large by chance",
+            (null_effects.abs() >= 1).any((1, 2)),
+        )
+    if not layer.before:  # of the pairs, and so the same for every layer
+        baselines = {"clean": -patching.own[::2], "corrupted": patching.own[1::2]}
+        for name, values in baselines.items():
+            known = values.where(patching.pairs.known[::2].to(values.device), torch.nan)
+            columns = {"candidate": name}
+            yield Measurement(
+                PATCHING_BASELINE, known, ("input",), columns=columns, form="across", inputs=names
+            )
     yield Measurement(PATCHING_EFFECT, of_pairs(effects), null_samples=null_samples, inputs=names)
 
     gradients = _gradients(patching, layer.heads).double()

@@ -347,22 +347,23 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
-    """Report the map whose order matters most in the last layer, beside random orders."""
+    """Report the probability in the order of every map in the last layer, beside random orders."""
     last = frame[frame["layer"] == frame["layer"].max()]
     sentences = []
     for metric, words in ((RELEVANCE_INSERTION, "put back"), (RELEVANCE_DELETION, "removed")):
         rows = last[(last["metric"] == metric.name) & last["value"].notna()]
         if rows.empty:
             continue
-        means = rows.groupby("candidate", sort=False)["value"].mean()
-        best = means.idxmax() if metric is RELEVANCE_INSERTION else means.idxmin()
-        chosen = rows[rows["candidate"] == best]
+        orders = [
+            f"{name} {over_inputs(of_map).words('.2f')}"
+            for name, of_map in rows.groupby("candidate", sort=False)
+        ]
         sentence = (
-            f"tokens {words} in the order of {best} (layer {chosen['layer'].iloc[0]}): probability of the "
-            f"{options.target} outcome {over_inputs(chosen).words('.2f')}"
+            f"tokens {words} (maps of layer {rows['layer'].iloc[0]}): probability of the {options.target} outcome in "
+            f"the order of {', '.join(orders)}"
         )
-        if chosen["null_mean"].notna().any():
-            sentence += f", {chosen['null_mean'].mean():.2f} in random orders"
+        if rows["null_mean"].notna().any():
+            sentence += f"; in random orders {rows['null_mean'].mean():.2f}"
         sentences.append(sentence)
     return sentences
 

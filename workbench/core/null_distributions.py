@@ -41,11 +41,13 @@ class Null(NamedTuple):
         return cls(mean, undefined, undefined, undefined)
 
 
-def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"]) -> Null:
+def null_of_draws(
+    observed: Float[Tensor, "*batch"], null_samples: Float[Tensor, "*batch draw"], z_samples: int = 2
+) -> Null:
     """Return mean and range of null samples, and z = (observed − mean) / standard deviation (ddof = 1).
 
     The range is from the least to the largest of fewer than `FEW_NULL_SAMPLES`, else from the 2.5 % to the 97.5 %
-    quantile. z is NaN where all null samples agree up to rounding.
+    quantile. z is NaN where all null samples agree up to rounding, and of fewer null samples than ``z_samples``.
     """
     null_samples = null_samples.double()
     if null_samples.shape[-1] < FEW_NULL_SAMPLES:
@@ -54,7 +56,7 @@ def null_of_draws(observed: Float[Tensor, "*batch"], null_samples: Float[Tensor,
         low, high = torch.quantile(null_samples, null_samples.new_tensor([0.025, 0.975]), dim=-1)
     spread = null_samples.std(-1)
     z = torch.where(
-        spread > ROUNDING * null_samples.abs().amax(-1),
+        (spread > ROUNDING * null_samples.abs().amax(-1)) & (null_samples.shape[-1] >= z_samples),
         (observed - null_samples.mean(-1)) / spread,
         torch.nan,
     )

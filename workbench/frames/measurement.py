@@ -149,7 +149,9 @@ class Accumulator:
         for name, draws in nulls.items():
             null_labels = labels if name is None else labels | {"null": name}
             if self._per_input:
-                null = measurement.null if draws is None else null_of_draws(measurement.values, draws)
+                null = measurement.null
+                if draws is not None:
+                    null = null_of_draws(measurement.values, draws, _z_samples(measurement.name))
                 quantity = self._quantity(null_labels, lambda null_labels=null_labels: Values(null_labels))
                 cast("Values", quantity).add(measurement, layer, null)
                 continue
@@ -349,6 +351,11 @@ def _table(parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def _z_samples(metric: str) -> int:
+    """Return how many null samples a z-score of a metric needs."""
+    return METRICS[metric].z_samples if metric in METRICS else 2
+
+
 class Means:
     """Means of one quantity: per layer (over inputs and heads), per input (over layers and heads), and over all.
 
@@ -439,7 +446,7 @@ class Means:
         if not names:
             yield columns
         for name in names:
-            null = null_of_draws(observed, _stack(places, name))
+            null = null_of_draws(observed, _stack(places, name), _z_samples(self.columns["metric"]))
             parts = zip(_NULL, null, strict=True)
             yield columns | {"null": name} | {key: part[kept].numpy() for key, part in parts}
 

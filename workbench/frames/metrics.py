@@ -39,6 +39,8 @@ class Metric:
     """Whether its values are compared by ratio: drawn on a logarithmic axis where they span more than a decade."""
     better: Literal["higher", "lower", ""] = ""
     """Which values are better; empty where neither is."""
+    z_samples: int = 2
+    """Null samples that a z-score needs; with fewer the column z is empty."""
     largest_null: str = ""
     """Null whose mean is the largest possible value of an input: uniform attention has the largest entropy."""
 

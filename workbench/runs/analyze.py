@@ -17,6 +17,7 @@ from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check
 from workbench.captures import Capture
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError, NothingToMeasure
+from workbench.core.null_distributions import ROUNDING
 from workbench.core.options import Numbers, parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
@@ -257,7 +258,10 @@ def _silent_nulls(frame: pd.DataFrame) -> list[str]:
     if drawn.empty:
         return []
     labels = ["metric", "axis", "statistic", "convention", "candidate", "null"]
-    moved = drawn["z"].notna().groupby([drawn[label] for label in labels], dropna=False, sort=False).any()
+    ends = drawn[["null_low", "null_high"]]
+    ranges = (ends["null_high"] - ends["null_low"]) > ROUNDING * ends.abs().max(axis=1)
+    moves = drawn["z"].notna() | ranges
+    moved = moves.groupby([drawn[label] for label in labels], dropna=False, sort=False).any()
     silent = [
         f"{' '.join(str(part) for part in quantity if pd.notna(part))} ({null})"
         for *quantity, null in moved.index[~moved]
