@@ -191,9 +191,7 @@ def with_images(words: TokenInfo, module: nn.Module, batch: Mapping[str, Any]) -
 
     Where an input holds another number of image tokens than its images have patches, they stay unnumbered.
     """
-    config, ids = getattr(module, "config", None), batch.get("input_ids")
-    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
-    marks = [mark for mark in named if isinstance(mark, int)]
+    ids, marks = batch.get("input_ids"), image_marks(module)
     if not marks or not isinstance(ids, Tensor):
         return words
     places = torch.isin(ids, torch.tensor(marks, device=ids.device))
@@ -219,6 +217,13 @@ def with_images(words: TokenInfo, module: nn.Module, batch: Mapping[str, Any]) -
             labels[row][position], kinds[row][position] = label, "patch"
         grids_by_input.append([grid[-2:] for grid in images] if fit else [])
     return replace(words, labels=labels, kinds=kinds, image_grids=grids_by_input)
+
+
+def image_marks(module: nn.Module) -> list[int]:
+    """Return the ids of the tokens that stand for patches of images and videos among a model's words."""
+    config = getattr(module, "config", None)
+    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return [mark for mark in named if isinstance(mark, int)]
 
 
 def _spots(grid: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -21,7 +21,8 @@ from tests.folders import gpt2_folder, several_kinds_folder
 from workbench.apps.explorer import Explorer, make_bundle
 from workbench.apps.explorer.page import page_html
 from workbench.apps.explorer.widget import PageWidget
-from workbench.captures import token_info
+from workbench.captures import capture_generation, token_info
+from workbench.captures.token_labels import image_marks
 from workbench.data.batches import Inputs
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
@@ -352,6 +353,33 @@ def test_attention_of_a_word_lies_over_the_image(looking, tmp_path, model):
         drawn = np.array(page.evaluate(DRAWN, [rows, columns])).astype(float)
         row, column = divmod(int((drawn[:, 2] - drawn[:, 0]).argmax()), columns)
         assert card.labels[patches[int(attention[token, patches].argmax())]] == f"{row},{column}"
+
+
+@pytest.mark.parametrize("name", ["llava", "smolvlm", "qwen2.5-vl"])
+def test_each_step_of_an_answer_lies_over_the_image_that_it_is_about(looking, tmp_path, name):
+    """The cell of full colour is the patch with most attention when the word was chosen."""
+    page = looking
+    image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    explorer = Explorer(f"hf:{several_kinds_folder(tmp_path / name, name)}", [(image, "w1 w2 w3")])
+    saved = explorer.save_html(tmp_path / "page.html", generate=3, ablations=False)
+    bundle = bundle_of(saved.read_text())
+    card, layer = bundle.header.inputs[0], bundle.header.layers[-1]
+    rows, columns = card.grid
+    patches = [token for token, kind in enumerate(card.kinds) if kind == "patch"]
+    assert (card.generated, len(patches)) == (3, rows * columns)
+    model, sample = (getattr(explorer.material, name)(explorer.location) for name in ("model", "one"))
+    greedy = {"do_sample": False, "suppress_tokens": image_marks(model.module)}
+    steps = capture_generation(model, sample, 3, sites=["attn"], **greedy)
+    chosen = next(record for record in steps if record.index == layer.index).attn[0, 1]
+    page.goto(f"{saved.as_uri()}#layer={layer.index}&head=1&scale=linear&token={len(card.labels) - 4}")
+    for step in range(3):
+        page.wait_for_function(SHOWS, arg=[".aw-steps", f"Step {step + 1} of 3"])
+        page.wait_for_function("() => document.querySelector('.aw-prompt .aw-fresh')")
+        drawn = np.array(page.evaluate(DRAWN, [rows, columns])).astype(float)
+        row, column = divmod(int((drawn[:, 2] - drawn[:, 0]).argmax()), columns)
+        most = patches[int(chosen[step][patches].argmax())]
+        assert card.labels[most] == f"{row},{column}"
+        page.get_by_label("next step").click()
 
 
 def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,20 +23,25 @@ _SITES = ("attn",)
 
 
 def continued(model: LoadedModel, sample: Inputs, count: int) -> tuple[Inputs, Capture]:
-    """Return a text with its greedy continuation by the model, and the capture of these steps.
+    """Return a text, also one with an image, with its greedy continuation by the model, and the capture of these steps.
 
-    Raises `InputError` for inputs that are no text, for a count out of range, and what
+    Raises `InputError` for inputs without a text, for a count out of range, and what
     `workbench.captures.capture_generation` raises.
     """
     from workbench.captures import capture_generation
+    from workbench.captures.token_labels import image_marks
 
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_TOKENS:
         raise InputError(f"a model writes 1 to {MOST_TOKENS} tokens at once, a whole number; got {count!r}")
-    if sample.texts is None or sample.images is not None:
+    if sample.texts is None:
         raise InputError(
             f"{model.spec} is given {sample.ids[0]}, which is no text that it could go on writing"
         )
-    options = {"do_sample": False} if getattr(model.module, "generation_config", None) is not None else {}
+    options: dict[str, Any] = {}
+    if getattr(model.module, "generation_config", None) is not None:
+        options["do_sample"] = False
+        if marks := image_marks(model.module):
+            options["suppress_tokens"] = marks  # a written one would stand for a patch that no image has
     steps = capture_generation(model, sample, count, sites=_SITES, logits=False, **options)
     written = steps.generated
     assert written is not None
@@ -51,7 +56,9 @@ def continued(model: LoadedModel, sample: Inputs, count: int) -> tuple[Inputs, C
         sample,
         ids=[f"{sample.ids[0]}, its first {prompt} tokens continued"],
         batch=batch if isinstance(sample.batch, dict) else batch["input_ids"],
-        tokens=steps.tokens,
+        tokens=replace(
+            sample.tokens, labels=steps.tokens.labels, kinds=steps.tokens.kinds, mask=steps.tokens.mask
+        ),
         texts=[text],
         digests=[hashlib.sha256(text.encode()).digest()],
     )
