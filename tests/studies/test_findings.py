@@ -147,16 +147,7 @@ def test_a_model_that_is_not_here_is_named_with_what_is_missing(said, monkeypatc
     assert said() == ["x is not evaluated now: no weights of x"]
 
 
-def test_corruptions_and_verdicts_are_counted():
-    ratios = pd.DataFrame(
-        {"kind": ["a", "b", "c", None, "a", "a"], "low": [0.4, 1.5, 0.8, 1.0, 0.1, 0.1],
-         "high": [0.6, 2.5, 1.2, 1.3, 0.2, 0.2], "seeds": [5, 5, 5, 5, 1, 1],
-         "training_seed": [None, None, None, None, 3, None]}
-    )  # fmt: skip
-    (sentence,) = findings.corruption_findings(ratios)
-    assert sentence.startswith(
-        "Of 3 errors by model and corruption over 5 seeds a side, 1 have a 95 % CI below the baseline's, 1 above;"
-    )
+def test_verdicts_are_counted():
     claims = pd.DataFrame(
         {"model": ["x", "x", "x", "x", "y"], "verdict": [HOLDS, HOLDS, HOLDS, HOLDS, UNDECIDED], "primary": True,
          "comparison": ">=",

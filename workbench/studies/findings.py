@@ -128,18 +128,6 @@ def agreement_findings(
     return [f"{here}: intervals apart at {disjoint.sum()} of {len(both)} budgets."]
 
 
-def corruption_findings(ratios: pd.DataFrame) -> list[str]:
-    """Count the errors by corruption that differ from the baseline's over several seeds, and those due to chance."""
-    kinds = ratios[ratios["training_seed"].isna() & ratios["kind"].notna() & (ratios["seeds"] > 1)]
-    if kinds.empty:
-        return []
-    low, high = (kinds["high"] < 1).sum(), (kinds["low"] > 1).sum()
-    return [
-        f"Of {len(kinds)} errors by model and corruption over {int(kinds['seeds'].min())} seeds a side, {low} have a "
-        f"95 % CI below the baseline's, {high} above; without any difference about {0.05 * len(kinds):.1f} would."
-    ]
-
-
 def difference_findings(versus: pd.DataFrame, quantity: str, words: str, factor: float = 1) -> list[str]:
     """List a quantity minus the baseline's for every model of a `versus_baseline` frame, with Welch's CI over seeds."""
     if versus.empty:

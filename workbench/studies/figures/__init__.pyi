@@ -1,7 +1,11 @@
 from .claims_chart import claims_caption as claims_caption
 from .claims_chart import claims_figure as claims_figure
-from .comparison_table import corruptions_figure as corruptions_figure
-from .comparison_table import robustness_figure as robustness_figure
+from .comparisons import corruptions_figure as corruptions_figure
+from .comparisons import corruptions_finding as corruptions_finding
+from .comparisons import perplexity_figure as perplexity_figure
+from .comparisons import perplexity_finding as perplexity_finding
+from .comparisons import robustness_figure as robustness_figure
+from .comparisons import robustness_finding as robustness_finding
 from .condition_curves import conditions_figure as conditions_figure
 from .embedded_tasks import embedded_differences_figure as embedded_differences_figure
 from .embedded_tasks import embedded_finding as embedded_finding
@@ -10,7 +14,6 @@ from .filtered_photographs import filter_share_figure as filter_share_figure
 from .filtered_photographs import filtered_figure as filtered_figure
 from .operator_costs import exponents_figure as exponents_figure
 from .operator_costs import scaling_figure as scaling_figure
-from .perplexities import perplexity_figure as perplexity_figure
 from .segmented_scenes import predictions_figure as predictions_figure
 from .segmented_scenes import scenes_figure as scenes_figure
 from .sparse_component import contamination_figure as contamination_figure
