@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from workbench.figures.frames import model_label, series_labels
+from workbench.figures.frames import model_label, series_labels, with_labels
 
 
 def untrained(model="tost:tiny"):
@@ -34,3 +34,18 @@ def test_options_of_a_spec_are_named_where_they_tell_models_apart():
     frame["model"] = [tuned, "timm:vit"]
     assert list(series_labels(frame)) == ["vit?img_size=64&depth=4", "vit"]
     assert model_label(frame, tuned) == "vit?img_size=64&depth=4"
+
+
+def test_a_file_of_weights_names_the_model_and_other_checkpoints_do_not():
+    tuned = "timm:vit?depth=2"
+    frame = pd.DataFrame(
+        {"model": [tuned, "bundled:a"], "checkpoint": ["files/flowers.pth", "epoch-000"], "value": 1.0}
+    )
+    assert list(series_labels(frame)) == ["flowers", "a"]
+    assert (model_label(frame, tuned), model_label(frame, "bundled:a")) == ("flowers", "a")
+    two = frame.assign(model=tuned)
+    assert list(series_labels(two)) == ["vit flowers", "vit epoch-000"]
+    runs = [{"model": {"spec": tuned, "checkpoint": "files/flowers.pth"}}, {"model": {"spec": "bundled:a"}}]
+    assert (
+        with_labels(f"Rank is 3 in {tuned} and 4 in bundled:a.", runs) == "Rank is 3 in flowers and 4 in a."
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -63,8 +65,23 @@ def legend_names(models: Iterable[object]) -> dict[object, str]:
     return {model: name if counts[plain[model]] > 1 else plain[model] for model, name in names.items()}
 
 
+def of_weights(checkpoint: object) -> str:
+    """Return the name of a file of weights, without folder and suffix; "" for any other checkpoint."""
+    file = PurePath("" if pd.isna(checkpoint) else str(checkpoint))
+    return file.stem if file.suffix in (".pth", ".pt", ".ckpt", ".bin", ".safetensors") else ""
+
+
+def with_labels(text: str, runs: Iterable[Mapping[str, Any]]) -> str:
+    """Return a text with the models of its runs as legends show them: a file of weights, no options."""
+    models = [run.get("model") or {} for run in runs]
+    specs = {name_of_model(model): model.get("checkpoint") for model in models if name_of_model(model)}
+    for spec, name in legend_names(specs).items():
+        text = text.replace(str(spec), of_weights(specs[spec]) or name)
+    return text
+
+
 def model_label(frame: pd.DataFrame, model: object) -> str:
-    """A model as a legend or title shows it, marked where the frame or its provenance says its weights are random."""
+    """A model as a legend or title shows it: its file of weights or its name, marked where the weights are random."""
     if "checkpoint" in frame:
         checkpoints = set(frame.loc[frame["model"] == model, "checkpoint"])
     else:
@@ -76,7 +93,8 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
             if isinstance(model_record, dict) and name_of_model(model_record) == model
         }
     name = legend_names({model, *(frame["model"].unique() if "model" in frame else ())})[model]
-    return (embedded_model(name) or name) + (
+    file = of_weights(*checkpoints) if len(checkpoints) == 1 else ""
+    return (embedded_model(name) or file or name) + (
         f" {UNTRAINED}" if checkpoints and all(map(is_random, checkpoints)) else ""
     )
 
@@ -94,13 +112,14 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     labels = pd.Series("", index=keyed.index, dtype=object)
     for _, rows in keyed.groupby(names, sort=False):
         model, checkpoint, standardize = rows[names].iloc[0]
-        state = checkpoint if checkpoints[model] > 1 else ""
+        file = of_weights(checkpoint)
+        state = file or checkpoint if checkpoints[model] > 1 else ""
         if is_random(checkpoint):
             state = (
                 f"({checkpoint} weights)" if checkpoints[model] > 1 and random_seed(checkpoint) else UNTRAINED
             )
         words = (
-            embedded_model(models[model]) or models[model],
+            embedded_model(models[model]) or (not state and file) or models[model],
             state,
             f"({standardize})" if standardize else "",
         )

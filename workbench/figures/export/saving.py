@@ -34,6 +34,7 @@ from workbench.figures.export.static import (
     shared_chrome,
 )
 from workbench.figures.figure_arguments import check_arguments
+from workbench.figures.frames import with_labels
 from workbench.figures.notes import left_out_notes, random_notes
 from workbench.figures.theme import apply_theme, family_of, theme_of, width_of
 from workbench.figures.words import in_words, split_finding, with_definitions, with_marks, without_nulls
@@ -148,8 +149,8 @@ def save_figure(
     if "null_mean" in data and data["null_mean"].isna().all():
         caption, alt = without_nulls(caption), without_nulls(alt)
     meta = fig.layout.meta if isinstance(fig.layout.meta, Mapping) else {}
-    finding = in_words(finding)
     runs = provenance_of(data) or meta.get("runs", ())
+    finding, caption = in_words(with_labels(finding, runs)), with_labels(caption, runs)
     notes = [*left_out_notes(data), *random_notes(runs, f"{finding} {caption}")]
     caption += "." if notes and re.search(r"\w$", caption) else ""
     table_caption, caption = (  # the table has no marks
