@@ -79,7 +79,7 @@ class PairOptions(OfMatrices):
     query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
-ATTENTION_ENTROPY = Metric(
+_ATTENTION_ENTROPY = Metric(
     "attention_entropy",
     "Attention entropy",
     "−Σ_j A_ij log A_ij, mean over queries; at most log N; null: uniform attention, since permuted keys have the same "
@@ -89,7 +89,7 @@ ATTENTION_ENTROPY = Metric(
     low=0,
     largest_null="uniform",
 )
-ATTENTION_ENTROPY_SHARE = Metric(
+_ATTENTION_ENTROPY_SHARE = Metric(
     "attention_entropy_share",
     "Normalised attention entropy",
     "attention_entropy divided by the log of the number of keys a query may see, mean over queries that "
@@ -97,7 +97,7 @@ ATTENTION_ENTROPY_SHARE = Metric(
     low=0,
     high=1,
 )
-ATTENTION_DISTANCE = Metric(
+_ATTENTION_DISTANCE = Metric(
     "attention_distance",
     "Mean attention distance",
     "Σ_j A_ij dist(i, j) / Σ_j A_ij, mean over queries; Euclidean on the patch grid over patches only (in "
@@ -106,7 +106,7 @@ ATTENTION_DISTANCE = Metric(
     unit="patches or tokens",
     low=0,
 )
-ATTENTION_SINK = Metric(
+_ATTENTION_SINK = Metric(
     "attention_sink",
     "Largest share of attention on one key",
     "max over keys of the attention that the key receives, mean over queries; null: uniform attention over the keys "
@@ -115,7 +115,7 @@ ATTENTION_SINK = Metric(
     low=0,
     high=1,
 )
-ATTENTION_SINK_KEY = Metric(
+_ATTENTION_SINK_KEY = Metric(
     "attention_sink_key",
     "Key that receives most attention",
     "index (from 0) of the key whose share is attention_sink",
@@ -124,7 +124,7 @@ ATTENTION_SINK_KEY = Metric(
     low=0,
     averaged=False,
 )
-ATTENTION_DIVERSITY = Metric(
+_ATTENTION_DIVERSITY = Metric(
     "attention_diversity",
     "Head diversity of maps (Jensen–Shannon)",
     "Jensen–Shannon divergence of the heads' attention, over log(heads), mean over queries; 0: all equal,"
@@ -133,14 +133,14 @@ ATTENTION_DIVERSITY = Metric(
     low=0,
     high=1,
 )
-HEAD_OUTPUT_NORM = Metric(
+_HEAD_OUTPUT_NORM = Metric(
     "head_output_norm",
     "Head output norm relative to the layer's mean",
     "root mean square of a head's output over that of all heads in its layer; near 0 is a dead head",
     "Michel et al. 2019",
     low=0,
 )
-NONFINITE = Metric(
+_NONFINITE = Metric(
     "nonfinite", "Non-finite entries", "how many entries of the head's attention are NaN or infinite", low=0
 )
 
@@ -335,29 +335,29 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         )
     unit = {"unit": "patches" if positions is not None and positions.shape[-1] == 2 else "tokens"}
     of_rows = [
-        (ATTENTION_ENTROPY, maps.entropy, maps.entropy_uniform, windows),
-        (ATTENTION_ENTROPY_SHARE, maps.entropy_share, maps.entropy_share * 0 + 1, windows),
-        (ATTENTION_DISTANCE, maps.distance, maps.distance_uniform, windows | unit),
-        (ATTENTION_SINK, maps.sink, maps.sink_uniform, windows),
+        (_ATTENTION_ENTROPY, maps.entropy, maps.entropy_uniform, windows),
+        (_ATTENTION_ENTROPY_SHARE, maps.entropy_share, maps.entropy_share * 0 + 1, windows),
+        (_ATTENTION_DISTANCE, maps.distance, maps.distance_uniform, windows | unit),
+        (_ATTENTION_SINK, maps.sink, maps.sink_uniform, windows),
     ]
     for metric, measured, uniform, columns in of_rows:
-        if metric == ATTENTION_DISTANCE and positions is None:
+        if metric == _ATTENTION_DISTANCE and positions is None:
             continue
         values, draws = layer.per_input(measured), permuted.get(metric.name)
         nulls = {"uniform": Null.at(layer.per_input(uniform))}
         if draws is not None:
             nulls["permutation"] = null_of_draws(values, draws)
-        kinds = null_kinds(options.null) if metric in (ATTENTION_DISTANCE, ATTENTION_SINK) else ("uniform",)
+        kinds = null_kinds(options.null) if metric in (_ATTENTION_DISTANCE, _ATTENTION_SINK) else ("uniform",)
         for kind in [kind for kind in kinds if kind in nulls] or [None]:
             of_null = {} if kind is None else {"null": kind}
             yield Measurement(metric, values, null=nulls.get(kind or ""), columns=columns | of_null)
     counts = maps.nonfinite
     if record.origin is None:  # in windows the keys of one index are different tokens
         key = maps.sink_key.double()
-        yield Measurement(ATTENTION_SINK_KEY, key.masked_fill(key < 0, math.nan))
+        yield Measurement(_ATTENTION_SINK_KEY, key.masked_fill(key < 0, math.nan))
     else:
         counts = over_windows(counts, record.origin.image).sum(1)
-    yield Measurement(NONFINITE, counts.double())
+    yield Measurement(_NONFINITE, counts.double())
     output = record.head_out
     if output is None and record.v is not None:
         if not all_heads:  # a head's output is compared with the mean over all heads
@@ -367,7 +367,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         output = reduced["output"].masked_fill(reduced.broken[..., None], math.nan)
     if output is not None:
         yield Measurement(
-            HEAD_OUTPUT_NORM, layer.choose_heads(head_output_norm(layer.joined(output), asking))
+            _HEAD_OUTPUT_NORM, layer.choose_heads(head_output_norm(layer.joined(output), asking))
         )
 
 
@@ -388,11 +388,11 @@ def _diversity(
     if asking is not None:
         values = values.masked_fill(~asking.to(values.device), math.nan)
     values = layer.per_input(values.nanmean(-1))
-    columns, draws = layer.window_column, permuted.get(ATTENTION_DIVERSITY.name)
+    columns, draws = layer.window_column, permuted.get(_ATTENTION_DIVERSITY.name)
     if draws is None:
-        return Measurement(ATTENTION_DIVERSITY, values, ("input",), columns=columns)
+        return Measurement(_ATTENTION_DIVERSITY, values, ("input",), columns=columns)
     null = null_of_draws(values, draws.masked_fill(values.isnan()[:, None], math.nan))
-    return Measurement(ATTENTION_DIVERSITY, values, ("input",), null, columns | {"null": "permutation"})
+    return Measurement(_ATTENTION_DIVERSITY, values, ("input",), null, columns | {"null": "permutation"})
 
 
 def _permuted_measures(
@@ -432,10 +432,13 @@ def _permuted_measures(
         drawn: list[dict[str, Tensor]] = []
         for part in torch.arange(options.null_samples).split(at_once):
             reduced = Maps(torch.stack([permuted_heads(maps, visible, sources) for _ in part])).reduced(*sums)
-            drawn.append({} if heads == 1 else {ATTENTION_DIVERSITY.name: reduced["diversity"].nanmean(-1)})
+            drawn.append({} if heads == 1 else {_ATTENTION_DIVERSITY.name: reduced["diversity"].nanmean(-1)})
             if of_rows:
                 measured = _measures(reduced, None)
-                drawn[-1] |= {ATTENTION_DISTANCE.name: measured.distance, ATTENTION_SINK.name: measured.sink}
+                drawn[-1] |= {
+                    _ATTENTION_DISTANCE.name: measured.distance,
+                    _ATTENTION_SINK.name: measured.sink,
+                }
         for metric in drawn[0]:
             samples.setdefault(metric, []).append(torch.cat([part[metric] for part in drawn]).movedim(0, -1))
     return {metric: layer.per_input(torch.stack(of_inputs)) for metric, of_inputs in samples.items()}
@@ -576,12 +579,12 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report entropy in the first and last layer, head diversity beside its null, and the heads of the report."""
     sentences = []
-    of_entropy = frame[frame["metric"] == ATTENTION_ENTROPY_SHARE.name]
+    of_entropy = frame[frame["metric"] == _ATTENTION_ENTROPY_SHARE.name]
     if len(of_entropy):
         even = {int(layer): over_inputs(rows) for layer, rows in of_entropy.groupby("layer")}
         unit = unit_of(even[min(even)]).removeprefix("mean over ")
         sentences.append(f"normalised attention entropy {first_to_last(even)}, mean over heads and {unit}")
-    of_heads = frame[frame["metric"] == ATTENTION_DIVERSITY.name]
+    of_heads = frame[frame["metric"] == _ATTENTION_DIVERSITY.name]
     if len(of_heads) and of_heads["value"].notna().any():
         diversity = over_inputs(of_heads)
         sentences.append(
@@ -604,14 +607,14 @@ ANALYSIS = Analysis(
     ("mask", "attn", "head_out"),
     measure,
     (
-        ATTENTION_ENTROPY,
-        ATTENTION_ENTROPY_SHARE,
-        ATTENTION_DISTANCE,
-        ATTENTION_SINK,
-        ATTENTION_SINK_KEY,
-        ATTENTION_DIVERSITY,
-        HEAD_OUTPUT_NORM,
-        NONFINITE,
+        _ATTENTION_ENTROPY,
+        _ATTENTION_ENTROPY_SHARE,
+        _ATTENTION_DISTANCE,
+        _ATTENTION_SINK,
+        _ATTENTION_SINK_KEY,
+        _ATTENTION_DIVERSITY,
+        _HEAD_OUTPUT_NORM,
+        _NONFINITE,
     ),
     Options,
     notes,

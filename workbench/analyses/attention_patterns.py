@@ -95,7 +95,7 @@ _PATTERN_SEGMENT = _pattern(
     "Attention on the own segment",
     "other patches of the query's own segment, from patches",
 )
-PATTERN_UNIFORM = Metric(
+_PATTERN_UNIFORM = Metric(
     "pattern_uniform",
     "Overlap with uniform attention",
     "Σ_j min(A_ij, 1/m) over the m keys that a query may see, mean over queries that see two or more: one less the "
@@ -105,7 +105,7 @@ PATTERN_UNIFORM = Metric(
     low=0,
     high=1,
 )
-RETRIEVAL_SCORE = Metric(
+_RETRIEVAL_SCORE = Metric(
     "retrieval_score",
     "Retrieval score",
     "share of the tokens of a copied needle whose query, the token before, attends most to the copied token; the "
@@ -144,7 +144,7 @@ def pattern_scores(
         asking = asking & attention.keys.to(asking.device)[:, None]
     faulty = (reduced.faulty & asking).any(-1)
     scores = {name: _share(asking, faulty, reduced, on) for name, on in reduced["patterns"].items()}
-    return scores | {PATTERN_UNIFORM.name: _overlap(asking, faulty, reduced["overlap"], reduced.count)}
+    return scores | {_PATTERN_UNIFORM.name: _overlap(asking, faulty, reduced["overlap"], reduced.count)}
 
 
 def _share(asking: Tensor, faulty: Tensor, reduced: Reduced, on: PatternSums) -> Score:
@@ -358,9 +358,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             f"inputs and layers end with no copy of {options.needle} or more tokens: no retrieval score",
             (needle < 0).all(-1),
         )
-        scores[RETRIEVAL_SCORE.name] = retrieval_scores(attention, needle)
+        scores[_RETRIEVAL_SCORE.name] = retrieval_scores(attention, needle)
     for name, score in scores.items():
-        overlap = name == PATTERN_UNIFORM.name
+        overlap = name == _PATTERN_UNIFORM.name
         # a share of permuted keys has the mean of uniform attention; the overlap does not depend on their order
         uniform = score.value * 0 + 1 if overlap else score.null.mean
         for kind in null_kinds(options.null):
@@ -401,9 +401,9 @@ ANALYSIS = Analysis(
         _PATTERN_LOCAL,
         _PATTERN_CLASS,
         _PATTERN_SEGMENT,
-        PATTERN_UNIFORM,
+        _PATTERN_UNIFORM,
         _PATTERN_DIAGONAL,
-        RETRIEVAL_SCORE,
+        _RETRIEVAL_SCORE,
     ),
     Options,
     findings=findings,

@@ -82,7 +82,7 @@ SINGULAR_VALUE = Metric(
     low=0,
     log=True,
 )
-SINGULAR_VALUE_RELATIVE = Metric(
+_SINGULAR_VALUE_RELATIVE = Metric(
     "singular_value_relative",
     "Singular value over the largest",
     "σ_r / σ_1 of the token × token matrix",
@@ -91,7 +91,7 @@ SINGULAR_VALUE_RELATIVE = Metric(
     high=1,
     log=True,
 )
-EXPLAINED_VARIANCE = Metric(
+_EXPLAINED_VARIANCE = Metric(
     "explained_variance",
     "Cumulative explained variance",
     "Σ_{i≤r} σ_i² / Σ σ_i² of the token × token matrix",
@@ -99,7 +99,7 @@ EXPLAINED_VARIANCE = Metric(
     low=0,
     high=1,
 )
-RANK_90_SHARE = Metric(
+_RANK_90_SHARE = Metric(
     "rank_90_share",
     "Share of the ranks holding 90 % of the variance",
     "rank_90 divided by the number of tokens",
@@ -107,7 +107,7 @@ RANK_90_SHARE = Metric(
     low=0,
     high=1,
 )
-R_SCORE_SHARE = Metric(
+_R_SCORE_SHARE = Metric(
     "r_score_share",
     "Residual r-score energy",
     "share of ‖Kᵀ H_e‖² of the first head_dim directions outside the span of the same number of e-scores K H_r "
@@ -117,7 +117,7 @@ R_SCORE_SHARE = Metric(
     low=0,
     high=1,
 )
-RIGHT_SINGULAR_SHARE = Metric(
+_RIGHT_SINGULAR_SHARE = Metric(
     "right_singular_share",
     "Share of V in the span of the right singular vectors",
     "share of ‖V‖² inside the span of the first head_dim right singular vectors H_r of attention; "
@@ -128,7 +128,7 @@ RIGHT_SINGULAR_SHARE = Metric(
 )
 
 
-LAPLACIAN_EIGENVALUE = Metric(
+_LAPLACIAN_EIGENVALUE = Metric(
     "laplacian_eigenvalue",
     "Eigenvalue of the Laplacian",
     "eigenvalue of 1 − D^−½ W D^−½, smallest first, of W = (A + Aᵀ) / 2 with row sums D: attention as the weights of a "
@@ -137,7 +137,7 @@ LAPLACIAN_EIGENVALUE = Metric(
     low=0,
     high=2,
 )
-SPECTRAL_GAP = Metric(
+_SPECTRAL_GAP = Metric(
     "spectral_gap",
     "Spectral gap",
     "second smallest eigenvalue of the Laplacian: 0 where the tokens fall into parts without attention between them; "
@@ -359,11 +359,11 @@ def _leading_triplets(
     )
     curves = {
         SINGULAR_VALUE: values,
-        SINGULAR_VALUE_RELATIVE: relative_values(values),
-        EXPLAINED_VARIANCE: explained,
+        _SINGULAR_VALUE_RELATIVE: relative_values(values),
+        _EXPLAINED_VARIANCE: explained,
     }
     metrics = [MetricValues(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()]
-    metrics += [MetricValues(RANK_90, rank), MetricValues(RANK_90_SHARE, rank / left.shape[-2])]
+    metrics += [MetricValues(RANK_90, rank), MetricValues(_RANK_90_SHARE, rank / left.shape[-2])]
     directions = min(width, values.shape[-1])
     svd = KernelSVD(left[..., :directions], values[..., :directions], right[..., :directions])
     return metrics, svd if width else None, attention_to_v
@@ -446,17 +446,17 @@ def _spectra(kernel: Tensor, limit: int | None, laplacian: bool) -> list[MetricV
     rank = gram_spectrum.rank_holding(variance, 0.9)
     curves = {
         SINGULAR_VALUE: values,
-        SINGULAR_VALUE_RELATIVE: relative_values(values),
-        EXPLAINED_VARIANCE: gram_spectrum.spectrum_share(variance).cumsum(-1),
+        _SINGULAR_VALUE_RELATIVE: relative_values(values),
+        _EXPLAINED_VARIANCE: gram_spectrum.spectrum_share(variance).cumsum(-1),
     }
     numbers = {
         EFFECTIVE_RANK: gram_spectrum.effective_rank(values),
         RANK_90: rank,
-        RANK_90_SHARE: rank / kernel.shape[-1],
+        _RANK_90_SHARE: rank / kernel.shape[-1],
     }
     if laplacian:
         eigenvalues = laplacian_eigenvalues(kernel)
-        curves[LAPLACIAN_EIGENVALUE], numbers[SPECTRAL_GAP] = eigenvalues, eigenvalues[..., 1]
+        curves[_LAPLACIAN_EIGENVALUE], numbers[_SPECTRAL_GAP] = eigenvalues, eigenvalues[..., 1]
     return [
         *(MetricValues(metric, curve[..., :limit], ranked=True) for metric, curve in curves.items()),
         *(MetricValues(metric, number) for metric, number in numbers.items()),
@@ -472,7 +472,7 @@ def _left_out(svd: KernelSVD, output: Tensor, random: Tensor) -> list[MetricValu
     )
     candidates = {"e_scores": svd.left, "head_out": head_bases(output)}
     return [
-        MetricValues(R_SCORE_SHARE, left_out(scores, basis), null_samples, {"candidate": name})
+        MetricValues(_R_SCORE_SHARE, left_out(scores, basis), null_samples, {"candidate": name})
         for name, basis in candidates.items()
     ]
 
@@ -506,7 +506,7 @@ def _values_in_span(
         ]
         drawn[null] = torch.stack([torch.stack(heads, 1) for heads in inputs], 1)
     null_samples = {name: inside_share(values, svd.right).movedim(0, -1) for name, values in drawn.items()}
-    return MetricValues(RIGHT_SINGULAR_SHARE, inside_share(v, svd.right), null_samples)
+    return MetricValues(_RIGHT_SINGULAR_SHARE, inside_share(v, svd.right), null_samples)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -520,13 +520,13 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             parts.append(f"90 % of the variance in {over_inputs(holding).words('.1f')} singular values")
         null_words = compare_with_null(ranks if len(ranks) else holding, ".1f")
         sentences.append(f"{', '.join(parts)}, {rank.over('inputs')}{null_words}")
-    gaps = frame[frame["metric"] == SPECTRAL_GAP.name]
+    gaps = frame[frame["metric"] == _SPECTRAL_GAP.name]
     if len(gaps):
         gap = over_inputs(gaps)
         sentences.append(
             f"spectral gap of attention {gap.words('.2f')}, {gap.over('inputs')}{compare_with_null(gaps, '.2f')}"
         )
-    scores = frame[frame["metric"] == R_SCORE_SHARE.name]
+    scores = frame[frame["metric"] == _R_SCORE_SHARE.name]
     for candidate, words in {"e_scores": "e-scores of as many directions", "head_out": "output"}.items():
         if len(rows := scores[scores["candidate"] == candidate]):
             share = over_inputs(rows)
@@ -534,7 +534,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
                 f"{share.words('.0%')} of the r-scores lie outside the {words}, {share.over('inputs')}"
                 f"{compare_with_null(rows)}"
             )
-    inside = frame[frame["metric"] == RIGHT_SINGULAR_SHARE.name]
+    inside = frame[frame["metric"] == _RIGHT_SINGULAR_SHARE.name]
     for _, rows in inside[inside["null"] == "permutation"].groupby("metric"):
         share = over_inputs(rows)
         sentences.append(
@@ -551,15 +551,15 @@ ANALYSIS = Analysis(
     measure,
     (
         SINGULAR_VALUE,
-        SINGULAR_VALUE_RELATIVE,
-        EXPLAINED_VARIANCE,
+        _SINGULAR_VALUE_RELATIVE,
+        _EXPLAINED_VARIANCE,
         EFFECTIVE_RANK,
         RANK_90,
-        RANK_90_SHARE,
-        R_SCORE_SHARE,
-        RIGHT_SINGULAR_SHARE,
-        LAPLACIAN_EIGENVALUE,
-        SPECTRAL_GAP,
+        _RANK_90_SHARE,
+        _R_SCORE_SHARE,
+        _RIGHT_SINGULAR_SHARE,
+        _LAPLACIAN_EIGENVALUE,
+        _SPECTRAL_GAP,
     ),
     Options,
     findings=findings,

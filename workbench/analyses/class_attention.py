@@ -81,7 +81,7 @@ class TokenOptions(OfMatrices):
     rollout: Rollout = False
 
 
-CLASS_ATTENTION = Metric(
+_CLASS_ATTENTION = Metric(
     "class_attention",
     "Attention of the class token",
     "A_cj of the query c that is read (column convention), for key j = rank − 1 (rank 1 is the first "
@@ -90,7 +90,7 @@ CLASS_ATTENTION = Metric(
     low=0,
     high=1,
 )
-CLASS_ATTENTION_SPECIAL = Metric(
+_CLASS_ATTENTION_SPECIAL = Metric(
     "class_attention_special",
     "Class attention on special tokens",
     "share of class_attention on class, distillation, register and special tokens; null: permuted keys, or uniform "
@@ -98,21 +98,21 @@ CLASS_ATTENTION_SPECIAL = Metric(
     low=0,
     high=1,
 )
-CLASS_ATTENTION_ENTROPY_SHARE = Metric(
+_CLASS_ATTENTION_ENTROPY_SHARE = Metric(
     "class_attention_entropy_share",
     "Normalised entropy of class attention",
     "entropy of class_attention over patches or words, their share scaled to 1, over the log of their number",
     low=0,
     high=1,
 )
-CLASS_ATTENTION_SPREAD = Metric(
+_CLASS_ATTENTION_SPREAD = Metric(
     "class_attention_spread",
     "Relative spread of class attention",
     "root mean square distance of patches (or words) from their centre, weighted by class_attention, over "
     "that of uniform attention",
     low=0,
 )
-CLASS_ATTENTION_DIVERSITY = Metric(
+_CLASS_ATTENTION_DIVERSITY = Metric(
     "class_attention_diversity",
     "Head diversity (Jensen–Shannon)",
     "Jensen–Shannon divergence of the heads' class_attention over patches or words, over log(heads); 0: "
@@ -121,7 +121,7 @@ CLASS_ATTENTION_DIVERSITY = Metric(
     low=0,
     high=1,
 )
-CLASS_ATTENTION_MASK = Metric(
+_CLASS_ATTENTION_MASK = Metric(
     "class_attention_mask",
     "Class attention on the mask",
     "share of class_attention over patches that lies on the foreground of a mask; uniform attention gives "
@@ -425,11 +425,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         columns = {"convention": how, "candidate": candidate}
         # permuted weights have the same entropy
         measured = [
-            (CLASS_ATTENTION_ENTROPY_SHARE, entropy_share, content, kinds_of_null and ("uniform",)),
-            (CLASS_ATTENTION_SPREAD, spread, content, kinds_of_null),
+            (_CLASS_ATTENTION_ENTROPY_SHARE, entropy_share, content, kinds_of_null and ("uniform",)),
+            (_CLASS_ATTENTION_SPREAD, spread, content, kinds_of_null),
         ]
         if special.any():
-            measured.append((CLASS_ATTENTION_SPECIAL, special_share, ~padding, kinds_of_null))
+            measured.append((_CLASS_ATTENTION_SPECIAL, special_share, ~padding, kinds_of_null))
         measurements = [
             Measurement(
                 metric,
@@ -445,19 +445,19 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         if options.tokens:
             values = rows.masked_fill(padding, math.nan)
             axes = ("input", "head", "rank")
-            measurements.append(Measurement(CLASS_ATTENTION, values, axes, columns=columns))
+            measurements.append(Measurement(_CLASS_ATTENTION, values, axes, columns=columns))
         if options.masks is not None:
             patches = rows[..., patch_places(kinds[0], layer.grid)]
             values, nulls = _on_masks(layer, patches, options.masks, options.null_samples)
             null_samples = {name: nulls[name] for name in kinds_of_null}
             measurements.append(
-                Measurement(CLASS_ATTENTION_MASK, values, columns=columns, null_samples=null_samples)
+                Measurement(_CLASS_ATTENTION_MASK, values, columns=columns, null_samples=null_samples)
             )
         yield from measurements if candidate == HEAD else map(_without_heads, measurements)
     rows = rows_by_candidate[HEAD]
     nulls = _null_rows(layer, rows, content, HEAD, kinds_of_null, options)
     yield Measurement(
-        CLASS_ATTENTION_DIVERSITY,
+        _CLASS_ATTENTION_DIVERSITY,
         head_diversity(rows, content[:, 0]),
         ("input",),
         columns={"convention": how},
@@ -561,10 +561,10 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     of_null = [name for name in layered if name.startswith("null") or name == "z"]
     layered = layered[~layered.drop(columns=of_null).duplicated()]  # of two nulls there are two rows
     parts = {
-        "share on special tokens": CLASS_ATTENTION_SPECIAL,
-        "normalised entropy": CLASS_ATTENTION_ENTROPY_SHARE,
-        "relative spread": CLASS_ATTENTION_SPREAD,
-        "head diversity": CLASS_ATTENTION_DIVERSITY,
+        "share on special tokens": _CLASS_ATTENTION_SPECIAL,
+        "normalised entropy": _CLASS_ATTENTION_ENTROPY_SHARE,
+        "relative spread": _CLASS_ATTENTION_SPREAD,
+        "head diversity": _CLASS_ATTENTION_DIVERSITY,
     }
     ends, over, whose = [], "", " or ".join(layered["convention"].dropna().unique())
     for words, metric in parts.items():
@@ -578,7 +578,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         if ends
         else []
     )
-    on_mask = layered[layered["metric"] == CLASS_ATTENTION_MASK.name]
+    on_mask = layered[layered["metric"] == _CLASS_ATTENTION_MASK.name]
     if len(on_mask) and on_mask["value"].notna().any():
         share = over_inputs(on_mask)
         means = on_mask[on_mask["input"].isna() & (on_mask["null"] != "uniform")]
@@ -595,12 +595,12 @@ ANALYSIS = Analysis(
     ("attn",),
     measure,
     (
-        CLASS_ATTENTION,
-        CLASS_ATTENTION_SPECIAL,
-        CLASS_ATTENTION_ENTROPY_SHARE,
-        CLASS_ATTENTION_SPREAD,
-        CLASS_ATTENTION_DIVERSITY,
-        CLASS_ATTENTION_MASK,
+        _CLASS_ATTENTION,
+        _CLASS_ATTENTION_SPECIAL,
+        _CLASS_ATTENTION_ENTROPY_SHARE,
+        _CLASS_ATTENTION_SPREAD,
+        _CLASS_ATTENTION_DIVERSITY,
+        _CLASS_ATTENTION_MASK,
     ),
     Options,
     together=lambda options: options.rollout,

@@ -53,7 +53,7 @@ class Options(OfInputs):
     ] = "layer"
 
 
-CODING_RATE = Metric(
+_CODING_RATE = Metric(
     "coding_rate",
     "Coding rate R",
     "R(Z) = ½ log det(I + (d/ε²)(1/n) ZᵀZ) of the tokens named by the candidate: what attention receives "
@@ -62,7 +62,7 @@ CODING_RATE = Metric(
     unit="nats",
     low=0,
 )
-CODING_RATE_COMPRESSION = Metric(
+_CODING_RATE_COMPRESSION = Metric(
     "coding_rate_compression",
     "Coding rate within heads R_c",
     "R_c(Z, Π) = ½ Σ_k (n_k/n) log det(I + (d/ε²)(1/n_k) Zᵀ Diag(π_k) Z), Π by its convention",
@@ -70,7 +70,7 @@ CODING_RATE_COMPRESSION = Metric(
     unit="nats",
     low=0,
 )
-CODING_RATE_REDUCTION = Metric(
+_CODING_RATE_REDUCTION = Metric(
     "coding_rate_reduction",
     "Coding rate reduction ΔR",
     "ΔR = R − R_c: what grouping the tokens by head saves",
@@ -78,7 +78,7 @@ CODING_RATE_REDUCTION = Metric(
     unit="nats",
     low=0,
 )
-CODING_RATE_VARIATIONAL = Metric(
+_CODING_RATE_VARIATIONAL = Metric(
     "coding_rate_variational",
     "Variational compression R_c^var",
     "½ Σ_k (n_k/n) Σ_i log(1 + (d/ε²)(1/n_k) Σ_j Π_jk w_jki²), w_k = Z U_k; U_k as the layer has them, or "
@@ -212,11 +212,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         except InputError as error:
             raise InputError(f"layer {layer.index}, {site}: {error}") from None
         for metric, values, more in (
-            (CODING_RATE, rate, {}),
-            (CODING_RATE_COMPRESSION, parts, {}),
-            (CODING_RATE_REDUCTION, rate - parts, {}),
-            (CODING_RATE_VARIATIONAL, trained, {}),
-            (CODING_RATE_VARIATIONAL, bound, {"standardize": "orthonormal"}),
+            (_CODING_RATE, rate, {}),
+            (_CODING_RATE_COMPRESSION, parts, {}),
+            (_CODING_RATE_REDUCTION, rate - parts, {}),
+            (_CODING_RATE_VARIATIONAL, trained, {}),
+            (_CODING_RATE_VARIATIONAL, bound, {"standardize": "orthonormal"}),
         ):
             yield Measurement(metric, values, ("input",), columns=columns | more)
 
@@ -321,7 +321,7 @@ ANALYSIS = Analysis(
     "Coding rates of the tokens before and after attention",
     ("input", "v", "resid_mid", "resid_post"),
     measure,
-    (CODING_RATE, CODING_RATE_COMPRESSION, CODING_RATE_REDUCTION, CODING_RATE_VARIATIONAL),
+    (_CODING_RATE, _CODING_RATE_COMPRESSION, _CODING_RATE_REDUCTION, _CODING_RATE_VARIATIONAL),
     Options,
     notes,
     of_heads=False,

@@ -52,7 +52,7 @@ class Options(OfValues):
     standardize: Standardize = "none"
 
 
-GAMMA_ABS = Metric(
+_GAMMA_ABS = Metric(
     "gamma_abs",
     "Difference of γ",
     "|γ_i − γ_j| over pairs of tokens i<j, mean or standard deviation, with γ = (K̃â)/(Nâ) elementwise; 0 "
@@ -60,20 +60,20 @@ GAMMA_ABS = Metric(
     "teo2024 Figs 2, 5; saritas2025 Fig. 3",
     low=0,
 )
-GAMMA_REL = Metric(
+_GAMMA_REL = Metric(
     "gamma_rel",
     "Relative difference of γ",
     "|γ_i − γ_j| / (max(|γ_i|, |γ_j|) + 1e-10) over pairs of tokens i<j, mean or standard deviation",
     "saritas2025 Fig. 3",
     low=0,
 )
-GAMMA_SIZE = Metric(
+_GAMMA_SIZE = Metric(
     "gamma_size",
     "Mean size of γ",
     "mean |γ_i| over tokens of a true eigenvector (μ_d/N), which gamma_abs is to be read against",
     low=0,
 )
-INCONSISTENCY = Metric(
+_INCONSISTENCY = Metric(
     "inconsistency",
     "Inconsistency of V with any eigenvectors",
     "‖1_N G⁻¹V‖ / ‖G⁻¹V‖: 0 where a matrix A with V = G A − G 1_N A exists, 1 where V has no part of that "
@@ -81,7 +81,7 @@ INCONSISTENCY = Metric(
     low=0,
     high=1,
 )
-EIGEN_RESIDUAL = Metric(
+_EIGEN_RESIDUAL = Metric(
     "eigen_residual",
     "Eigen-residual",
     "‖K̃â − ρâ‖ / ‖K̃â‖ with the Rayleigh quotient ρ = âᵀK̃â / âᵀâ; 0 for an eigenvector",
@@ -356,20 +356,20 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for number, candidate in enumerate(CANDIDATES):
         for column, statistic in enumerate(PAIR_STATISTICS):
             columns = {"candidate": candidate, "statistic": statistic}
-            yield ranked(GAMMA_ABS, test.gamma_abs[..., number, :, column], columns)
+            yield ranked(_GAMMA_ABS, test.gamma_abs[..., number, :, column], columns)
             for convention, relative in test.gamma_rel.items():
                 yield ranked(
-                    GAMMA_REL, relative[..., number, :, column], columns | {"convention": convention}
+                    _GAMMA_REL, relative[..., number, :, column], columns | {"convention": convention}
                 )
         of_values = candidate == "values"
         null_samples = (
             {name: drawn.eigen_residual for name, drawn in test.null_samples.items()} if of_values else {}
         )
         columns = {"candidate": candidate}
-        yield ranked(EIGEN_RESIDUAL, test.eigen_residual[..., number, :], columns, **null_samples)
+        yield ranked(_EIGEN_RESIDUAL, test.eigen_residual[..., number, :], columns, **null_samples)
         if candidate == "true":  # all of its norm lies in the span
             columns = {"candidate": candidate, "statistic": "mean"}
-            yield ranked(GAMMA_SIZE, test.gamma_size[..., number, :], columns)
+            yield ranked(_GAMMA_SIZE, test.gamma_size[..., number, :], columns)
             continue
         null_samples = {name: layer.per_input(drawn.span_share) for name, drawn in test.null_samples.items()}
         share = layer.per_input(test.span_share[..., number])
@@ -377,7 +377,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             SPAN_SHARE, share, columns=standardized | columns, null_samples=null_samples if of_values else {}
         )
     yield Measurement(
-        INCONSISTENCY,
+        _INCONSISTENCY,
         layer.per_input(test.inconsistency),
         columns=standardized | {"candidate": "values"},
         null_samples={
@@ -420,7 +420,7 @@ ANALYSIS = Analysis(
     "Are the values made of eigenvectors of the centred Gram matrix",
     ("k", "v", "scale"),
     measure,
-    (GAMMA_ABS, GAMMA_REL, GAMMA_SIZE, INCONSISTENCY, EIGEN_RESIDUAL, SPAN_SHARE),
+    (_GAMMA_ABS, _GAMMA_REL, _GAMMA_SIZE, _INCONSISTENCY, _EIGEN_RESIDUAL, SPAN_SHARE),
     Options,
     cross="keys",
     findings=findings,

@@ -77,7 +77,7 @@ class Options(OfHeads):
     single: Single = False
 
 
-FILTER_SHARE = Metric(
+_FILTER_SHARE = Metric(
     "filter_share",
     "Share of attention explained",
     "1 − Σ(A − K)² / Σ(A − E)² with K the fitted filter's normalised kernel (candidate) and E even "
@@ -86,7 +86,7 @@ FILTER_SHARE = Metric(
     low=0,
     high=1,
 )
-FILTER_POSITION = Metric(
+_FILTER_POSITION = Metric(
     "filter_position",
     "Fitted bandwidth h_p of positions",
     "h_p of exp(−‖p_i − p_j‖²/h_p²), in patches or tokens; undefined where the fit does not fall with the "
@@ -94,7 +94,7 @@ FILTER_POSITION = Metric(
     "abdullaev2025 eq. 13",
     low=0,
 )
-FILTER_CONTENT = Metric(
+_FILTER_CONTENT = Metric(
     "filter_content",
     "Fitted bandwidth h_y of contents",
     "h_y of exp(−‖y_i − y_j‖²/h_y²) over the root mean square distance; undefined where the fit does not "
@@ -434,16 +434,16 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             )
             null_samples = {} if drawn is None else {"permutation": layer.per_input(drawn)}
             yield Measurement(
-                FILTER_SHARE, layer.per_input(fit.share), columns=columns, null_samples=null_samples
+                _FILTER_SHARE, layer.per_input(fit.share), columns=columns, null_samples=null_samples
             )
             for part in parts:
                 bandwidth = getattr(fit, part)
                 bandwidth = layer.per_input(bandwidth.masked_fill(bandwidth.isinf(), torch.nan))
                 if part == "content":
-                    yield Measurement(FILTER_CONTENT, bandwidth, columns=columns)
+                    yield Measurement(_FILTER_CONTENT, bandwidth, columns=columns)
                 else:
                     unit = {"unit": "patches" if positions.shape[-1] == 2 else "tokens"}
-                    yield Measurement(FILTER_POSITION, bandwidth, columns=columns | unit)
+                    yield Measurement(_FILTER_POSITION, bandwidth, columns=columns | unit)
 
 
 def _kept(layer: Layer, positions: Tensor, batch: int) -> Bool[Tensor, "batch token"]:
@@ -540,7 +540,7 @@ _FILTERS = {
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Say how much of the attention each filter explains, with the null of permuted tokens, and the bandwidths."""
-    shares = frame[frame["metric"] == FILTER_SHARE.name]
+    shares = frame[frame["metric"] == _FILTER_SHARE.name]
     by_filter = dict(iter(shares.groupby([shares["candidate"], shares["convention"].fillna("")])))
     fits = {name: over_everything(by_filter[name]) for name in _FILTERS if name in by_filter}
     if not fits or all(math.isnan(fit.value) for fit in fits.values()):
@@ -560,9 +560,9 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         name: _FILTERS[name] for name in fits if name[0] == "bilateral"
     }.items():
         rows = frame[(frame["candidate"] == kernel) & (frame["convention"] == convention)]
-        positions = rows[rows["metric"] == FILTER_POSITION.name]
+        positions = rows[rows["metric"] == _FILTER_POSITION.name]
         h_p, h_y = (
-            over_everything(part) for part in (positions, rows[rows["metric"] == FILTER_CONTENT.name])
+            over_everything(part) for part in (positions, rows[rows["metric"] == _FILTER_CONTENT.name])
         )
         if math.isfinite(h_p.value) and math.isfinite(h_y.value):
             widths.append(
@@ -581,7 +581,7 @@ ANALYSIS = Analysis(
     "Attention beside fitted Gaussian, non-local-means and bilateral kernels",
     ("input", "q", "k", "mask", "attn"),
     measure,
-    (FILTER_SHARE, FILTER_POSITION, FILTER_CONTENT),
+    (_FILTER_SHARE, _FILTER_POSITION, _FILTER_CONTENT),
     Options,
     findings=findings,
 )

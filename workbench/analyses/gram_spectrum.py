@@ -61,7 +61,7 @@ class Options(OfInputs):
     ] = 0
 
 
-EIGENVALUE = Metric(
+_EIGENVALUE = Metric(
     "eigenvalue",
     "Gram eigenvalue",
     "μ_d of K̃ = C K_φ C, largest first; N times teo2024's λ_d",
@@ -69,7 +69,7 @@ EIGENVALUE = Metric(
     low=0,
     log=True,
 )
-EIGENVALUE_PROFILE = Metric(
+_EIGENVALUE_PROFILE = Metric(
     "eigenvalue_profile",
     "Gram eigenvalue, mean over heads and layers",
     "μ_d averaged over the heads and layers of an input at each of the top head_dim ranks; then maximum, minimum, mean "
@@ -77,14 +77,14 @@ EIGENVALUE_PROFILE = Metric(
     "saritas2025 App. B.1, Tables 2, 3",
     low=0,
 )
-EIGENVALUE_SHARE = Metric(
+_EIGENVALUE_SHARE = Metric(
     "eigenvalue_share",
     "Share of the spectrum",
     "eigenvalue divided by the sum of the head's spectrum; defined also where eigenvalues underflow",
     low=0,
     high=1,
 )
-GRAM_LOG_TRACE = Metric(
+_GRAM_LOG_TRACE = Metric(
     "gram_log_trace",
     "Logarithm of the Gram matrix's trace",
     "log Σ_d μ_d; with eigenvalue_share it gives every eigenvalue, however small",
@@ -107,26 +107,26 @@ RANK_90 = Metric(
 )
 
 
-EIGENVALUE_RESIDUAL = Metric(
+_EIGENVALUE_RESIDUAL = Metric(
     "eigenvalue_residual",
     "Residual of a Gram eigenpair",
     "‖K̃u − μu‖ over the largest μ: some eigenvalue lies that near; of pairs by products in tiles",
     "Golub & Underwood 1977",
     low=0,
 )
-EFFECTIVE_RANK_LOW = Metric(
+_EFFECTIVE_RANK_LOW = Metric(
     "effective_rank_low",
     "Lower bound of the effective rank",
     "that of the leading pairs with the rest of the trace on as few eigenvalues as its sum of squares allows; in tiles",
     low=0,
 )
-EFFECTIVE_RANK_HIGH = Metric(
+_EFFECTIVE_RANK_HIGH = Metric(
     "effective_rank_high",
     "Upper bound of the effective rank",
     "that of the leading pairs with the rest of the trace spread evenly over all other eigenvalues; in tiles",
     low=0,
 )
-EFFECTIVE_RANK_ERROR = Metric(
+_EFFECTIVE_RANK_ERROR = Metric(
     "effective_rank_error",
     "Standard error of the effective rank",
     "of the share that all but the leading eigenvalues add, estimated by random vectors; in tiles",
@@ -489,7 +489,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     parts = [_of_group(layer, group.cut(k), scale, options, limit, tiled, group) for group in groups]
     for parts_of_metric in zip(*parts, strict=True):
         measured = together(layer, groups, parts_of_metric, len(k))
-        if measured.metric is EIGENVALUE_PROFILE:
+        if measured.metric is _EIGENVALUE_PROFILE:
             measured.form, measured.columns = "intermediate", standardize_column(options.standardize)
         yield measured
     layer.count_tiled(tiled)
@@ -503,7 +503,7 @@ def _of_group(
     null: dict[Metric, dict[str, Tensor]] = {}
     if options.null_samples:
         drawn = _metrics(noise_like(k, options.null_samples, group, "k"), scale, options, limit, None, tiled)
-        kept = (EIGENVALUE, EIGENVALUE_SHARE, EFFECTIVE_RANK, RANK_90, GRAM_LOG_TRACE)
+        kept = (_EIGENVALUE, _EIGENVALUE_SHARE, EFFECTIVE_RANK, RANK_90, _GRAM_LOG_TRACE)
         null = {
             part.metric: {"gaussian": part.values.movedim(0, -1)} for part in drawn if part.metric in kept
         }
@@ -521,10 +521,10 @@ def _metrics(
         spectrum, trace = Factored(leading.values, leading.log_factor), leading.trace
         rank, rank_90 = leading.rank, leading.rank_90
         more = [
-            MetricValues(EIGENVALUE_RESIDUAL, leading.residual[..., :limit], ranked=True),
-            MetricValues(EFFECTIVE_RANK_LOW, leading.low),
-            MetricValues(EFFECTIVE_RANK_HIGH, leading.high),
-            MetricValues(EFFECTIVE_RANK_ERROR, leading.error),
+            MetricValues(_EIGENVALUE_RESIDUAL, leading.residual[..., :limit], ranked=True),
+            MetricValues(_EFFECTIVE_RANK_LOW, leading.low),
+            MetricValues(_EFFECTIVE_RANK_HIGH, leading.high),
+            MetricValues(_EFFECTIVE_RANK_ERROR, leading.error),
         ]
         if counts is not None:
             counts.add(
@@ -545,11 +545,11 @@ def _metrics(
     shares = options.normalize == "trace"
     ranked = spectrum.values / torch.where(trace > 0, trace, 1)[..., None] if shares else values
     return [
-        MetricValues(EIGENVALUE_SHARE if shares else EIGENVALUE, ranked[..., :limit], ranked=True),
+        MetricValues(_EIGENVALUE_SHARE if shares else _EIGENVALUE, ranked[..., :limit], ranked=True),
         MetricValues(EFFECTIVE_RANK, rank),
         MetricValues(RANK_90, rank_90),
-        MetricValues(GRAM_LOG_TRACE, trace.log() + spectrum.log_factor),
-        MetricValues(EIGENVALUE_PROFILE, values[..., : k.shape[-1]], ranked=True),
+        MetricValues(_GRAM_LOG_TRACE, trace.log() + spectrum.log_factor),
+        MetricValues(_EIGENVALUE_PROFILE, values[..., : k.shape[-1]], ranked=True),
         *more,
     ]
 
@@ -576,7 +576,7 @@ def across(measured: Sequence[tuple[Layer, Measurement]], options: Options) -> I
     }
     for statistic, values in statistics.items():
         columns = profiles[0].columns | {"statistic": statistic}
-        yield Measurement(EIGENVALUE_PROFILE, values[:, 0], ("input",), columns=columns, form="across")
+        yield Measurement(_EIGENVALUE_PROFILE, values[:, 0], ("input",), columns=columns, form="across")
 
 
 def notes(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -591,7 +591,7 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
         sentences.append(
             f"{tiny} of {len(trace)} spectra are too small for float64 and read 0; normalize=trace keeps them"
         )
-    errors = frame.loc[(frame["metric"] == EFFECTIVE_RANK_ERROR.name) & frame["input"].notna(), "value"]
+    errors = frame.loc[(frame["metric"] == _EFFECTIVE_RANK_ERROR.name) & frame["input"].notna(), "value"]
     if len(errors):
         sentences.append(
             f"effective_rank is estimated, with a standard error of at most {errors.max():.2g}; effective_rank_low and "
@@ -618,16 +618,16 @@ ANALYSIS = Analysis(
     ("k", "scale"),
     measure,
     (
-        EIGENVALUE,
-        EIGENVALUE_PROFILE,
-        EIGENVALUE_SHARE,
-        GRAM_LOG_TRACE,
+        _EIGENVALUE,
+        _EIGENVALUE_PROFILE,
+        _EIGENVALUE_SHARE,
+        _GRAM_LOG_TRACE,
         EFFECTIVE_RANK,
         RANK_90,
-        EIGENVALUE_RESIDUAL,
-        EFFECTIVE_RANK_LOW,
-        EFFECTIVE_RANK_HIGH,
-        EFFECTIVE_RANK_ERROR,
+        _EIGENVALUE_RESIDUAL,
+        _EFFECTIVE_RANK_LOW,
+        _EFFECTIVE_RANK_HIGH,
+        _EFFECTIVE_RANK_ERROR,
     ),
     Options,
     notes,

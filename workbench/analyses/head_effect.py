@@ -59,14 +59,14 @@ _NULL = (
     "null: a random direction of the same norm in the outputs of all heads of the layer; of several heads together, "
     "random sets of as many heads"
 )
-HEAD_EFFECT_LOSS = Metric(
+_HEAD_EFFECT_LOSS = Metric(
     "head_effect_loss",
     "Rise of the loss without the head",
     f"cross entropy of the right class or next token without the head, less that with it; {_NULL}",
     "Michel et al. 2019",
     unit="nats",
 )
-HEAD_EFFECT_DIVERGENCE = Metric(
+_HEAD_EFFECT_DIVERGENCE = Metric(
     "head_effect_divergence",
     "Change of the prediction without the head",
     f"Kullback–Leibler divergence of the prediction without the head from that with it; {_NULL}",
@@ -74,14 +74,14 @@ HEAD_EFFECT_DIVERGENCE = Metric(
     unit="nats",
     low=0,
 )
-HEAD_EFFECT_MARGIN = Metric(
+_HEAD_EFFECT_MARGIN = Metric(
     "head_effect_margin",
     "Fall of the logit difference without the head",
     "logit of the right class or next token less the largest other logit, with the head, less the same without it; "
     + _NULL,
     "Michel et al. 2019",
 )
-HEAD_EFFECT_ACCURACY = Metric(
+_HEAD_EFFECT_ACCURACY = Metric(
     "head_effect_accuracy",
     "Fall of the accuracy without the head",
     f"share of right predictions with the head, less that without it; {_NULL}",
@@ -89,7 +89,7 @@ HEAD_EFFECT_ACCURACY = Metric(
     low=-1,
     high=1,
 )
-METRICS = (HEAD_EFFECT_LOSS, HEAD_EFFECT_DIVERGENCE, HEAD_EFFECT_MARGIN, HEAD_EFFECT_ACCURACY)
+METRICS = (_HEAD_EFFECT_LOSS, _HEAD_EFFECT_DIVERGENCE, _HEAD_EFFECT_MARGIN, _HEAD_EFFECT_ACCURACY)
 
 
 class PredictionChange(NamedTuple):
@@ -337,7 +337,7 @@ def _of_sets(layer: Layer, options: Options, off: Tensor, predictions: _Predicti
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the head with the largest effect, or the layer, and how many heads exceed random directions."""
     sentences = []
-    for metric in (HEAD_EFFECT_LOSS, HEAD_EFFECT_DIVERGENCE, HEAD_EFFECT_ACCURACY):
+    for metric in (_HEAD_EFFECT_LOSS, _HEAD_EFFECT_DIVERGENCE, _HEAD_EFFECT_ACCURACY):
         rows = frame[(frame["metric"] == metric.name) & (frame["head"].notna() | options.together)]
         if rows.empty:
             continue

@@ -66,7 +66,7 @@ class PairOptions(OfMatrices):
     query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
-LOGIT_ATTRIBUTION = Metric(
+_LOGIT_ATTRIBUTION = Metric(
     "logit_attribution",
     "Direct contribution to the logit",
     "x · g of a part x of the residual stream: its share in the target's logit less the mean of all logits, or less "
@@ -227,7 +227,7 @@ def _measurement(name: str, values: Tensor, axes: tuple[str, ...]) -> Measuremen
     """Return the measurement of a part: the target first, then the null samples, along the last axis."""
     samples = {"outcomes": values[..., 1:]} if values.shape[-1] > 1 else {}
     return Measurement(
-        LOGIT_ATTRIBUTION, values[..., 0], axes, columns={"candidate": name}, null_samples=samples
+        _LOGIT_ATTRIBUTION, values[..., 0], axes, columns={"candidate": name}, null_samples=samples
     )
 
 
@@ -280,7 +280,7 @@ ANALYSIS = Analysis(
     "Which part moves the logit: direct contributions of heads, MLPs and embeddings",
     _SITES,
     measure,
-    (LOGIT_ATTRIBUTION,),
+    (_LOGIT_ATTRIBUTION,),
     Options,
     together=runs_again,
     findings=findings,

@@ -33,7 +33,7 @@ class Options(OfInputs):
 
 
 _NULL = "null: the stream of another token of the input in the place of each"
-LOGIT_LENS_DIVERGENCE = Metric(
+_LOGIT_LENS_DIVERGENCE = Metric(
     "logit_lens_divergence",
     "Divergence of the prediction from the layer's",
     "Kullback–Leibler divergence of the prediction read off the stream after the block from the model's own, mean over "
@@ -42,7 +42,7 @@ LOGIT_LENS_DIVERGENCE = Metric(
     unit="nats",
     low=0,
 )
-LOGIT_LENS_AGREEMENT = Metric(
+_LOGIT_LENS_AGREEMENT = Metric(
     "logit_lens_agreement",
     "Share of predictions made by this layer",
     "share of tokens whose most likely outcome, read off the stream after the block, is the model's own; 1 after the "
@@ -81,7 +81,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         of_input += [torch.full_like(of_input[0], torch.nan)] * (1 + options.null_samples - len(of_input))
         results.append(torch.stack(of_input, -1))
     for values, metric in zip(
-        torch.stack(results, 1), (LOGIT_LENS_DIVERGENCE, LOGIT_LENS_AGREEMENT), strict=True
+        torch.stack(results, 1), (_LOGIT_LENS_DIVERGENCE, _LOGIT_LENS_AGREEMENT), strict=True
     ):
         samples = {"permutation": values[:, 1:]} if options.null_samples else {}
         yield Measurement(metric, values[:, 0], ("input",), null_samples=samples)
@@ -89,7 +89,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the share of predictions made by the first and by the last layer."""
-    rows = frame[frame["metric"] == LOGIT_LENS_AGREEMENT.name]
+    rows = frame[frame["metric"] == _LOGIT_LENS_AGREEMENT.name]
     if rows.empty:
         return []
     by_layer = {int(layer): over_inputs(part) for layer, part in rows.groupby("layer")}
@@ -104,7 +104,7 @@ ANALYSIS = Analysis(
     "What the model would predict after each layer",
     ("resid_post",),
     measure,
-    (LOGIT_LENS_DIVERGENCE, LOGIT_LENS_AGREEMENT),
+    (_LOGIT_LENS_DIVERGENCE, _LOGIT_LENS_AGREEMENT),
     Options,
     of_heads=False,
     together=runs_again,

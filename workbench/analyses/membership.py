@@ -68,7 +68,7 @@ class TokenOptions(OfMatrices):
     ] = None
 
 
-MEMBERSHIP_ENTROPY_SHARE = Metric(
+_MEMBERSHIP_ENTROPY_SHARE = Metric(
     "membership_entropy_share",
     "Normalised entropy of membership",
     "−Σ_k Π_jk log Π_jk / log(heads), mean over tokens: 0 where every token belongs to one head, 1 where "
@@ -78,7 +78,7 @@ MEMBERSHIP_ENTROPY_SHARE = Metric(
     low=0,
     high=1,
 )
-MEMBERSHIP_SHARE = Metric(
+_MEMBERSHIP_SHARE = Metric(
     "membership_share",
     "Share of the tokens in a head",
     "mean over tokens of Π_jk, of each head or of the largest (statistic max; 1/heads where all are equal)",
@@ -86,7 +86,7 @@ MEMBERSHIP_SHARE = Metric(
     low=0,
     high=1,
 )
-MEMBERSHIP_ARI = Metric(
+_MEMBERSHIP_ARI = Metric(
     "membership_ari",
     "Adjusted Rand index of heads and segments",
     "agreement of the patches' heads (largest Π_jk) with a segmentation: 1 the same partition, 0 on "
@@ -95,7 +95,7 @@ MEMBERSHIP_ARI = Metric(
     low=-0.5,
     high=1,
 )
-MEMBERSHIP_IOU = Metric(
+_MEMBERSHIP_IOU = Metric(
     "membership_iou",
     "IoU of segments with their best head",
     "intersection over union of a segment's patches with those of the head (largest Π_jk) that fits best, "
@@ -278,11 +278,11 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for convention, membership in memberships_by_convention.items():
         columns = {"convention": convention}
         even = evenness(membership, layer.real_on(membership, -1))
-        yield Measurement(MEMBERSHIP_ENTROPY_SHARE, even.entropy_share, ("input",), columns=columns)
+        yield Measurement(_MEMBERSHIP_ENTROPY_SHARE, even.entropy_share, ("input",), columns=columns)
         largest = even.share.amax(-1)
-        yield Measurement(MEMBERSHIP_SHARE, largest, ("input",), columns=columns | {"statistic": "max"})
+        yield Measurement(_MEMBERSHIP_SHARE, largest, ("input",), columns=columns | {"statistic": "max"})
         if options.per_head:
-            yield Measurement(MEMBERSHIP_SHARE, layer.choose_heads(even.share), columns=columns)
+            yield Measurement(_MEMBERSHIP_SHARE, layer.choose_heads(even.share), columns=columns)
         if options.masks is not None:
             yield from _agreement(layer, membership, options.masks, options.null_samples, columns)
 
@@ -374,7 +374,7 @@ def _agreement(
         for agreements in (observed, drawn)
     )
     layer.counts.add("agreements have a mask of a single segment: no value", seen.ari.isnan())
-    for metric, values, null_samples in zip((MEMBERSHIP_ARI, MEMBERSHIP_IOU), seen, by_chance, strict=True):
+    for metric, values, null_samples in zip((_MEMBERSHIP_ARI, _MEMBERSHIP_IOU), seen, by_chance, strict=True):
         null_samples = {"permutation": null_samples} if samples else {}
         yield Measurement(metric, values, ("input",), columns=labels, null_samples=null_samples)
 
@@ -384,7 +384,7 @@ ANALYSIS = Analysis(
     "Tokens as members of heads: how evenly, and along which segments",
     ("input", "v"),
     measure,
-    (MEMBERSHIP_ENTROPY_SHARE, MEMBERSHIP_SHARE, MEMBERSHIP_ARI, MEMBERSHIP_IOU),
+    (_MEMBERSHIP_ENTROPY_SHARE, _MEMBERSHIP_SHARE, _MEMBERSHIP_ARI, _MEMBERSHIP_IOU),
     Options,
     of_heads=False,
     findings=findings,

@@ -67,7 +67,7 @@ class PairOptions(OfMatrices):
     max_tokens: Annotated[Annotated[int, Ge(1)], "how many tokens of each input, from its first"] = 80
 
 
-LOGIT_SHARE = Metric(
+_LOGIT_SHARE = Metric(
     "logit_share",
     "Share of logit variance",
     "variance within rows (over the keys a query may attend to) of a term of the logits, over that of the "
@@ -75,7 +75,7 @@ LOGIT_SHARE = Metric(
     "covariances, which add up to 1; cross: of token-position + position-token",
     "abdullaev2025 Fig. 2",
 )
-LOGIT_CORRELATION = Metric(
+_LOGIT_CORRELATION = Metric(
     "logit_correlation",
     "Correlation with the other logits",
     "correlation within rows of token-position, position-token or both (cross) with token-token + "
@@ -268,9 +268,9 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     parts = _centred(terms, allowed)
     shares = _shares(parts)
     for number, candidate in enumerate(TERMS):
-        yield Measurement(LOGIT_SHARE, shares.terms[..., number], columns={"candidate": candidate})
-    yield Measurement(LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
-    yield Measurement(LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
+        yield Measurement(_LOGIT_SHARE, shares.terms[..., number], columns={"candidate": candidate})
+    yield Measurement(_LOGIT_SHARE, shares.covariances, columns={"candidate": "covariances"})
+    yield Measurement(_LOGIT_SHARE, shares.cross, columns={"candidate": "cross"})
     correlation = _correlation(terms, parts, _orders(layer, terms, options.null_samples))
     for number, candidate in enumerate(_CORRELATED):
         observed, shuffled = correlation.observed[..., number], correlation.shuffled[..., number, :]
@@ -280,7 +280,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         ):
             columns = {"candidate": candidate} | ({} if statistic is None else {"statistic": statistic})
             drawn = {"permutation": null_samples} if options.null_samples else {}
-            yield Measurement(LOGIT_CORRELATION, value, columns=columns, null_samples=drawn)
+            yield Measurement(_LOGIT_CORRELATION, value, columns=columns, null_samples=drawn)
 
 
 def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
@@ -340,7 +340,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """The shares of the logits' variance, and how the cross terms go with the others, beside shuffled positions."""
     shares = {
         str(candidate): over_inputs(rows)
-        for candidate, rows in frame[frame["metric"] == LOGIT_SHARE.name].groupby("candidate")
+        for candidate, rows in frame[frame["metric"] == _LOGIT_SHARE.name].groupby("candidate")
     }
     if not {*TERMS, "covariances", "cross"} <= {*shares}:
         return []
@@ -349,7 +349,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         f"of the logits' variance within rows {', '.join(parts)}, {shares['cross'].over('inputs')}, of layers and heads"
         " together"
     ]
-    correlated = frame[(frame["metric"] == LOGIT_CORRELATION.name) & (frame["candidate"] == "cross")]
+    correlated = frame[(frame["metric"] == _LOGIT_CORRELATION.name) & (frame["candidate"] == "cross")]
     if len(size := correlated[correlated["statistic"] == "abs"]):
         size_over_inputs = over_inputs(size)
         sentences.append(
@@ -365,7 +365,7 @@ ANALYSIS = Analysis(
     "Attention logits split by content and position",
     _SITES,
     measure,
-    (LOGIT_SHARE, LOGIT_CORRELATION),
+    (_LOGIT_SHARE, _LOGIT_CORRELATION),
     Options,
     findings=findings,
     finer=(

@@ -56,7 +56,7 @@ class Options(OfValues):
     ] = "none"
 
 
-PROJECTION_ERROR = Metric(
+_PROJECTION_ERROR = Metric(
     "projection_error",
     "Projection error",
     "J_proj by its convention: teo2024_as_published mean(‖φ‖² − ‖h‖²), teo2024_as_implemented its logarithm (nats) as "
@@ -65,21 +65,21 @@ PROJECTION_ERROR = Metric(
     "teo2024 eq. 13, Fig. 1; saritas2025 App. A",
     log=True,
 )
-PROJECTION_FLOOR = Metric(
+_PROJECTION_FLOOR = Metric(
     "projection_floor",
     "Projection error of the true projections",
     "exact projection error of h = P/μ, the least there is",
     low=0,
     log=True,
 )
-PROJECTION_ZERO_PREDICTOR = Metric(
+_PROJECTION_ZERO_PREDICTOR = Metric(
     "projection_zero_predictor",
     "Projection error of the zero predictor",
     "mean over tokens of ‖φ(q)‖²: the exact projection error of an output of zeros",
     low=0,
     log=True,
 )
-PHI_NORM2 = Metric(
+_PHI_NORM2 = Metric(
     "phi_norm2",
     "Squared norm of φ(q)",
     "‖φ(q_i)‖² = exp(s q_i·q_i − 2 log g(q_i)); mean, median or quantile over tokens",
@@ -87,7 +87,7 @@ PHI_NORM2 = Metric(
     low=0,
     log=True,
 )
-H_NORM2 = Metric(
+_H_NORM2 = Metric(
     "h_norm2",
     "Squared norm of the head output",
     "‖h_i‖² of a head's attention output before the output projection; mean, median or quantile over tokens",
@@ -95,14 +95,14 @@ H_NORM2 = Metric(
     low=0,
     log=True,
 )
-PROJECTION_ERROR_OVER_PHI = Metric(
+_PROJECTION_ERROR_OVER_PHI = Metric(
     "projection_error_over_phi",
     "Projection error relative to ‖φ(q)‖²",
     "mean over tokens of |‖φ‖² − ‖h‖²| / (‖φ‖² + 1e-8)",
     "saritas2025 App. A",
     low=0,
 )
-PROJECTION_ERROR_OVER_H = Metric(
+_PROJECTION_ERROR_OVER_H = Metric(
     "projection_error_over_h",
     "Projection error relative to ‖h‖²",
     "mean over tokens of |‖φ‖² − ‖h‖²| / (‖h‖² + 1e-8)",
@@ -518,21 +518,21 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         return Measurement(metric, layer.per_input(values), columns=standardized | columns)
 
     for convention in conventions:
-        measured = each(PROJECTION_ERROR, errors.errors[convention], convention=convention)
+        measured = each(_PROJECTION_ERROR, errors.errors[convention], convention=convention)
         if convention == "exact":
             measured.null_samples = {
                 name: layer.per_input(drawn) for name, drawn in errors.null_samples.items()
             }
         yield measured
     if "exact" in conventions:
-        yield each(PROJECTION_FLOOR, errors.floor, convention="exact")
-        yield each(PROJECTION_ZERO_PREDICTOR, errors.baseline, convention="exact")
+        yield each(_PROJECTION_FLOOR, errors.floor, convention="exact")
+        yield each(_PROJECTION_ZERO_PREDICTOR, errors.baseline, convention="exact")
     if "saritas2025" in conventions:
-        yield each(PROJECTION_ERROR_OVER_PHI, errors.error_over_phi, convention="saritas2025")
-        yield each(PROJECTION_ERROR_OVER_H, errors.error_over_h, convention="saritas2025")
+        yield each(_PROJECTION_ERROR_OVER_PHI, errors.error_over_phi, convention="saritas2025")
+        yield each(_PROJECTION_ERROR_OVER_H, errors.error_over_h, convention="saritas2025")
     for number, statistic in enumerate(NORM_STATISTICS):
-        yield each(PHI_NORM2, errors.phi_norm2[..., number], statistic=statistic)
-        yield each(H_NORM2, errors.h_norm2[..., number], statistic=statistic)
+        yield each(_PHI_NORM2, errors.phi_norm2[..., number], statistic=statistic)
+        yield each(_H_NORM2, errors.h_norm2[..., number], statistic=statistic)
 
 
 def _report_attention(layer: Layer, like: Tensor) -> None:
@@ -652,13 +652,13 @@ ANALYSIS = Analysis(
     ("q", "k", "v", "scale", "mask", "head_out"),
     measure,
     (
-        PROJECTION_ERROR,
-        PROJECTION_FLOOR,
-        PROJECTION_ZERO_PREDICTOR,
-        PHI_NORM2,
-        H_NORM2,
-        PROJECTION_ERROR_OVER_PHI,
-        PROJECTION_ERROR_OVER_H,
+        _PROJECTION_ERROR,
+        _PROJECTION_FLOOR,
+        _PROJECTION_ZERO_PREDICTOR,
+        _PHI_NORM2,
+        _H_NORM2,
+        _PROJECTION_ERROR_OVER_PHI,
+        _PROJECTION_ERROR_OVER_H,
     ),
     Options,
     findings=findings,

@@ -50,7 +50,7 @@ SINGULAR_VALUE = Metric(
     low=0,
     high=1,
 )
-COPYING = Metric(
+_COPYING = Metric(
     "circuit_copying",
     "Copying score",
     "Σ λ / Σ |λ| over eigenvalues λ of W_V W_O: 1 if all are positive, −1 if all are negative; null: Gaussian factors",
@@ -58,7 +58,7 @@ COPYING = Metric(
     low=-1,
     high=1,
 )
-COMPOSITION = Metric(
+_COMPOSITION = Metric(
     "circuit_composition",
     "Composition with an earlier head",
     "‖W_OV W‖ / (‖W_OV‖ ‖W‖) in Frobenius norm, with W_OV of the earlier head named by axis and W of this head: "
@@ -128,7 +128,7 @@ class Circuits(NamedTuple):
         return ({} if self.between else {QK: (self.q, self.k)}) | {OV: (self.v, self.o)}
 
 
-def circuits_of(model: nn.Module, path: str) -> Circuits:
+def _circuits_of(model: nn.Module, path: str) -> Circuits:
     """Return the factors of the circuits of the attention at ``path`` (Elhage et al. 2021).
 
     Raises `NotApplicable` for attention between channels, and attention without projections to q, k and v.
@@ -196,7 +196,7 @@ def _measurement(metric: Metric, values: Tensor, drawn: Tensor, **columns: str) 
 def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     """Measure the spectra of the circuits of a layer, and their composition with every earlier head."""
     model = layer.need_model()
-    circuits = circuits_of(model, layer.record.path)
+    circuits = _circuits_of(model, layer.record.path)
     layer.choose_heads(circuits.v[None])
     layer.counts.add(
         f"heads have {circuits.between} after their projections to q and k: no QK, and no Q- and K-composition",
@@ -212,7 +212,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         yield _measurement(EFFECTIVE_RANK, effective_rank(values), effective_rank(drawn), candidate=name)
         if name == OV:
             yield _measurement(
-                COPYING, copying_score(left, right.mT), copying_score(random, other.mT), candidate=name
+                _COPYING, copying_score(left, right.mT), copying_score(random, other.mT), candidate=name
             )
 
     reads = {"V": factors[OV]}
@@ -232,7 +232,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         )
         for record in earlier:
             try:
-                written = circuits_of(model, record.path)
+                written = _circuits_of(model, record.path)
             except NotApplicable:
                 continue
             if written.o.shape[1] != left.shape[1]:  # another width, as after merged patches
@@ -240,7 +240,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             scores = composition_scores(written.v, written.o.mT, left, right)
             for head, row in enumerate(scores):
                 of = f"layer {record.index} head {head}"
-                yield _measurement(COMPOSITION, row, drawn, candidate=kind, axis=of)
+                yield _measurement(_COMPOSITION, row, drawn, candidate=kind, axis=of)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -257,7 +257,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             sentences.append(
                 f"effective rank of W_{name} {rows['value'].mean():.1f}, mean over {len(rows)} heads{null}"
             )
-    copying = _rows(frame, COPYING, OV)
+    copying = _rows(frame, _COPYING, OV)
     if len(copying):
         sentence = (
             f"W_OV has {(copying['value'] > 0).sum()} of {len(copying)} heads with a positive copying score"
@@ -268,7 +268,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             sentence += f"; {above} are above and {below} below the range of Gaussian factors"
         sentences.append(sentence)
     for kind in KINDS:
-        rows = _rows(frame, COMPOSITION, kind)
+        rows = _rows(frame, _COMPOSITION, kind)
         if len(rows):
             row = rows.loc[rows["value"].idxmax()]
             null = "" if pd.isna(row["null_mean"]) else f" ({row['null_mean']:.3f} of Gaussian factors)"
@@ -288,7 +288,7 @@ ANALYSIS = Analysis(
     "What the weights of heads do: spectra of W_QK and W_OV, copying, and composition between heads",
     (),
     measure,
-    (SINGULAR_VALUE, EFFECTIVE_RANK, COPYING, COMPOSITION),
+    (SINGULAR_VALUE, EFFECTIVE_RANK, _COPYING, _COMPOSITION),
     Options,
     together=lambda options: True,  # with all layers before it
     findings=findings,

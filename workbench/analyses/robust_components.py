@@ -30,7 +30,7 @@ from workbench.frames.metrics import Metric
 _TOLERANCE, _STEPS = 1e-5, 500
 
 
-SPARSE_ZEROS = Metric(
+_SPARSE_ZEROS = Metric(
     "sparse_zeros",
     "Zeros of the sparse part",
     "share of the entries of S that are exactly zero, S being what RPC-Attention splits off its keys",
@@ -38,14 +38,14 @@ SPARSE_ZEROS = Metric(
     low=0,
     high=1,
 )
-SPARSE_SHARE = Metric(
+_SPARSE_SHARE = Metric(
     "sparse_share",
     "Energy of the sparse part",
     "‖S‖² / ‖K‖²; above 1 where S and the rest cancel",
     "teo2024 §3; workbench",
     low=0,
 )
-PURSUIT_GAP = Metric(
+_PURSUIT_GAP = Metric(
     "pursuit_gap",
     "Gap of the pursuit",
     "‖K − L − S‖ / ‖K‖: what the constraint L + S = K of principal component pursuit is missed by",
@@ -146,9 +146,9 @@ def split_of_layer(layer: Layer, columns: dict[str, Any]) -> Iterator[Measuremen
     )
     split = split_of(keys, low_rank, sparse, layer.head_mask(keys))
     layer.counts.add("heads have S = 0", split.zeros == 1)
-    yield Measurement(SPARSE_ZEROS, split.zeros, columns=columns)
-    yield Measurement(SPARSE_SHARE, split.share, columns=columns)
-    yield Measurement(PURSUIT_GAP, split.gap, columns=columns)
+    yield Measurement(_SPARSE_ZEROS, split.zeros, columns=columns)
+    yield Measurement(_SPARSE_SHARE, split.share, columns=columns)
+    yield Measurement(_PURSUIT_GAP, split.gap, columns=columns)
 
 
 def _need_split(layer: Layer) -> None:
@@ -210,7 +210,7 @@ def findings(frame: pd.DataFrame, options: OfHeads) -> list[str]:
     """How sparse and how large S is, and by how much L + S misses the keys."""
     zeros, share, gap = (
         over_everything(frame[frame["metric"] == metric.name])
-        for metric in (SPARSE_ZEROS, SPARSE_SHARE, PURSUIT_GAP)
+        for metric in (_SPARSE_ZEROS, _SPARSE_SHARE, _PURSUIT_GAP)
     )
     return [
         f"{zeros.words('.3f')} of the entries of S are zero; ‖S‖² / ‖K‖² is {share.words('.3g')}, and L + S misses the "
@@ -223,7 +223,7 @@ ANALYSIS = Analysis(
     "What RPC-Attention splits off its keys: how sparse, how much, and whether the parts add up",
     ("k",),
     measure,
-    (SPARSE_ZEROS, SPARSE_SHARE, PURSUIT_GAP),
+    (_SPARSE_ZEROS, _SPARSE_SHARE, _PURSUIT_GAP),
     OfHeads,
     findings=findings,
 )

@@ -41,7 +41,7 @@ class Options(OfInputs):
         return 0
 
 
-MAX_LOGIT = Metric(
+_MAX_LOGIT = Metric(
     "max_logit",
     "Largest attention logit",
     "max of scale q·k + mask over the pairs of tokens that see each other; null: as many independent Gaussian logits "
@@ -49,7 +49,7 @@ MAX_LOGIT = Metric(
     "Dehghani et al. 2023",
     unit="nats",
 )
-GATE_SPARSITY = Metric(
+_GATE_SPARSITY = Metric(
     "gate_sparsity",
     "Share of closed gates",
     "share of a head's gates, over tokens and features, that are below the threshold after the sigmoid; null: gates "
@@ -89,7 +89,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         logs = torch.stack(draws).unflatten(0, mean.shape).to(mean).log() / count[..., None]
         normal = -torch.special.ndtri(-torch.expm1(logs))
         null["gaussian"] = layer.per_input(mean[..., None] + deviation[..., None] * normal)
-    yield Measurement(MAX_LOGIT, layer.per_input(largest), columns=layer.window_column, null_samples=null)
+    yield Measurement(_MAX_LOGIT, layer.per_input(largest), columns=layer.window_column, null_samples=null)
 
     gate = layer.record.extra.get("gate")
     if gate is None:
@@ -98,7 +98,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     weight = real.to(gate.device)[:, None, :, None].expand_as(open_)
     share = ((open_ < options.closed) & weight).sum((-2, -1)) / weight.sum((-2, -1)).double()
     yield Measurement(
-        GATE_SPARSITY,
+        _GATE_SPARSITY,
         share,
         null=Null.at(torch.full_like(share, options.closed)),
         columns={"null": "uniform"},
@@ -108,7 +108,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the head with the largest logit, and the share of closed gates."""
     sentences = []
-    logits = frame[(frame["metric"] == MAX_LOGIT.name) & frame["head"].notna()]
+    logits = frame[(frame["metric"] == _MAX_LOGIT.name) & frame["head"].notna()]
     if logits["value"].notna().any():
         by_head = logits.groupby(["layer", "head"])["value"].mean()
         layer, head = by_head.idxmax()
@@ -116,7 +116,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         sentence = f"largest logit: {over_inputs(chosen).words('.1f')} nats in head {head} of layer {layer}"
         null = chosen["null_mean"].mean()
         sentences.append(sentence + ("" if math.isnan(null) else f" (Gaussian logits: {null:.1f})"))
-    gates = frame[frame["metric"] == GATE_SPARSITY.name]
+    gates = frame[frame["metric"] == _GATE_SPARSITY.name]
     if len(gates):
         sentences.append(
             f"{over_inputs(gates).words('.0%')} of the gates are below {options.closed:g} "
@@ -130,7 +130,7 @@ ANALYSIS = Analysis(
     "How far attention is from its limits: the largest logit, and closed gates",
     ("q", "k", "scale", "mask"),
     measure,
-    (MAX_LOGIT, GATE_SPARSITY),
+    (_MAX_LOGIT, _GATE_SPARSITY),
     Options,
     findings=findings,
 )

@@ -45,7 +45,7 @@ class Options(OfInputs):
     ] = 20
 
 
-SINK_RATE = Metric(
+_SINK_RATE = Metric(
     "sink_rate",
     "Sink rate",
     "1 where the most attended key has more than ε of a head's attention (mean over queries), else 0; null: uniform "
@@ -54,14 +54,14 @@ SINK_RATE = Metric(
     low=0,
     high=1,
 )
-SINK_VALUE_NORM = Metric(
+_SINK_VALUE_NORM = Metric(
     "sink_value_norm",
     "Value norm at the most attended key",
     "‖v_k‖ of the key k that receives most attention, over the mean of ‖v_j‖ over all keys; null: a random key",
     "Gu et al. 2024",
     low=0,
 )
-MASSIVE_ACTIVATION = Metric(
+_MASSIVE_ACTIVATION = Metric(
     "massive_activation",
     "Largest activation over the median",
     "max |x| ÷ median |x| over tokens and features of the residual stream after the block; null: Gaussian activations",
@@ -117,7 +117,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     uniform = Null.at(rate(shares[1].amax(-1)))
     columns = layer.window_column | {"null": "uniform"}
-    yield Measurement(SINK_RATE, rate(largest), null=uniform, columns=columns)
+    yield Measurement(_SINK_RATE, rate(largest), null=uniform, columns=columns)
 
     v = layer.of_queries(layer.site("v"), layer.total_heads)
     norms = v.double().norm(dim=-1)
@@ -132,7 +132,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         torch.ones_like(values), low, high, torch.where(spread > 1e-12, (values - 1) / spread, torch.nan)
     )
     if layer.record.origin is None:
-        yield Measurement(SINK_VALUE_NORM, values, null=null, columns={"null": "permutation"})
+        yield Measurement(_SINK_VALUE_NORM, values, null=null, columns={"null": "permutation"})
 
     stream = layer.record.resid_post
     if stream is None or stream.ndim != 3 or len(stream) != len(layer.ids):
@@ -149,19 +149,19 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         for name, tokens in zip(layer.ids, mask, strict=True)
     ]
     samples = {"gaussian": torch.stack(draws).to(ratio)} if options.null_samples else {}
-    yield Measurement(MASSIVE_ACTIVATION, ratio, ("input",), null_samples=samples)
+    yield Measurement(_MASSIVE_ACTIVATION, ratio, ("input",), null_samples=samples)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the share of heads with a sink, the values there, and the layer with the largest activation."""
-    rates = frame[frame["metric"] == SINK_RATE.name]
+    rates = frame[frame["metric"] == _SINK_RATE.name]
     sentences = []
     if len(rates):
         sentence = (
             f"{over_inputs(rates).words('.0%')} of the heads give one key more than {options.epsilon:g} of their "
             f"attention ({rates['null_mean'].mean():.0%} would under uniform attention)"
         )
-        norms = frame[frame["metric"] == SINK_VALUE_NORM.name]
+        norms = frame[frame["metric"] == _SINK_VALUE_NORM.name]
         places = ["layer", "head", "input"]
         sinks = norms.merge(rates.loc[rates["value"] == 1, places], on=places)
         if len(sinks):
@@ -169,7 +169,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
                 f"; the values there have {sinks['value'].mean():.2f} of the mean norm (a random key: 1)"
             )
         sentences.append(sentence)
-    massive = frame[frame["metric"] == MASSIVE_ACTIVATION.name]
+    massive = frame[frame["metric"] == _MASSIVE_ACTIVATION.name]
     if massive["value"].notna().any():
         by_layer = massive.groupby("layer")[["value", "null_mean"]].mean()
         layer = by_layer["value"].idxmax()
@@ -186,7 +186,7 @@ ANALYSIS = Analysis(
     "Attention sinks: how many heads have one, the values there, massive activations",
     ("v", "mask", "attn"),
     measure,
-    (SINK_RATE, SINK_VALUE_NORM, MASSIVE_ACTIVATION),
+    (_SINK_RATE, _SINK_VALUE_NORM, _MASSIVE_ACTIVATION),
     Options,
     also=("resid_post",),
     findings=findings,

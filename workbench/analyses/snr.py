@@ -69,14 +69,14 @@ SNR = Metric(
     "abdullaev2025 Def. III.1",
     low=0,
 )
-SNR_ALPHA = Metric(
+_SNR_ALPHA = Metric(
     "snr_alpha",
     "Signal gain α",
     "‖û‖ / ‖u‖ with û what attention adds to the stream for the clean input",
     "abdullaev2025 Prop. III.1",
     low=0,
 )
-SNR_BETA = Metric(
+_SNR_BETA = Metric(
     "snr_beta",
     "Signal alignment β",
     "cosine of u and û, all tokens of an input as one vector",
@@ -84,24 +84,24 @@ SNR_BETA = Metric(
     low=-1,
     high=1,
 )
-SNR_GAMMA = Metric(
+_SNR_GAMMA = Metric(
     "snr_gamma",
     "Noise gain γ",
     "‖η̂‖ / ‖η‖ with η̂ the noise's change of the attention's update of the stream",
     "abdullaev2025 Prop. III.1",
     low=0,
 )
-SNR_NOISE_COSINE = Metric(
+_SNR_NOISE_COSINE = Metric(
     "snr_noise_cosine",
     "Cosine of η and η̂",
     "cosine of the noise before attention and in what attention adds; the bound takes 1 for it",
     low=-1,
     high=1,
 )
-SNR_BOUND = Metric(
+_SNR_BOUND = Metric(
     "snr_bound", "Lower bound of the gain", "√(1 + 2αβ + α²) / (1 + γ)", "abdullaev2025 Prop. III.1", low=0
 )
-SNR_GAIN = Metric(
+_SNR_GAIN = Metric(
     "snr_gain",
     "SNR after over before",
     "attention: σ(y + ŷ) / σ(y) with y the stream and ŷ what attention adds; boosted: with the boosted "
@@ -109,7 +109,7 @@ SNR_GAIN = Metric(
     "abdullaev2025 Prop. III.1",
     low=0,
 )
-SNR_ASSUMED = Metric(
+_SNR_ASSUMED = Metric(
     "snr_assumed",
     "Share of blocks: min(α, β) > γ",
     "1 where α, β, γ lie in [0, 1] and min(α, β) > γ, else 0",
@@ -117,14 +117,14 @@ SNR_ASSUMED = Metric(
     low=0,
     high=1,
 )
-SNR_SUFFICIENT = Metric(
+_SNR_SUFFICIENT = Metric(
     "snr_sufficient",
     "Share of blocks: bound > 1",
     "1 where 2αβ + α² > 2γ + γ², that is where the bound exceeds 1, else 0",
     low=0,
     high=1,
 )
-SNR_RAISED = Metric(
+_SNR_RAISED = Metric(
     "snr_raised",
     "Share of blocks: SNR rises",
     "1 where snr_gain exceeds 1, else 0",
@@ -278,16 +278,16 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
 
     for site, ratio in ratios.items():
         yield measured(SNR, ratio, candidate=site)
-    yield measured(SNR_ALPHA, noise.alpha)
-    yield measured(SNR_BETA, noise.beta)
-    yield measured(SNR_GAMMA, noise.gamma)
-    yield measured(SNR_NOISE_COSINE, noise.noise_cosine)
-    yield measured(SNR_BOUND, noise.bound)
-    yield measured(SNR_ASSUMED, noise.assumed)
-    yield measured(SNR_SUFFICIENT, noise.sufficient)
+    yield measured(_SNR_ALPHA, noise.alpha)
+    yield measured(_SNR_BETA, noise.beta)
+    yield measured(_SNR_GAMMA, noise.gamma)
+    yield measured(_SNR_NOISE_COSINE, noise.noise_cosine)
+    yield measured(_SNR_BOUND, noise.bound)
+    yield measured(_SNR_ASSUMED, noise.assumed)
+    yield measured(_SNR_SUFFICIENT, noise.sufficient)
     for name, gain in gains.items():
-        yield measured(SNR_GAIN, gain, candidate=name)
-        yield measured(SNR_RAISED, gain > 1, candidate=name)
+        yield measured(_SNR_GAIN, gain, candidate=name)
+        yield measured(_SNR_RAISED, gain > 1, candidate=name)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -302,17 +302,17 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         # per_head has rows of single layers alone
         return over_inputs(rows) if rows["layer"].notna().all() else over_everything(rows)
 
-    gain = mean(SNR_GAIN, "attention")
+    gain = mean(_SNR_GAIN, "attention")
     if math.isnan(gain.value):
         return []
     grid = {"noise": "noises", "severity": "severities"}
     counts = {words: frame[name].nunique() for name, words in grid.items() if name in frame}
     several = [f"{count} {words}" for words, count in counts.items() if count > 1]
     over = f", over {' and '.join(several)}" if several else ""
-    ratios = {"α": SNR_ALPHA, "β": SNR_BETA, "γ": SNR_GAMMA, "cos(η, η̂)": SNR_NOISE_COSINE}
+    ratios = {"α": _SNR_ALPHA, "β": _SNR_BETA, "γ": _SNR_GAMMA, "cos(η, η̂)": _SNR_NOISE_COSINE}
     assumed, sufficient, raised = (
         mean(*quantity).words(".0%")
-        for quantity in ((SNR_ASSUMED,), (SNR_SUFFICIENT,), (SNR_RAISED, "attention"))
+        for quantity in ((_SNR_ASSUMED,), (_SNR_SUFFICIENT,), (_SNR_RAISED, "attention"))
     )
     sentences = [
         ", ".join(f"{name} = {mean(metric).words()}" for name, metric in ratios.items())
@@ -321,12 +321,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         f"in {raised}",
         f"SNR after the residual connection over before {gain.words('.3f')}: {_beside_one(gain)}",
     ]
-    gains = frame[(frame["metric"] == SNR_GAIN.name) & frame["input"].notna()]
+    gains = frame[(frame["metric"] == _SNR_GAIN.name) & frame["input"].notna()]
     by_input = gains.groupby(["candidate", "input"])["value"].mean()
     if "boosted" in by_input:
         more = paired_interval(by_input["boosted"], by_input["attention"], ratio=True)
         sentences.append(
-            f"boosted residual connection {mean(SNR_GAIN, 'boosted').words('.3f')}, {more.words('.3f')} times the "
+            f"boosted residual connection {mean(_SNR_GAIN, 'boosted').words('.3f')}, {more.words('.3f')} times the "
             f"ratio of the plain one: {_beside_one(more)}"
         )
     return sentences
@@ -354,15 +354,15 @@ ANALYSIS = Analysis(
     measure,
     (
         SNR,
-        SNR_ALPHA,
-        SNR_BETA,
-        SNR_GAMMA,
-        SNR_NOISE_COSINE,
-        SNR_BOUND,
-        SNR_GAIN,
-        SNR_ASSUMED,
-        SNR_SUFFICIENT,
-        SNR_RAISED,
+        _SNR_ALPHA,
+        _SNR_BETA,
+        _SNR_GAMMA,
+        _SNR_NOISE_COSINE,
+        _SNR_BOUND,
+        _SNR_GAIN,
+        _SNR_ASSUMED,
+        _SNR_SUFFICIENT,
+        _SNR_RAISED,
     ),
     Options,
     of_heads=False,

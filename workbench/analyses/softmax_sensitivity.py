@@ -60,7 +60,7 @@ class Options(OfHeads):
     single: Single = False
 
 
-SOFTMAX_LIPSCHITZ = Metric(
+_SOFTMAX_LIPSCHITZ = Metric(
     "softmax_lipschitz",
     "Local Lipschitz constant of softmax",
     "largest eigenvalue of diag(p) − ppᵀ at the logits of a query, mean or maximum over the queries that "
@@ -69,7 +69,7 @@ SOFTMAX_LIPSCHITZ = Metric(
     low=0,
     high=0.5,
 )
-SOFTMAX_PERTURBATION = Metric(
+_SOFTMAX_PERTURBATION = Metric(
     "softmax_perturbation",
     "Softmax perturbation (L2)",
     "‖softmax(c + η) − softmax(c)‖ with c the logits of a query and η ~ N(0, sigma²), mean over queries",
@@ -77,7 +77,7 @@ SOFTMAX_PERTURBATION = Metric(
     low=0,
     high=2**0.5,
 )
-OUTPUT_PERTURBATION = Metric(
+_OUTPUT_PERTURBATION = Metric(
     "output_perturbation",
     "Perturbation of the head output (L2)",
     "‖softmax(c + η)V − softmax(c)V‖ with c the logits of a query, η ~ N(0, sigma²) and V the head's values, mean over "
@@ -85,7 +85,7 @@ OUTPUT_PERTURBATION = Metric(
     "abdullaev2025 Cor. III.2",
     low=0,
 )
-OUTPUT_PERTURBATION_BOUND = Metric(
+_OUTPUT_PERTURBATION_BOUND = Metric(
     "output_perturbation_bound",
     "Bound of the output's perturbation",
     "σ L √N ‖V‖ with ‖V‖ the largest singular value of V, N the keys that a query sees and L = 1/2 the constant of "
@@ -93,7 +93,7 @@ OUTPUT_PERTURBATION_BOUND = Metric(
     "abdullaev2025 Cor. III.2",
     low=0,
 )
-VALUE_NORM_RATIO = Metric(
+_VALUE_NORM_RATIO = Metric(
     "value_norm_ratio",
     "Spectral norm of V over its Frobenius norm",
     "largest singular value of V divided by the root of the sum of its squared entries; 1 where the printed "
@@ -102,7 +102,7 @@ VALUE_NORM_RATIO = Metric(
     low=0,
     high=1,
 )
-LOGIT_SPREAD = Metric(
+_LOGIT_SPREAD = Metric(
     "logit_spread",
     "Standard deviation of the logits",
     "standard deviation over the keys that a query sees of its logits, mean over queries",
@@ -274,11 +274,11 @@ def sampled_sensitivity(
             largest, moved = samples_by_metric[count, spread]
             for candidate, value in largest._asdict().items():
                 rows.append(
-                    {"metric": SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **settings}
+                    {"metric": _SOFTMAX_LIPSCHITZ.name, "candidate": candidate, "value": value, **settings}
                 )
             rows.append(
                 {
-                    "metric": SOFTMAX_PERTURBATION.name,
+                    "metric": _SOFTMAX_PERTURBATION.name,
                     **mean_interval(pd.Series(moved))._asdict(),
                     **settings,
                 }
@@ -376,7 +376,7 @@ def _of_group(
         options.null_samples,
         group,
     )
-    return with_nulls if v is None else [*with_nulls, MetricValues(VALUE_NORM_RATIO, _norm_ratio(v))]
+    return with_nulls if v is None else [*with_nulls, MetricValues(_VALUE_NORM_RATIO, _norm_ratio(v))]
 
 
 def _norm_ratio(v: Tensor) -> Tensor:
@@ -406,7 +406,7 @@ def _of_heads(
     columns = [torch.cat(part, -1) for part in zip(*parts, strict=True)]
     constants = _over_queries(*columns)
     for metric, part in zip(
-        (OUTPUT_PERTURBATION, OUTPUT_PERTURBATION_BOUND), zip(*outputs, strict=True), strict=False
+        (_OUTPUT_PERTURBATION, _OUTPUT_PERTURBATION_BOUND), zip(*outputs, strict=True), strict=False
     ):
         constants.append(MetricValues(metric, _mean_of_chosen(torch.cat(part, -1), columns[0])))
     return constants
@@ -420,14 +420,14 @@ def _over_queries(chosen: Tensor, constant: Tensor, moved: Tensor, spread: Tenso
     """The measures of heads, over the chosen ones of their queries."""
     largest = constant.masked_fill(~chosen, -torch.inf).amax(-1)
     return [
-        MetricValues(SOFTMAX_LIPSCHITZ, _mean_of_chosen(constant, chosen), columns={"statistic": "mean"}),
+        MetricValues(_SOFTMAX_LIPSCHITZ, _mean_of_chosen(constant, chosen), columns={"statistic": "mean"}),
         MetricValues(
-            SOFTMAX_LIPSCHITZ,
+            _SOFTMAX_LIPSCHITZ,
             largest.masked_fill(~chosen.any(-1), torch.nan),
             columns={"statistic": "max"},
         ),
-        MetricValues(SOFTMAX_PERTURBATION, _mean_of_chosen(moved, chosen)),
-        MetricValues(LOGIT_SPREAD, _mean_of_chosen(spread, chosen)),
+        MetricValues(_SOFTMAX_PERTURBATION, _mean_of_chosen(moved, chosen)),
+        MetricValues(_LOGIT_SPREAD, _mean_of_chosen(spread, chosen)),
     ]
 
 
@@ -443,9 +443,11 @@ def _of_queries(logits: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How sensitive softmax is at the model's own logits, beside random queries and keys of the same mean square."""
-    constants = frame[frame["metric"] == SOFTMAX_LIPSCHITZ.name]
+    constants = frame[frame["metric"] == _SOFTMAX_LIPSCHITZ.name]
     average, largest = (constants[constants["statistic"] == kind] for kind in ("mean", "max"))
-    moved, spread = (frame[frame["metric"] == metric.name] for metric in (SOFTMAX_PERTURBATION, LOGIT_SPREAD))
+    moved, spread = (
+        frame[frame["metric"] == metric.name] for metric in (_SOFTMAX_PERTURBATION, _LOGIT_SPREAD)
+    )
     sentences = []
     if len(average) and len(largest):
         mean = over_inputs(average)
@@ -494,12 +496,12 @@ ANALYSIS = Analysis(
     ("q", "k", "v", "scale", "mask", "attn"),
     measure,
     (
-        SOFTMAX_LIPSCHITZ,
-        SOFTMAX_PERTURBATION,
-        OUTPUT_PERTURBATION,
-        OUTPUT_PERTURBATION_BOUND,
-        VALUE_NORM_RATIO,
-        LOGIT_SPREAD,
+        _SOFTMAX_LIPSCHITZ,
+        _SOFTMAX_PERTURBATION,
+        _OUTPUT_PERTURBATION,
+        _OUTPUT_PERTURBATION_BOUND,
+        _VALUE_NORM_RATIO,
+        _LOGIT_SPREAD,
     ),
     Options,
     findings=findings,

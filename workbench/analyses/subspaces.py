@@ -58,7 +58,7 @@ class PairOptions(OfMatrices):
     ] = 4
 
 
-COHERENCE_INSIDE = Metric(
+_COHERENCE_INSIDE = Metric(
     "coherence_inside",
     "Mean |cos| of two directions of a head",
     "mean over the pairs of different columns of the same U_k, at unit length; null distribution: random directions",
@@ -66,7 +66,7 @@ COHERENCE_INSIDE = Metric(
     low=0,
     high=1,
 )
-COHERENCE_BETWEEN = Metric(
+_COHERENCE_BETWEEN = Metric(
     "coherence_between",
     "Mean |cos| of directions of two heads",
     "mean over the pairs of columns of different U_k, at unit length; null distribution: random directions",
@@ -74,7 +74,7 @@ COHERENCE_BETWEEN = Metric(
     low=0,
     high=1,
 )
-SUBSPACE_ANGLE = Metric(
+_SUBSPACE_ANGLE = Metric(
     "subspace_angle",
     "Principal angle between two heads",
     "angles between the span of this head's U_k and that of the head named by axis, smallest first; "
@@ -153,7 +153,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         null_values(u.mT.flatten(0, 1), "gaussian", options.null_samples, seed).unflatten(1, (heads, dim)).mT
     )
     random = [mean_coherence(directions) for directions in drawn]
-    for number, metric in enumerate((COHERENCE_INSIDE, COHERENCE_BETWEEN)):
+    for number, metric in enumerate((_COHERENCE_INSIDE, _COHERENCE_BETWEEN)):
         if (dim, heads)[number] < 2:  # no pair
             continue
         null_samples = (
@@ -167,7 +167,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     pairs = itertools.combinations(layer.heads, 2)
     for (head, other), angles in zip(pairs, subspace_angles(u), strict=True):
         columns = {"head": head, "axis": f"head {other}"}
-        yield Measurement(SUBSPACE_ANGLE, angles, ("rank",), columns=columns, null_samples=null_samples)
+        yield Measurement(_SUBSPACE_ANGLE, angles, ("rank",), columns=columns, null_samples=null_samples)
 
 
 def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
@@ -196,14 +196,14 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """How parallel directions of different heads, and of one head, are; how near subspaces come; beside random ones."""
     sentences = []
-    for metric, words in ((COHERENCE_BETWEEN, "different heads"), (COHERENCE_INSIDE, "one head")):
+    for metric, words in ((_COHERENCE_BETWEEN, "different heads"), (_COHERENCE_INSIDE, "one head")):
         rows = frame[frame["metric"] == metric.name]
         if len(rows):
             sentences.append(
                 f"mean |cos| of two directions of {words} {rows['value'].mean():.3f}, {rows['value'].min():.3f} to "
                 f"{rows['value'].max():.3f} by layer{_beside_random(rows, '.3f')}"
             )
-    angles = frame[(frame["metric"] == SUBSPACE_ANGLE.name) & (frame["rank"] == 1)]
+    angles = frame[(frame["metric"] == _SUBSPACE_ANGLE.name) & (frame["rank"] == 1)]
     if len(angles):
         nearest = angles.assign(**{name: np.degrees(angles[name]) for name in ("value", *_NULL)})
         sentences.append(
@@ -237,7 +237,7 @@ ANALYSIS = Analysis(
     "Subspaces that the heads read: coherence and angles, from the weights",
     (),
     measure,
-    (COHERENCE_INSIDE, COHERENCE_BETWEEN, SUBSPACE_ANGLE),
+    (_COHERENCE_INSIDE, _COHERENCE_BETWEEN, _SUBSPACE_ANGLE),
     Options,
     finer=(
         Analysis(

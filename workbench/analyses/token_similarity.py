@@ -65,7 +65,7 @@ class Options(OfInputs):
     ] = "none"
 
 
-TOKEN_COSINE = Metric(
+_TOKEN_COSINE = Metric(
     "token_cosine",
     "Mean token cosine",
     "mean over pairs i≠j of the cosine of two tokens' hidden states",
@@ -73,7 +73,7 @@ TOKEN_COSINE = Metric(
     low=-1,
     high=1,
 )
-TOKEN_COSINE_RATE = Metric(
+_TOKEN_COSINE_RATE = Metric(
     "token_cosine_rate",
     "Oversmoothing rate",
     "r of the model 1 − token_cosine = δ exp(−r layer), by least squares on logarithms; below 0 where "
@@ -268,7 +268,7 @@ def across(taken: Sequence[tuple[Layer, Measurement]], options: Options) -> Iter
         cosines = torch.stack([measurement.values.cpu() for _, measurement in curve], -1)
         columns = {name: word for name, word in curve[0][1].columns.items() if name != "null"}
         rate = growth_rate(cosines, layers)
-        yield Measurement(TOKEN_COSINE_RATE, rate, ("input",), columns=columns, form="across")
+        yield Measurement(_TOKEN_COSINE_RATE, rate, ("input",), columns=columns, form="across")
 
 
 def _of_inputs(layer: Layer, states: Tensor) -> Float[Tensor, "batch token width"]:
@@ -321,7 +321,7 @@ def _cosine(
         ]
         null = Null(*(torch.stack(parts) for parts in zip(*null_samples, strict=True)))
         columns = columns | {"null": "permutation"}
-    return Measurement(TOKEN_COSINE, observed, ("input",), null, columns=columns)
+    return Measurement(_TOKEN_COSINE, observed, ("input",), null, columns=columns)
 
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
@@ -369,7 +369,7 @@ ANALYSIS = Analysis(
     "Mean cosine similarity of tokens through depth",
     ("resid_post",),
     measure,
-    (TOKEN_COSINE, TOKEN_COSINE_RATE, EFFECTIVE_RANK),
+    (_TOKEN_COSINE, _TOKEN_COSINE_RATE, EFFECTIVE_RANK),
     Options,
     sites_of=sites_of,
     across=across,

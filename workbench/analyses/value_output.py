@@ -61,7 +61,7 @@ class PairOptions(OfMatrices):
     query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
-VALUE_OUTPUT_NORM = Metric(
+_VALUE_OUTPUT_NORM = Metric(
     "value_output_norm",
     "Norm of what a head writes",
     "root mean square over queries of ‖Σ_j A_ij v_j W_O‖, over that of all heads of the layer together; null: the same "
@@ -69,7 +69,7 @@ VALUE_OUTPUT_NORM = Metric(
     "Kobayashi et al. 2020",
     low=0,
 )
-VALUE_OUTPUT_SINK = Metric(
+_VALUE_OUTPUT_SINK = Metric(
     "value_output_sink",
     "Share of the most attended key",
     "share of the key that receives most attention: candidate attention, of Σ_i A_ij; candidate value-output, of "
@@ -145,7 +145,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for kind in kinds or [None]:
         of_null = {} if kind is None else {"null": kind}
         yield Measurement(
-            VALUE_OUTPUT_NORM, values, null=nulls.get(kind or ""), columns=layer.window_column | of_null
+            _VALUE_OUTPUT_NORM, values, null=nulls.get(kind or ""), columns=layer.window_column | of_null
         )
 
     received, norms = reduced["received"], written_norms(v, weight)
@@ -155,7 +155,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         share = share.masked_fill(undefined, math.nan)
         columns = layer.window_column | {"candidate": candidate, "null": "uniform"}
         yield Measurement(
-            VALUE_OUTPUT_SINK,
+            _VALUE_OUTPUT_SINK,
             layer.per_input(share),
             null=Null.at(layer.per_input(uniform)),
             columns=columns,
@@ -245,7 +245,7 @@ def _need_tokens(layer: Layer) -> None:
 
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the share of the most attended key in attention and in what is written, and the largest head."""
-    shares = frame[frame["metric"] == VALUE_OUTPUT_SINK.name]
+    shares = frame[frame["metric"] == _VALUE_OUTPUT_SINK.name]
     sentences = []
     if len(shares):
         attention, written = (
@@ -257,7 +257,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
             f"{written.words('.0%')} of what the head writes ({uniform:.0%} under uniform attention), mean over heads "
             f"and {unit_of(written).removeprefix('mean over ')}"
         )
-    norms = frame[(frame["metric"] == VALUE_OUTPUT_NORM.name) & frame["head"].notna()]
+    norms = frame[(frame["metric"] == _VALUE_OUTPUT_NORM.name) & frame["head"].notna()]
     if len(norms):
         by_head = norms.groupby(["layer", "head"])[["value", "null_mean"]].mean()
         layer, head = by_head["value"].idxmax()
@@ -275,7 +275,7 @@ ANALYSIS = Analysis(
     "What heads write: the norm of attention × value × output projection, and the share of the most attended key",
     _SITES,
     measure,
-    (VALUE_OUTPUT_NORM, VALUE_OUTPUT_SINK),
+    (_VALUE_OUTPUT_NORM, _VALUE_OUTPUT_SINK),
     Options,
     findings=findings,
     cross="both",

@@ -66,7 +66,7 @@ MOC = Metric(
     low=-1,
     high=1,
 )
-ABS_COS = Metric(
+_ABS_COS = Metric(
     "abs_cos",
     "Unsigned cosine of V and V̇ matched by index",
     "|cos| of the columns of V and V̇ of equal index, maximum or mean; no sign of an eigenvector changes it",
@@ -90,7 +90,7 @@ KCKA = Metric(
     low=0,
     high=1,
 )
-ALLCLOSE = Metric(
+_ALLCLOSE = Metric(
     "allclose",
     "Share of heads whose V equals V̇",
     "1 where every entry of V is close to that of V̇, else 0: |a−b| ≤ 1e-3 + 1e-5|b| (convention as_published) or "
@@ -99,7 +99,7 @@ ALLCLOSE = Metric(
     low=0,
     high=1,
 )
-PRINCIPAL_ANGLE = Metric(
+_PRINCIPAL_ANGLE = Metric(
     "principal_angle",
     "Principal angle between span(V) and span(V̇)",
     "angles between the column spaces of V and V̇, minimum or mean; neither sign nor order of "
@@ -450,7 +450,8 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
 
 
 _METRICS = {
-    metric.name: metric for metric in (MDC, MOC, ABS_COS, LCKA, KCKA, ALLCLOSE, PRINCIPAL_ANGLE, SPAN_SHARE)
+    metric.name: metric
+    for metric in (MDC, MOC, _ABS_COS, LCKA, KCKA, _ALLCLOSE, _PRINCIPAL_ANGLE, SPAN_SHARE)
 }
 ANALYSIS = Analysis(
     "value-similarity",

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from workbench.core.errors import InputError, UnknownName
 from workbench.runs.settings import SETTINGS, Typed
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Settings = Sequence[tuple[str, str]]
 """Keys and texts, as --set takes them."""
 RUN_SETTINGS = tuple(name for name in SETTINGS if name != "name")
@@ -231,7 +231,7 @@ _SHORT = {"model": ("-m",), "inputs": ("-i",)}
 
 def _setting_option(
     name: str, text: str | None = None, *, several: bool = False, required: bool = False
-) -> Decorator:
+) -> _Decorator:
     """Build the option of one field of `RunSettings`, with its default, values and help (or another ``text``).
 
     A model and inputs may be repeated where a command takes ``several``.
@@ -262,29 +262,29 @@ def _setting_option(
 model_option, inputs_option = partial(_setting_option, "model"), partial(_setting_option, "inputs")
 
 
-def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> Decorator:
+def set_option(owner: Callable[[Mapping[str, Any]], Mapping[str, Any]], text: str) -> _Decorator:
     """Build ``--set KEY=VALUE``; ``owner`` returns the available options from the parameters typed before."""
     kind, text = _Setting(owner), f"{text} May be repeated."
     return click.option("-s", "--set", "typed", type=kind, metavar="KEY=VALUE", multiple=True, help=text)
 
 
-def analysis_option(text: str, **more: Any) -> Decorator:
+def analysis_option(text: str, **more: Any) -> _Decorator:
     """Build ``--analysis`` for commands that take several."""
     kind: dict[str, Any] = {"type": ANALYSIS, "metavar": "NAME", "multiple": True, "help": text}
     return click.option("-a", "--analysis", "analyses", **kind, **more)
 
 
-def out_file(text: str, **more: Any) -> Decorator:
+def out_file(text: str, **more: Any) -> _Decorator:
     """Build ``--out`` for a command that writes one file."""
     return click.option("-o", "--out", type=click.Path(dir_okay=False), metavar="FILE", help=text, **more)
 
 
-def out_folder(text: str, **more: Any) -> Decorator:
+def out_folder(text: str, **more: Any) -> _Decorator:
     """Build ``--out`` for a command that writes a folder."""
     return click.option("-o", "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=text, **more)
 
 
-def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> Decorator:
+def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> _Decorator:
     """Build an option that is a whole number."""
     attributes: dict[str, Any] = {
         "show_default": "default" in more,
@@ -342,7 +342,7 @@ def trust_models(*values: Any) -> None:
     trust_specs([spec for value in values for spec in ([value] if isinstance(value, str) else value or ())])
 
 
-def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> Decorator:
+def run_settings(*, several: bool = False, required: bool = False, without: Sequence[str] = ()) -> _Decorator:
     """Add the options of `RUN_SETTINGS` and ``--text``, passed to the command as one mapping ``settings``."""
     names = [name for name in RUN_SETTINGS if name not in without]
     repeated: dict[str, Any] = {"several": several, "required": required}

@@ -14,7 +14,7 @@ from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import attention_weights
 
 
-class SlidingWindow(Adapter):
+class _SlidingWindow(Adapter):
     """A band of keys around each query, global tokens seen by all, and their own projections.
 
     Stored densely: the band and the padding are ``mask``. Rows of global tokens in ``attn`` come from the
@@ -70,8 +70,8 @@ class SlidingWindow(Adapter):
 
 LONGFORMER = Family(
     adapters={
-        "transformers.models.longformer.modeling_longformer.LongformerSelfAttention": SlidingWindow(),
-        "transformers.models.led.modeling_led.LEDEncoderSelfAttention": SlidingWindow(),
+        "transformers.models.longformer.modeling_longformer.LongformerSelfAttention": _SlidingWindow(),
+        "transformers.models.led.modeling_led.LEDEncoderSelfAttention": _SlidingWindow(),
     },
     blocks={
         "transformers.models.longformer.modeling_longformer.LongformerLayer": Block(

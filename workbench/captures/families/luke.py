@@ -17,7 +17,7 @@ from workbench.captures.layer_records import Call
 _MODELING = "transformers.models.luke.modeling_luke"
 
 
-class WordsAndEntities(Adapter):
+class _WordsAndEntities(Adapter):
     """Plain attention over words; with entities, four kinds of queries for word and entity pairs.
 
     With entities the tokens are words, then entities; q holds word-to-word and entity-to-entity queries, the
@@ -78,7 +78,7 @@ def _with_entities(words: TokenInfo, batch: Mapping[str, Any]) -> TokenInfo:
 
 
 LUKE = Family(
-    adapters={f"{_MODELING}.LukeSelfAttention": WordsAndEntities()},
+    adapters={f"{_MODELING}.LukeSelfAttention": _WordsAndEntities()},
     blocks={
         f"{_MODELING}.LukeLayer": Block(
             Reading((("attention", "outputs"),), _words_and_entities),

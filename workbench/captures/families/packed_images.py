@@ -19,7 +19,7 @@ from workbench.captures.labelled_tokens import TokenInfo
 from workbench.captures.layer_records import Call
 
 
-class PackedImages(Adapter):
+class _PackedImages(Adapter):
     """Join the calls for every image or window to one layer: its batch is the images, padded to the longest.
 
     The padding is in ``mask``; its queries, which the model does not have, attend to nothing.
@@ -110,7 +110,7 @@ def _in_squares(vision: Any, batch: Mapping[str, Any]) -> TokenInfo | None:
 
 _MODELS = "transformers.models."
 PACKED_IMAGES = Family(
-    adapters={_MODELS: PackedImages()},
+    adapters={_MODELS: _PackedImages()},
     image_tokens={
         f"{_MODELS}qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel": _in_squares,
         f"{_MODELS}qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VisionTransformerPretrainedModel": _in_squares,

@@ -11,7 +11,7 @@ from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import attention_output, attention_weights
 
 
-class BlocksAndGlobalTokens(Adapter):
+class _BlocksAndGlobalTokens(Adapter):
     """One dense call: the words, then the global tokens; a word sees its block and the global tokens, these see all.
 
     Staggered layers pad half a block at both ends, which nobody attends to and which is left out here.
@@ -50,4 +50,4 @@ class BlocksAndGlobalTokens(Adapter):
 
 
 _ATTENTION = "transformers.models.pegasus_x.modeling_pegasus_x.PegasusXGlobalLocalAttention"
-PEGASUS_X = Family(adapters={_ATTENTION: BlocksAndGlobalTokens()})
+PEGASUS_X = Family(adapters={_ATTENTION: _BlocksAndGlobalTokens()})

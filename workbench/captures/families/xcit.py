@@ -10,7 +10,7 @@ from workbench.captures.family import Adapter, Block, Family, Reading, Visit
 from workbench.captures.layer_records import Call
 
 
-class CrossCovariance(Adapter):
+class _CrossCovariance(Adapter):
     """Channels attend to channels. Seen as (batch, head, channel, token), temperature inside q."""
 
     def read(self, visit: Visit) -> list[Call]:
@@ -30,7 +30,7 @@ class CrossCovariance(Adapter):
 
 
 XCIT = Family(
-    adapters={"timm.models.xcit.XCA": CrossCovariance()},
+    adapters={"timm.models.xcit.XCA": _CrossCovariance()},
     blocks={
         "timm.models.xcit.XCABlock": Block("norm3.input"),
         # Only the class token goes on to norm2, so the stream is added up as the block does.

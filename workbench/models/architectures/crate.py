@@ -58,7 +58,7 @@ def build_crate(
         depth=depth,
         num_heads=num_heads,
         qkv_bias=False,
-        embed_layer=PixelPatchEmbed,
+        embed_layer=_PixelPatchEmbed,
         norm_layer=partial(nn.LayerNorm, eps=1e-5),
         block_fn=IstaBlock,
     )
@@ -73,7 +73,7 @@ def build_crate(
     return model
 
 
-class PixelPatchEmbed(nn.Module):
+class _PixelPatchEmbed(nn.Module):
     """Patches as their pixels, normalised, projected and normalised again; pixels by row, column, channel."""
 
     def __init__(self, img_size: int, patch_size: int, in_chans: int, embed_dim: int, **_: Any) -> None:

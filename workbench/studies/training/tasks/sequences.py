@@ -75,7 +75,7 @@ class Pairs(Sequences):
         return Sequences(self.sequences, halves).identity() | {"n": len(self)}
 
 
-class Shuffled(Dataset):
+class _Shuffled(Dataset):
     """The same examples with tokens in a fixed random order, different for each example."""
 
     def __init__(self, examples: Any, reorder: Callable[..., tuple[Any, Any]]) -> None:
@@ -101,7 +101,7 @@ def shuffled(task: Task) -> Task:
         raise InputError(
             f"task {task.name} has no sequences to classify whose tokens could be shuffled; leave shuffled out"
         )
-    sets = {split: Shuffled(getattr(task, split), task.reorder) for split in ("train", "test")}
+    sets = {split: _Shuffled(getattr(task, split), task.reorder) for split in ("train", "test")}
     return dataclasses.replace(
         task,
         **sets,

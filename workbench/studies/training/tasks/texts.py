@@ -21,7 +21,7 @@ from workbench.studies.training.tasks.task import WATCHED, DataRequest, Task, sp
 
 HELD_OUT = ("05-letters", "11-expeditions-and-towns", "17-cities-bridges-markets-night")
 """Files of the bundled prose in its test set: every sixth, from the fifth."""
-TEXT_SHARE = 10
+_TEXT_SHARE = 10
 """The last 1/TEXT_SHARE of a text file is held out."""
 _WIKITEXT_PARTS = {
     "train": [f"wikitext-103-raw-v1/train-{part:05d}-of-00002.parquet" for part in range(2)],
@@ -80,9 +80,9 @@ def text(request: DataRequest) -> Task:
     if not files:
         raise InputError(f"{path} holds no text; task text takes a file of UTF-8 text, or a folder of *.txt")
     content = "\n".join(map(_read, files))
-    cut = len(content) - len(content) // TEXT_SHARE
+    cut = len(content) - len(content) // _TEXT_SHARE
     parts = {"train": content[:cut], "test": content[cut:]}
-    return _task("text", parts, request, {"source": "a text file", "held_out": f"the last 1/{TEXT_SHARE}"})
+    return _task("text", parts, request, {"source": "a text file", "held_out": f"the last 1/{_TEXT_SHARE}"})
 
 
 def wikitext(request: DataRequest) -> Task:
