@@ -60,7 +60,7 @@ class TokenOptions(OfMatrices):
     components: Components = 3
 
 
-PATCH_PCA_SHARE = Metric(
+_PATCH_PCA_SHARE = Metric(
     "patch_pca_share",
     "Variance of a principal component of patches",
     "share of an image's squared distances from the mean over all patches of the batch that lies along the component "
@@ -69,7 +69,7 @@ PATCH_PCA_SHARE = Metric(
     low=0,
     high=1,
 )
-PATCH_PCA_IOU = Metric(
+_PATCH_PCA_IOU = Metric(
     "patch_pca_iou",
     "IoU of the first component with the mask",
     "intersection over union of the given mask and of the fewest patches that hold the share mass of the first "
@@ -79,7 +79,7 @@ PATCH_PCA_IOU = Metric(
     high=1,
     better="higher",
 )
-METRICS = (PATCH_PCA_SHARE, PATCH_PCA_IOU)
+METRICS = (_PATCH_PCA_SHARE, _PATCH_PCA_IOU)
 _BASIS = (
     "images, counted per layer, have components of a basis that is joint over the images of their batch; a batch_size "
     "of all images gives one basis"
@@ -165,7 +165,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         permuted = flat.gather(0, order).reshape(patches.shape)
         drawn.append(patch_components(permuted, options.components).shares)
     yield Measurement(
-        PATCH_PCA_SHARE,
+        _PATCH_PCA_SHARE,
         components.shares,
         ("input", "rank"),
         null_samples={"permutation": torch.stack(drawn, -1)} if drawn else {},
@@ -181,7 +181,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         orders = layer.orders(name, len(foreground), max(options.null_samples, 1))
         by_chance.append(mask_iou(masks[number][orders], foreground.expand(len(orders), -1)))
     yield Measurement(
-        PATCH_PCA_IOU,
+        _PATCH_PCA_IOU,
         torch.stack(observed),
         ("input",),
         null_samples={"permutation": torch.stack(by_chance)} if drawn else {},
@@ -203,7 +203,7 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the variance of the first component by layer, and the layer whose mask fits best."""
     sentences = []
-    first = frame[(frame["metric"] == PATCH_PCA_SHARE.name) & (frame["rank"] == 1)]
+    first = frame[(frame["metric"] == _PATCH_PCA_SHARE.name) & (frame["rank"] == 1)]
     if len(first):
         layer = first.groupby("layer")["value"].mean().idxmax()
         rows = first[first["layer"] == layer]
@@ -213,7 +213,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         )
         null = rows["null_mean"].mean()
         sentences.append(sentence + ("" if pd.isna(null) else f" ({null:.0%} with permuted features)"))
-    overlap = frame[(frame["metric"] == PATCH_PCA_IOU.name) & frame["value"].notna()]
+    overlap = frame[(frame["metric"] == _PATCH_PCA_IOU.name) & frame["value"].notna()]
     if len(overlap):
         layer = overlap.groupby("layer")["value"].mean().idxmax()
         rows = overlap[overlap["layer"] == layer]

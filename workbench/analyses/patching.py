@@ -62,7 +62,7 @@ class TokenOptions(OfMatrices):
 
 _SAME = 1e-5  # relative: two logit differences that differ by rounding only
 _NULLS = {"isotropic": "for random directions of the same norm", "others": "with outputs from other pairs"}
-PATCHING_EFFECT = Metric(
+_PATCHING_EFFECT = Metric(
     "patching_effect",
     "Normalised effect of patching",
     "share of the way from an input's logit difference to that of the other input of its pair, once the head's outputs "
@@ -72,21 +72,21 @@ PATCHING_EFFECT = Metric(
     "Wang et al. 2023",
     z_samples=10,
 )
-PATCHING_ATTRIBUTION = Metric(
+_PATCHING_ATTRIBUTION = Metric(
     "patching_attribution",
     "Attribution patching",
     "first-order estimate of patching_effect: change of the head's outputs · gradient of the logit difference, over "
     "the same normaliser",
     "Nanda 2023",
 )
-PATCHING_BASELINE = Metric(
+_PATCHING_BASELINE = Metric(
     "patching_baseline",
     "Logit difference without patching",
     "logit of the clean input's outcome less that of the corrupted input's; column candidate: of the clean, or of the "
     "corrupted input; patching_effect is a share of the way from one to the other",
     "Wang et al. 2023",
 )
-METRICS = (PATCHING_EFFECT, PATCHING_ATTRIBUTION, PATCHING_BASELINE)
+METRICS = (_PATCHING_EFFECT, _PATCHING_ATTRIBUTION, _PATCHING_BASELINE)
 
 
 class _Pairs(NamedTuple):
@@ -271,14 +271,14 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             known = values.where(patching.pairs.known[::2].to(values.device), torch.nan)
             columns = {"candidate": name}
             yield Measurement(
-                PATCHING_BASELINE, known, ("input",), columns=columns, form="across", inputs=names
+                _PATCHING_BASELINE, known, ("input",), columns=columns, form="across", inputs=names
             )
-    yield Measurement(PATCHING_EFFECT, of_pairs(effects), null_samples=null_samples, inputs=names)
+    yield Measurement(_PATCHING_EFFECT, of_pairs(effects), null_samples=null_samples, inputs=names)
 
     gradients = _gradients(patching, layer.heads).double()
     moved = ((donor - patching.head_out)[:, layer.heads].double() * gradients).sum((-2, -1))
     estimates = torch.stack([patching.share(row) for row in moved.unbind(1)], 1)
-    yield Measurement(PATCHING_ATTRIBUTION, of_pairs(estimates), inputs=names)
+    yield Measurement(_PATCHING_ATTRIBUTION, of_pairs(estimates), inputs=names)
 
 
 def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
@@ -304,12 +304,12 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         .mean()
         for metric in METRICS
     }
-    exact = by_head[PATCHING_EFFECT].dropna(subset="value")
+    exact = by_head[_PATCHING_EFFECT].dropna(subset="value")
     if exact.empty:
         return []
     layer, head = exact["value"].idxmax()
     chosen = rows[
-        (rows["metric"] == PATCHING_EFFECT.name) & (rows["layer"] == layer) & (rows["head"] == head)
+        (rows["metric"] == _PATCHING_EFFECT.name) & (rows["layer"] == layer) & (rows["head"] == head)
     ].dropna(subset="value")
     sentence = (
         f"patching head {head} of layer {layer} moves the logit difference most, {over_inputs(chosen).words('.2f')} of "
@@ -323,7 +323,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
         )
     sentences = [sentence]
     if len(exact) > 2:
-        rank = exact["value"].corr(by_head[PATCHING_ATTRIBUTION]["value"], method="spearman")
+        rank = exact["value"].corr(by_head[_PATCHING_ATTRIBUTION]["value"], method="spearman")
         sentences.append(
             f"attribution patching: rank correlation {rank:.2f} with patching, over {len(exact)} heads"
         )

@@ -79,7 +79,7 @@ _NULL = (
     "a removed token has the mean over tokens in place of its input to the first block; tokens: patches or words, not "
     "the one that the prediction is read from; column candidate: the map; null: random orders"
 )
-RELEVANCE_DELETION = Metric(
+_RELEVANCE_DELETION = Metric(
     "relevance_deletion",
     "Probability under deletion",
     "probability of the target, mean over shares from none to all of the tokens (trapezoidal rule), while the most "
@@ -89,7 +89,7 @@ RELEVANCE_DELETION = Metric(
     high=1,
     better="lower",
 )
-RELEVANCE_INSERTION = Metric(
+_RELEVANCE_INSERTION = Metric(
     "relevance_insertion",
     "Probability under insertion",
     "probability of the target, mean over shares from none to all of the tokens (trapezoidal rule), while the most "
@@ -99,7 +99,7 @@ RELEVANCE_INSERTION = Metric(
     high=1,
     better="higher",
 )
-METRICS = (RELEVANCE_DELETION, RELEVANCE_INSERTION)
+METRICS = (_RELEVANCE_DELETION, _RELEVANCE_INSERTION)
 
 
 @checked_tensors
@@ -332,7 +332,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
         for metric in METRICS:
             yield Measurement(
                 metric,
-                removal.area(order, ends, insert=metric is RELEVANCE_INSERTION),
+                removal.area(order, ends, insert=metric is _RELEVANCE_INSERTION),
                 ("input",),
                 columns={"candidate": name},
                 null_samples=null,
@@ -350,7 +350,7 @@ def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report the probability in the order of every map in the last layer, beside random orders."""
     last = frame[frame["layer"] == frame["layer"].max()]
     sentences = []
-    for metric, words in ((RELEVANCE_INSERTION, "put back"), (RELEVANCE_DELETION, "removed")):
+    for metric, words in ((_RELEVANCE_INSERTION, "put back"), (_RELEVANCE_DELETION, "removed")):
         rows = last[(last["metric"] == metric.name) & last["value"].notna()]
         if rows.empty:
             continue
