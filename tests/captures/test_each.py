@@ -191,6 +191,23 @@ def test_what_the_function_computes_passes_the_watch_by(x: Tensor, monkeypatch):
     assert watched
 
 
+def test_checks_and_adapters_pass_the_watch_by(monkeypatch):
+    """Every operation that is watched is the model's, of modules with an adapter as well."""
+    busy: list[bool] = []
+    original = _Watch.__torch_function__
+
+    def noting(self, func, types, args=(), kwargs=None):
+        busy.append(self.observer.busy)
+        return original(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(_Watch, "__torch_function__", noting)
+    for name in ("gpt2", "cait"):
+        family = FAMILIES[name]
+        capture(family.build(), family.batch())
+    assert len(busy) > 50
+    assert not any(busy)
+
+
 def test_attention_that_was_not_seen_is_still_told(x: Tensor):
     with pytest.warns(UserWarning, match=r"layers\.1 \(Unseen\)"):
         assert len(handed(Stack(Functional(), Unseen()).eval(), x)) == 1

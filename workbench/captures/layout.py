@@ -173,7 +173,7 @@ def _is_compiled_function(value: Any) -> bool:
 def _calls_compiled(cls: type[nn.Module]) -> bool:
     """Whether a method of a class is compiled, or names a compiled function of its file or of the function around."""
     for base in cls.__mro__:
-        if base.__module__.startswith("torch."):
+        if base.__module__.startswith(("torch.", *_NOT_ATTENTION)):
             continue
         for method in (value for value in vars(base).values() if isinstance(value, FunctionType)):
             names = [name for name in method.__code__.co_names if name in method.__globals__]

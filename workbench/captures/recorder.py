@@ -411,8 +411,7 @@ class Recorder:
             while records:
                 record = records.pop(0)
                 if record.index not in self.handed:
-                    # else every operation would first be offered to the watch, which costs half as much again
-                    with self.visits.outside_model(), torch._C.DisableTorchFunction():
+                    with self.visits.outside_model():
                         self.each(record, self.token_count, self.attended)
                     self.handed.add(record.index)
         except BaseException as failure:

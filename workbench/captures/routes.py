@@ -54,6 +54,8 @@ from workbench.core.errors import IncompleteCapture
 
 _SDPA = F.scaled_dot_product_attention
 _MHA = F.multi_head_attention_forward
+_LAYERS = ("torch.nn.modules.", "transformers.pytorch_utils", "transformers.activations")
+"""Files of layers that neither attend nor contain attention, except torch's own."""
 
 
 class Visitor(Protocol):
@@ -105,7 +107,7 @@ class Observer(Protocol):
 def watch_modules(
     modules: Sequence[nn.Module], visitor: Visitor, elsewhere: Callable[[], None]
 ) -> Generator[None]:
-    """Report every pass through one of ``modules``, root first, except torch's own layers.
+    """Report every pass through one of ``modules``, root first, except linear layers, activations and the like.
 
     ``elsewhere`` is called for passes in other threads, which are not reported.
     """
@@ -134,7 +136,7 @@ def watch_modules(
 def _is_plain_layer(module: nn.Module) -> bool:
     cls = type(module)
     attends = cls.__name__.startswith(("MultiheadAttention", "Transformer"))
-    return cls.__module__.startswith("torch.nn.modules.") and not attends
+    return cls.__module__.startswith(_LAYERS) and not attends
 
 
 def fused_kernels(modules: Sequence[nn.Module]) -> AbstractContextManager[None]:
@@ -685,14 +687,21 @@ def watch_attention(
 
 
 @contextmanager
-def unwatched() -> Generator[None]:
-    """Run a kernel out of sight of the watch over torch's functions, compiled where it is."""
+def without_watch() -> Generator[_Watch | None]:
+    """Take off the watch over torch's functions, which is yielded; None where it is off already."""
     watch = _get_current_function_mode()
     if not isinstance(watch, _Watch):
-        yield
+        yield None
         return
     with _pop_mode_temporarily():
-        if watch.stance is None:
+        yield watch
+
+
+@contextmanager
+def unwatched() -> Generator[None]:
+    """Run a kernel out of sight of the watch over torch's functions, compiled where it is."""
+    with without_watch() as watch:
+        if watch is None or watch.stance is None:
             yield
             return
         watch.stance.__exit__(None, None, None)

@@ -20,6 +20,7 @@ from workbench.captures.layout import (
     must_attend,
     token_mixers,
 )
+from workbench.captures.routes import without_watch
 from workbench.core.errors import IncompleteCapture
 
 
@@ -94,10 +95,11 @@ class Visits:
 
     @contextmanager
     def outside_model(self) -> Generator[None]:
-        """Run code that is not the model's."""
+        """Run code that is not the model's, whose operations are not offered to the watch over torch's functions."""
         before, self.busy = self.busy, True
         try:
-            yield
+            with without_watch():
+                yield
         finally:
             self.busy = before
 
