@@ -1,4 +1,7 @@
-"""Mutants drawn at random: one comparison, operation, number, truth value or call of a line is changed."""
+"""Mutants drawn at random: one comparison, operation, number, truth value or call of a line is changed.
+
+Of the explorer's scripts, one comparison, operation or number.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,19 @@ OPERATIONS = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "mean": "sum", "floor": "ceil"}
+SCRIPT = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "===": "!==", "!==": "===", "+": "-", "-": "+", "*": "/", "/": "*",
+    "%": "*", "**": "*", "&&": "||", "||": "&&", "??": "&&", "Math.min": "Math.max", "Math.max": "Math.min",
+    "Math.floor": "Math.ceil", "Math.ceil": "Math.floor", "Math.round": "Math.floor", "!": "",
+}  # fmt: skip
+"""Operations of JavaScript, and what they are changed to."""
+_IN_SCRIPT = re.compile(
+    r"(?<= )(?:[<>]=?|[!=]==|\*\*|[-+*/%]|&&|\|\||\?\?)(?= )|Math\.(?:min|max|floor|ceil|round)\b"
+    r"|(?<![\w)])!(?=[\w(])|(?<![\w.#])\d+(?:\.\d+)?(?![\w.])"
+)
+_NO_CODE = re.compile(r"""//.*|"[^"]*"|'[^']*'|`[^`]*`|^\s*/?\*.*|^import.*""")
+_PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "page", "screen", "widget"))
+"""Tests that run the scripts of the explorer in a browser."""
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -58,6 +74,17 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
                 yield from nodes(child)
 
 
+def script_mutations(text: str) -> Iterator[tuple[str, str]]:
+    """Yield lines of a script with one operation or number changed; lines that stand in it twice are left out."""
+    lines = [line.strip() for line in text.split("\n")]
+    for line in lines:
+        code = _NO_CODE.sub(lambda match: " " * len(match.group()), line)
+        for match in _IN_SCRIPT.finditer(code) if lines.count(line) == 1 else ():
+            old = match.group()
+            new = SCRIPT[old] if old in SCRIPT else str(2 * float(old) if "." in old else int(old) + 1)
+            yield line, f"{line[: match.start()]}{new}{line[match.end() :]}"
+
+
 def mutations(text: str) -> Iterator[tuple[str, str]]:
     """Yield lines of a file with their changed forms; lines that stand in it twice are left out."""
     lines = text.split("\n")
@@ -81,6 +108,8 @@ def mutations(text: str) -> Iterator[tuple[str, str]]:
 
 def tests_of(file: str) -> tuple[str, ...]:
     """Return the tests of a file: those of its name, then those of its room that import it; at most eight files."""
+    if file.endswith(".js"):
+        return tuple(test for test in _PAGES if (ROOT / test).is_file())
     room, *folders, name = Path(file).with_suffix("").parts[1:]
     own = Path("tests", room, *folders, f"test_{name}.py")
     dotted = re.compile(rf"\b{re.escape('.'.join([room, *folders]))}(?:\.| import .*\b){name}\b")
@@ -92,12 +121,13 @@ def tests_of(file: str) -> tuple[str, ...]:
 def drawn(count: int, seed: int, words: list[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
     """Draw mutants of files whose name has one of the words, every file as likely as its number of lines."""
     draw, chosen = random.Random(seed), []
-    names = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "workbench").glob("*/**/*.py"))
+    paths = [*(ROOT / "workbench").glob("*/**/*.py"), *(ROOT / "workbench").glob("*/**/*.js")]
+    names = sorted(str(path.relative_to(ROOT)) for path in paths)
     names = [name for name in names if not words or any(word in name for word in words)]
     files = [(name, (ROOT / name).read_text(encoding="utf-8")) for name in names if tests_of(name)]
     while len(chosen) < count:
         ((name, text),) = draw.choices(files, [text.count("\n") for _, text in files])
-        possible = [*mutations(text)]
+        possible = [*(script_mutations if name.endswith(".js") else mutations)(text)]
         mutant = (name, tests_of(name), *draw.choice(possible)) if possible else None
         if mutant is not None and mutant not in chosen and mutant[2] != mutant[3]:
             chosen.append(mutant)
