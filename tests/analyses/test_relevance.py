@@ -1,5 +1,7 @@
 """Relevance maps: attention and gradients by hooks by hand, completeness, and tokens removed by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import workbench
 from tests.analyses.test_patching import IMAGES, classifier, gpt2, run
 from tests.runs.test_analyze import bert, vit
+from workbench.analyses import relevance
 from workbench.analyses.relevance import MAPS, gradient_rollout, removal_orders, weighted_attention
 from workbench.core.errors import InputError
 
@@ -100,6 +103,27 @@ def test_integrated_gradients_sum_to_the_change_from_uniform_attention():
     # only the class token's row of the last layer reaches the logits; maps are means over 2 heads
     sums = 2 * maps(rows, 2)[MAPS[3]].sum(-1)
     np.testing.assert_allclose(sums, changes.detach(), rtol=1e-3, atol=1e-5)
+
+
+def test_uniform_attention_has_the_sum_of_the_row_that_it_replaces(monkeypatch):
+    """Of logits that are linear in the weights, integrated gradients are (A − U) times their slopes."""
+    torch.manual_seed(0)
+    attn = torch.rand(2, 3, 4, 5).double().softmax(-1) * torch.tensor([0.5, 1.0, 0.25])[:, None, None]
+    slopes = torch.randn_like(attn)
+    visible = (torch.arange(5) <= torch.arange(4)[:, None] + 1).expand(2, 1, 4, 5)
+    layer = SimpleNamespace(index=1, heads=[0, 2, 5], need_passes=lambda: None)
+    explained = SimpleNamespace(gradients=lambda passes, changes, points: [*slopes.unbind(1)])
+    monkeypatch.setattr(relevance, "visible_of", lambda *_: visible)
+    expected = torch.zeros(2, 4, 5).double()
+    for image in range(2):
+        for head in range(3):
+            for query in range(4):
+                keys = range(query + 2 if query < 3 else 5)
+                row = attn[image, head, query]
+                for key in range(5):
+                    uniform = float(row.sum()) / len(keys) if key in keys else 0.0
+                    expected[image, query, key] += (row[key] - uniform) * slopes[image, head, query, key] / 3
+    torch.testing.assert_close(relevance._integrated(layer, attn, explained, 4), expected)
 
 
 def removed(model, tokens):

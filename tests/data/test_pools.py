@@ -144,3 +144,15 @@ def test_a_list_of_images_in_a_spec_names_files(tmp_path):
     assert (pool.listed, [*pool.ids], pool.read(0).content.shape) == (True, ["a.png"], (7, 5))
     with pytest.raises(InputError, match="written as in JSON"):
         open_pool("images:[a.png]")
+
+
+def test_a_text_of_the_same_name_is_the_text_of_an_image(tmp_path):
+    for number, name in enumerate(("a", "b", "c")):
+        Image.new("L", (3, 2), number).save(tmp_path / f"{name}.png")
+    (tmp_path / "a.txt").write_text(" a cat\n", encoding="utf-8")
+    (tmp_path / "c.txt").write_text("\n")
+    pool = open_pool(f"images:{tmp_path}")
+    assert [pool.read(i).caption for i in range(3)] == ["a cat", None, None]
+    (tmp_path / "c.txt").write_bytes(b"\xff")
+    with pytest.raises(Unreadable, match=r"c\.txt, cannot be read"):
+        pool.read(2)

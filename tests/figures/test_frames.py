@@ -1,8 +1,10 @@
 """What figures call models."""
 
 import pandas as pd
+import pytest
 
-from workbench.figures.frames import model_label, series_labels, with_labels
+from workbench.core.errors import InputError
+from workbench.figures.frames import model_label, rows_of, series_labels, with_labels
 
 
 def untrained(model="tost:tiny"):
@@ -49,3 +51,16 @@ def test_a_file_of_weights_names_the_model_and_other_checkpoints_do_not():
     assert (
         with_labels(f"Rank is 3 in {tuned} and 4 in bundled:a.", runs) == "Rank is 3 in flowers and 4 in a."
     )
+
+
+def test_rows_of_an_absent_metric_are_refused_with_the_metrics_that_are_there():
+    frame = pd.DataFrame({"metric": ["b", "a", "b"], "value": [1.0, 2.0, float("nan")]})
+    assert list(rows_of(frame, "b")["value"]) == [1.0]
+    with pytest.raises(InputError, match=r"no values of c; its metrics: a, b$"):
+        rows_of(frame, "c")
+    with pytest.raises(InputError, match=r"no values of c or d; its metrics: none$"):
+        rows_of(frame[:0], ["c", "d"])
+    with pytest.raises(InputError, match="all values of b are NaN"):
+        rows_of(frame[2:], "b")
+    with pytest.raises(InputError, match="column 'x' is empty for a and b"):
+        rows_of(frame.assign(x=None), ["a", "b"], needs=["x"])

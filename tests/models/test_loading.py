@@ -293,9 +293,10 @@ def test_random_weights_of_a_model_whose_config_is_not_here_need_that_file(offli
     ],
 )
 def test_unknown_names_offer_the_nearest(offline, spec, nearest):
-    with pytest.raises(UnknownName, match=nearest) as caught:
-        load(spec)
-    assert caught.value.exit_code == 2
+    for read in (load, check_name):
+        with pytest.raises(UnknownName, match=nearest) as caught:
+            read(spec)
+        assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("spec", ["", "   ", "hf:", "timm:", None, 3])

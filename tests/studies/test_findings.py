@@ -66,6 +66,12 @@ def test_sentences_about_seeds_name_their_number_and_agree_with_the_verdicts():
         "One seed a side decides nothing: digits-c against digits-b.",
     ]
 
+    clean = pd.DataFrame([seeds("digits-a", "digits-b", "ood", None, 0.1, 0.05, 0.15, 5)])
+    without_budget = claims[:1].assign(measure="ood_auroc[protocol=ood]", verdict=HOLDS)
+    assert findings.verdict_findings(without_budget, clean, "stronger than") == [
+        "In 1 of 1 test digits-a is shown to be stronger than digits-b (5 seeds a side: 1 holds)."
+    ]
+
 
 def test_differences_and_learning_tell_what_their_intervals_decide():
     versus = pd.DataFrame(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,7 +56,9 @@ def test_pixels_are_what_the_model_sees_before_its_normalisation(digits_vit):
 
 
 def test_a_clean_evaluation_counts_what_a_loop_counts(digits_vit):
+    started = time.perf_counter()
     frame = evaluate(digits_vit, n=30, seed=2)
+    assert 0 <= frame.attrs["provenance"][0]["seconds"] <= time.perf_counter() - started + 0.01
     classifier, images = open_images(digits_vit, "bundled:digits", 30, 2)
     order = classifier.logits(images.pixels).argsort(1, descending=True)
     for top, metric in ((1, "accuracy_top1"), (5, "accuracy_top5")):

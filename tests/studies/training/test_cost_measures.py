@@ -1,9 +1,12 @@
 """Bytes and seconds are those that can be counted by hand."""
 
+import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -128,6 +131,13 @@ def test_every_function_gets_the_time_that_passes_while_it_runs(monkeypatch):
 
     assert in_turns([lambda: work(2), lambda: work(60)], 5) == [[2] * 5, [60] * 5]
     assert in_turns([lambda: work(2), lambda: work(60)], 5, budget=100) == [[2], [60]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_kilobytes_of_proc_are_1024_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    size = pages * os.sysconf("SC_PAGE_SIZE")
+    assert cost_measures._resident("VmSize") == pytest.approx(size, rel=3e-4)
 
 
 # In a process of its own, as the efficiency study measures: in one that has run hundreds of tests the system may take

@@ -78,6 +78,14 @@ def test_a_history_is_returns_to_go_and_actions_and_nothing_after_the_end():
     assert score.item() == pytest.approx(1 / 2 / 3)
 
 
+@pytest.mark.parametrize(("steps", "context"), [(1, 4), (4, 4), (5, 4), (9, 6), (10, 6), (13, 2)])
+def test_histories_overlap_by_half_until_one_reaches_the_end(steps, context):
+    starts = [0]
+    while starts[-1] + context < steps:
+        starts.append(starts[-1] + context // 2)
+    assert Histories([{"rewards": np.ones(steps)}], context, {}).starts == [(0, start) for start in starts]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
