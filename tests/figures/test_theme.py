@@ -101,15 +101,6 @@ def test_the_theme_can_come_from_the_environment_and_the_argument_goes_first(mon
         theme.find_theme()
 
 
-def test_a_composed_figure_with_pictures_keeps_their_shape_at_another_width():
-    look = {"width": 648, "height": 300, "margin": {"autoexpand": False}}
-    picture = go.Figure(go.Heatmap(z=[[1, 2]]), look)
-    assert theme.apply_theme(picture, width=5.4).layout.height == 240  # 648 px are 6.75 in
-    curve = go.Figure(go.Scatter(x=[1, 2], y=[1, 2]), look)
-    assert theme.apply_theme(curve, width=5.4).layout.height == 300
-    assert theme.apply_theme(picture, width=5.4, height=200).layout.height == 200
-
-
 def test_the_figure_given_is_not_changed():
     fig = go.Figure(go.Scatter(y=[1, 2]))
     before = fig.to_json()

@@ -243,7 +243,7 @@ def compose_maps(
     wide, high = cell / page_width, cell * down / right / fig.layout.height
     left, top = axes[0].domain[0] - wide - (image_gap + sided) / page_width, fig.layout.yaxis.domain[1]
     paper = {"xref": "paper", "yref": "paper", "y": top}
-    fig.add_layout_image(source=data_uri(image), x=left, sizex=wide, sizey=high, sizing="stretch", **paper)
+    fig.add_layout_image(source=data_uri(image), x=left, sizex=wide, sizey=high, sizing="contain", **paper)
     fig.add_annotation(text="input", x=left + wide / 2, yanchor="bottom", **plain | paper)
     low, high = (
         min(axis.domain[0] for axis in fig.select_yaxes()),

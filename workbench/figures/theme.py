@@ -272,8 +272,7 @@ def apply_theme(
         theme: "paper" or "talk"; by default ``WORKBENCH_THEME``, else "paper".
         width: inches, "column" (3.25), "page" (6.75), or a venue's by its name (`WIDTHS`); slides, and the width
             "slides" in every theme, are always 1280 × 720 px.
-        height: in pixels of 1/96 in; by default the figure's own (of a figure with maps or images, by the width), else
-            a fixed ratio. Slides keep theirs.
+        height: in pixels of 1/96 in; by default the figure's own, else a fixed ratio. Slides keep theirs.
 
     Raises:
         InputError: an unknown theme or width, or a height that no page could have.
@@ -284,10 +283,7 @@ def apply_theme(
     if look.fixed_height:
         tall = pixels * 9 / 16
     else:
-        pictures = fig.layout.images or any(trace.type in ("image", "heatmap") for trace in fig.data)
-        composed = fig.layout.width if pictures and fig.layout.margin.autoexpand is False else None
-        own = (fig.layout.height or 0) * pixels / (composed or pixels)  # pictures keep their shape
-        tall = height or own or pixels * (0.72 if pixels < 400 else 0.42)
+        tall = height or fig.layout.height or pixels * (0.72 if pixels < 400 else 0.42)
     # Built with its template at once: to copy the figure first would check the large template it came with again.
     size = {"width": pixels, "height": round(tall), "autosize": False}
     layout = {**fig.layout.to_plotly_json(), "template": look.template, **size}

@@ -37,8 +37,8 @@ def test_the_two_panels_are_the_token_s_row_and_column():
     np.testing.assert_allclose(np.asarray(column_prefix.z), attn[:2, 4][None])
     assert [title.replace("<br>", " ") for title in titles(fig)] == [
         "input",
-        "from row 0, column 2 (blue frame): where it attends",
-        "to row 0, column 2 (blue frame): what attends to it",
+        "from row 0, column 2: where it attends",
+        "to row 0, column 2: what attends to it",
     ]
 
 

@@ -97,7 +97,7 @@ def token_attention_figure(
         share = panels[0].values[visible].sum() / (panels[0].values.sum() or 1.0)
         notes.append(
             f"Tokens {visible[0]} to {visible[-1]} of {len(view.real)} are shown; they hold {100 * share:.0f} % of the "
-            f"attention {panels[0].title.partition(':')[0].replace(', blue frame', '')}."
+            f"attention {panels[0].title.partition(':')[0]}."
         )
     hidden = bool(causal(weights).any()) and position is not None
     if hidden:
@@ -119,13 +119,10 @@ def _from_and_to(
         title, mean = f"from all {len(view.real)} tokens: where they attend", weights[view.real].mean(0)
         return [Numbers(title, "mean over queries, to", mean)], []
     name = view.names[position]
-    framed_name = name.removesuffix(")") + ", blue frame)" if name.endswith(")") else f"{name} (blue frame)"
     return [
-        Numbers(f"from {framed_name}: where it attends", f"from {name} to", weights[position]),
-        Numbers(
-            f"to {framed_name}: what attends to it", f"to {name} from", weights[:, position], "coloraxis2"
-        ),
-    ], []
+        Numbers(f"from {name}: where it attends", f"from {name} to", weights[position]),
+        Numbers(f"to {name}: what attends to it", f"to {name} from", weights[:, position], "coloraxis2"),
+    ], [f"Blue frame: {name}."]
 
 
 # --------------------------------------------------------------------------------------------------- the matrix

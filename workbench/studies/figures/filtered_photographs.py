@@ -15,6 +15,7 @@ from workbench.figures.composition import Axis, Panel, compose, with_sentences
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
+from workbench.figures.maps import squared
 from workbench.figures.marks import Band, Line, Null
 from workbench.figures.overlays import data_uri
 from workbench.figures.specification import SERIES
@@ -99,5 +100,5 @@ def filtered_figure(filtered: Filtered) -> go.Figure:
     side = (PAGE - edges + gap) / _COLUMNS - gap
     inner = side * tall / across
     fig = compose(panels, _COLUMNS, width="page", shared="xy", inner=inner, gap=gap)
-    fig.update_xaxes(visible=False, matches=None).update_yaxes(visible=False, matches=None)
+    squared(fig).update_xaxes(visible=False).update_yaxes(visible=False)
     return with_sentences(fig, [note])

@@ -11,6 +11,7 @@ from plotly.colors import hex_to_rgb
 from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.figures.composition import Axis, Panel, compose
+from workbench.figures.maps import squared
 from workbench.figures.marks import key_entry
 from workbench.figures.theme import PAGE, SIZE, theme_of
 from workbench.figures.variants import look_of
@@ -85,9 +86,7 @@ def scenes_figure(
     gap, font = 4.0, theme_of("page").font
     side = (PAGE - 3 * font + gap) / max(len(images), 4) - gap
     fig = compose(panels, len(images), key, width="page", shared="xy", inner=side * tall / across, gap=gap)
-    return fig.update_xaxes(showticklabels=False, ticks="", matches=None).update_yaxes(
-        showticklabels=False, ticks="", matches=None
-    )
+    return squared(fig)
 
 
 @checked
