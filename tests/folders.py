@@ -94,8 +94,11 @@ def vit_folder(folder: Path) -> Path:
     return folder
 
 
-def several_kinds_folder(folder: Path, name: str) -> Path:
-    """A model of `tests.captures.multimodal` with its tokenizer, or with the processor of its images and texts."""
+def several_kinds_folder(folder: Path, name: str, tiles: bool = False) -> Path:
+    """A model of `tests.captures.multimodal` with its tokenizer, or with the processor of its images and texts.
+
+    With ``tiles`` SmolVLM cuts an image of 3 × 4 into twelve, and reads the whole beside them.
+    """
     import transformers
 
     from tests.captures.multimodal import MODELS
@@ -116,9 +119,9 @@ def several_kinds_folder(folder: Path, name: str) -> Path:
         ).save_pretrained(folder)  # fmt: skip
     elif name == "smolvlm":
         options = {
-            "size": {"longest_edge": 32},
+            "size": {"longest_edge": 128 if tiles else 32},
             "max_image_size": {"longest_edge": 32},
-            "do_image_splitting": False,
+            "do_image_splitting": tiles,
         }
         images, videos = transformers.SmolVLMImageProcessor(**options), transformers.SmolVLMVideoProcessor()
         transformers.SmolVLMProcessor(

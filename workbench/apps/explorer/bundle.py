@@ -343,11 +343,14 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                     f"input {index} of this bundle has {count} labels, {len(tokens.kinds)} kinds and "
                     f"{len(tokens.real)} marks of real tokens; every token has one of each"
                 )
-            if tokens.grid and tokens.grid[0] * tokens.grid[1] != tokens.kinds.count("patch"):
+            patches = tokens.kinds.count("patch")
+            cells = tokens.grid[0] * tokens.grid[1] if tokens.grid else patches
+            if cells < patches or (cells > patches and tokens is not card):
                 raise InputError(
-                    f"input {index} of this bundle has {tokens.kinds.count('patch')} patches, which do not fill a "
-                    f"grid of {tokens.grid[0]} × {tokens.grid[1]}"
+                    f"input {index} of this bundle has {patches} patches, which do not fill a grid of {tokens.grid}"
                 )
+            if cells > patches:
+                yield f"inputs.{index}.cells", ("float32", (count,))
         if card.image:
             yield f"inputs.{index}.image", ("uint8", (*card.image, 3))
         for layer in header.layers:
@@ -379,6 +382,7 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
     most = max(layer.heads for layer in header.layers)
     for index, card in enumerate(header.inputs):
         count = len(card.labels)
+        yield f"inputs.{index}.cells", ("float32", (count,))
         for layer in header.layers:
             start = f"inputs.{index}.layers.{layer.index}"
             yield from ((f"{start}.norms.{site}", ("float32", (None, None))) for site in ("q", "k", "v"))
@@ -681,18 +685,24 @@ def _patch_grid(tokens: TokenInfo) -> tuple[int, int] | None:
 
 
 def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
+    from workbench.apps.explorer.tiling import tiling_of
+
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
     image = sample.images[0] if sample.images else None
+    tiling = tiling_of(sample, tokens)
+    image, grid = (image, _patch_grid(tokens)) if tiling is None else tiling[:2]
     card = InputCard(
         id=sample.ids[0],
         labels=tokens.labels[0],
         kinds=tokens.kinds[0],
         real=tokens.mask[0].tolist(),
-        grid=_patch_grid(tokens) if image is not None else None,
+        grid=grid if image is not None else None,
         image=None if image is None else (int(image.shape[0]), int(image.shape[1])),
     )
     part = _Input(card, [], {}, {}, set(), list(seen.notes))
+    if tiling is not None:
+        part.arrays["cells"] = tiling.cells
     if image is not None:
         part.arrays["image"] = np.ascontiguousarray(image, dtype=np.uint8)
     for record in seen:

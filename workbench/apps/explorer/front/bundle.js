@@ -190,7 +190,7 @@ export function readBundle(buffer) {
         if (!views.has(key)) {
           const [asks, keys] = [layer.queries, layer.keys].map((stream) => (stream ? card.streams[stream - 1] : card));
           const { labels, kinds, real, grid } = keys;
-          views.set(key, Object.assign(Object.create(own), { labels, kinds, real, grid, count: labels.length, asks: asks === keys ? null : asks, prediction: null, generated: 0 }));
+          views.set(key, Object.assign(Object.create(own), { labels, kinds, real, grid, cells: keys === card ? own.cells : null, count: labels.length, asks: asks === keys ? null : asks, prediction: null, generated: 0 }));
         }
         return views.get(key);
       },
@@ -199,6 +199,7 @@ export function readBundle(buffer) {
       generated: card.generated ?? 0,
       checkpoint: card.checkpoint ?? "",
       layerAt: (index) => layers.find((layer) => layer.index === index),
+      cells: array(start + "cells")?.values ?? null,
       pixels: card.image ? array(start + "image").values : null,
       maps(layer) {
         if (layer.without) return null;

@@ -136,7 +136,7 @@ export class Effect {
       const [wide, tall] = [side / columns, (side * (one.image[0] / one.image[1])) / rows];
       const pen = fresh(this.map, side, tall * rows);
       if (pen) mosaic(pen, values, columns, rows, most, { theme: state.theme, scale: "linear", direction: "from" }, { x: 0, y: 0, width: side, height: tall * rows });
-      this.cells = patchesOf(one).map((token, i) => ({ token, effect: effects[token], x: (i % columns) * wide, y: Math.floor(i / columns) * tall, wide, tall }));
+      this.cells = patchesOf(one).map((token, i) => ({ token, effect: effects[token], x: (i % columns) * wide, y: Math.floor(i / columns) * tall, wide, tall })).filter(({ token }) => token !== null);
       const own = this.cells.find((cell) => cell.token === out);
       if (pen && own) {
         pen.strokeStyle = palette(state.theme, this.element).getPropertyValue("--ink");

@@ -431,12 +431,12 @@ function kept(state) {
 /** Values by token as a small map: patches on their grid, else in reading order. */
 export function arranged(values, one) {
   const onGrid = one.grid && values.length === one.count;
-  const known = new Float32Array(values.length);
   const patches = onGrid ? patchesOf(one) : null;
+  const known = new Float32Array((patches ?? values).length);
   let [count, most] = [0, -Infinity];
   for (let i = 0; i < (patches ?? values).length; i++) { // loops, for this is asked of every head while the pointer moves
     if (!patches && !one.real[i] && values.length > 1) continue;
-    known[count] = values[patches ? patches[i] : i];
+    known[count] = values[patches ? patches[i] : i]; // NaN where a cell is empty
     if (known[count] > most) most = known[count];
     count += 1;
   }

@@ -74,7 +74,7 @@ export class HeadView {
     this.special.replaceChildren();
     this.stage.replaceChildren();
     this.opacity.hidden = !one.grid;
-    const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ` : "";
+    const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ${one.cells ? "Patch 2:0,1 is row 0, column 1 of tile 2; the small image at the right is the overview that the model reads beside its tiles. " : ""}` : "";
     this.hint.textContent = looks + (coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
     this.sinks.hidden = !one.kinds.includes("word");
     this.special.classList.toggle("aw-prompt", pictured(one));
@@ -158,9 +158,9 @@ export class HeadView {
       const [a, b] = [whole.indexOf(first), whole.indexOf(last)];
       const [top, bottom] = [Math.floor(a / columns), Math.floor(b / columns)].sort((x, y) => x - y);
       const [left, right] = [a % columns, b % columns].sort((x, y) => x - y);
-      return whole.filter((_, i) => {
+      return whole.filter((token, i) => {
         const [row, column] = [Math.floor(i / columns), i % columns];
-        return row >= top && row <= bottom && column >= left && column <= right;
+        return token !== null && row >= top && row <= bottom && column >= left && column <= right;
       });
     }
     const [low, high] = [Math.min(first, last), Math.max(first, last)];

@@ -1,9 +1,11 @@
 // An input's own pixels, and its patches over them.
 
 /** The image of an input as a canvas; grey, so that no colour of its own is taken for attention. Null for a text. */
-export function inputImage({ image: size, pixels }, grey) {
+export function inputImage(one, grey) {
+  const { image: size, pixels, cells, grid } = one;
   if (!size) return null;
   const [height, width] = size;
+  const cellOf = (i) => Math.floor((Math.floor(i / width) * grid[0]) / height) * grid[1] + Math.floor(((i % width) * grid[1]) / width);
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width, height });
   const pen = canvas.getContext("2d");
@@ -11,7 +13,8 @@ export function inputImage({ image: size, pixels }, grey) {
   for (let i = 0; i < width * height; i++) {
     const [red, green, blue] = [pixels[i * 3], pixels[i * 3 + 1], pixels[i * 3 + 2]];
     const light = 48 + 0.74 * (0.2126 * red + 0.7152 * green + 0.0722 * blue); // blue is seen on neither black nor white
-    image.data.set(grey ? [light, light, light, 255] : [red, green, blue, 255], i * 4);
+    const alpha = cells && patchesOf(one)[cellOf(i)] === null ? 0 : 255; // beside the overview of tiles
+    image.data.set(grey ? [light, light, light, alpha] : [red, green, blue, alpha], i * 4);
   }
   pen.putImageData(image, 0, 0);
   return canvas;
@@ -37,8 +40,13 @@ const RIM = [["#ffffff", 4], ["#111418", 2]]; // dark on light: seen on any colo
 
 const inOrder = new WeakMap();
 
-/** The tokens that are patches, row by row as their labels ("row,column") place them: some models have them in squares. */
+/** The tokens that are patches, row by row: by their cells (null where one is empty), or as their labels ("row,column") place them. */
 export function patchesOf(one) {
+  if (one.cells && !inOrder.has(one)) {
+    const tokens = new Array(one.grid[0] * one.grid[1]).fill(null);
+    one.cells.forEach((cell, token) => Number.isFinite(cell) && (tokens[cell] = token));
+    inOrder.set(one, tokens);
+  }
   if (!inOrder.has(one)) {
     const { kinds, labels, grid } = one;
     const places = new Map([...kinds.keys()].filter((token) => kinds[token] === "patch").map((token, i) => {
@@ -71,7 +79,7 @@ export function drawPatches(pen, one, image, width, height, asked, colour) {
   if (image) pen.drawImage(image, 0, 0, width, height);
   const edges = (i) => [[i % columns, width / columns], [Math.floor(i / columns), height / rows]].flatMap(([place, side]) => [Math.round(place * side), Math.round((place + 1) * side)]);
   patches.forEach((token, i) => {
-    const fill = colour(token);
+    const fill = token !== null && colour(token);
     if (!fill) return;
     const [left, right, top, bottom] = edges(i);
     pen.fillStyle = fill;
