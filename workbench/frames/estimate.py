@@ -85,7 +85,7 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
         # Effective rank is below its null range in every layer of digits-vit (4.8, null 12).
 
     A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
-    which more layers lie; the layers of three models or more are counted together. The numbers are means over the
+    which more layers lie; the layers of more than three models are counted together. The numbers are means over the
     counted layers. The rows have one metric and one
     kind of null distribution; without one the sentence has the models' means (`mean_finding`).
     """
@@ -101,22 +101,22 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     above, below = low > by_layer["null_high"], high < by_layer["null_low"]
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
     counts = beyond.groupby("model", sort=False).agg(["sum", "size"])
+    models = [*map(str, counts.index)]
     if not beyond.any():
-        return (
-            f"{words} is above or below its null range in no layer of {_listed([*map(str, counts.index)])}."
-        )
-    value, null = by_layer[beyond][["value", "null_mean"]].mean()
-    sizes = f" ({value:.2g}, null {null:.2g})"
-    if len(counts) > 2:
-        of_all, models = f"{counts['sum'].sum()} of {counts['size'].sum()}", f"{len(counts)} models"
-        return f"{words} is {side} its null range in {of_all} layers of {models}{sizes}."
-    if (counts["sum"] == counts["size"]).all():
-        return (
-            f"{words} is {side} its null range in every layer of {_listed([*map(str, counts.index)])}{sizes}."
-        )
-    layers = ["every layer" if n == size else f"{n} of {size} layers" for n, size in counts.to_numpy()]
-    parts = [f"{of_all} of {model}" for of_all, model in zip(layers, counts.index, strict=True)]
-    return f"{words} is {side} its null range in {_listed(parts)}{sizes}."
+        return f"{words} does not clear its null range in any layer of {_listed(models)}."
+    level, null = (f"{mean:#.2g}".rstrip(".") for mean in by_layer[beyond][["value", "null_mean"]].mean())
+    if len(counts) > 3:
+        where = f"{counts['sum'].sum()} of {counts['size'].sum()} layers of {len(counts)} models"
+    elif beyond.all():
+        where = f"every layer of {_listed(models)}"
+    else:
+        parts = zip(counts["sum"], counts["size"], models, strict=True)
+        where = _listed([f"{_layers(count, size)} of {model}" for count, size, model in parts])
+    return f"{words} is {side} its null range in {where} ({level}, null {null})."
+
+
+def _layers(count: int, size: int) -> str:
+    return "no layer" if not count else "every layer" if count == size else f"{count} of {size} layers"
 
 
 def mean_finding(rows: pd.DataFrame, words: str, format: str = ".2f", by: str = "model") -> str:

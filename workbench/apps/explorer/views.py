@@ -542,7 +542,8 @@ VIEWS = {
         ),
         View(
             "compare", "Compare", "the pinned view beside this view, and their difference",
-            "Attention of two heads from the token in the blue frame, and the second minus the first (total variation)",
+            "Attention of two heads from the token in the blue frame, and the second minus the first; percentage: "
+            "total variation distance",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )
