@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 test check versions: export OMP_NUM_THREADS = 1
 
-.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel ray versions clean
+.PHONY: help setup figures test check fuzz mutants lab lint format bench pictures pages train confirm embedded records scaling conformance access docs site chrome wheel ray peers versions clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -113,6 +113,10 @@ wheel: $(READY) ## build two wheels into dist/: package, notebooks, models, tabl
 ray: $(READY) ## install Ray, and test a sweep on a local cluster of it
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	@$(BIN)/python -m pytest tests/runs/sweep/test_workers.py -k ray
+
+peers: $(READY) ## install TransformerLens and nnsight, and compare captures and interventions with theirs
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[peers]"
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/captures/test_peers.py
 
 versions: $(READY) ## run the fast tests with the lowest and with the newest versions of the dependencies
 	@$(BIN)/python -m pip install --quiet uv
