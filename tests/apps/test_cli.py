@@ -67,7 +67,7 @@ SCHEME = {
     "--work": (None, "FOLDER"), "--sweep": (None, "NAME"), "--operator": (None, "NAME"),
     # what one command alone has
     "--qkv": (None, "FILE"), "--cache": (None, None), "--sites": (None, "LIST"), "--tolerance": (None, "NUMBER"),
-    "--view": (None, "FRAGMENT"),
+    "--view": (None, "FRAGMENT"), "--cards": (None, "NUMBER"),
     "--paper": (None, "KEY"), "--parameters": ("-p", "KEY VALUE"), "--parameters-raw": ("-r", "KEY VALUE"),
     "--parameters-file": ("-f", "FILE"), "--parameters-yaml": ("-y", "YAML"), "--preset": (None, None),
     "--formats": (None, "LIST"), "--trust": (None, None), "--app": (None, None), "--port": (None, "PORT"),

@@ -1,4 +1,4 @@
-"""``find_link``: which heads link two tokens."""
+"""``find_link``: which heads link two tokens; and the links of each head with most attention."""
 
 from __future__ import annotations
 
@@ -65,6 +65,44 @@ def find_link(capture: Capture, query: int | str, key: int | str, *, input: int 
             "tokens; exchange query and key"
         )
     return frame.sort_values("attention", ascending=False, kind="stable", ignore_index=True)
+
+
+def strongest_links(capture: Capture, count: int = 10, *, input: int = 0) -> pd.DataFrame:
+    """List each head's links with the largest ratio to uniform attention; links of a token to itself are left out.
+
+    Returns one row per layer, head and link, the strongest link of a head first: numbers of ``query`` and ``key``,
+    ``query_label`` and ``key_label``, ``attention`` and ``ratio`` as in `find_link`. Padding is left out.
+    """
+    rows = []
+    for layer in capture:
+        queries = capture.tokens_of(layer.index)
+        if layer.attn is None or layer.kind != "token" or queries is None:
+            continue
+        keys = queries.keys or queries
+        weights = layer.attn[input].detach().double().cpu()
+        if weights.shape[-2:] != (len(queries.labels[input]), len(keys.labels[input])):
+            continue  # class attention, windows, and patches before the class token joins them
+        ratios = weights * (weights > 0).sum(-1, keepdim=True)
+        real = queries.mask[input].cpu()[:, None] & keys.mask[input].cpu()
+        if layer.source == "self":
+            real = real.clone().fill_diagonal_(False)
+        best, places = ratios.masked_fill(~real, 0).flatten(1).topk(min(count, int(real.sum())))
+        for head, (head_ratios, head_places) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+            for ratio, place in zip(head_ratios, head_places, strict=True):
+                query, key = divmod(place, weights.shape[-1])
+                rows.append(
+                    {
+                        "layer": layer.index,
+                        "head": head,
+                        "query": query,
+                        "key": key,
+                        "query_label": queries.labels[input][query],
+                        "key_label": keys.labels[input][key],
+                        "attention": weights[head, query, key].item(),
+                        "ratio": ratio,
+                    }
+                )
+    return pd.DataFrame(rows)
 
 
 def _place(token: int | str, tokens: TokenInfo | None, input: int, count: int) -> int:

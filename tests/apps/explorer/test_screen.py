@@ -154,7 +154,7 @@ def test_a_part_of_a_text_is_called_one(twelve):
 
 def test_tabs_without_anything_are_grey_and_give_the_reason(twelve):
     grey = twelve.eval_on_selector_all(".aw-tabs .aw-nothing", "all => all.map(one => one.textContent)")
-    assert grey == ["q·k", "Plane", "Spectra", "Metrics", "Effect", "Membership"]
+    assert grey == ["q·k", "Plane", "Spectra", "Metrics", "Effect", "Membership", "Card"]
     twelve.get_by_role("tab", name="q·k").click()
     twelve.wait_for_function(SHOWS, arg=[".aw-empty", "no queries and keys of this layer"])
 

@@ -238,6 +238,16 @@ def test_a_head_is_switched_off_when_it_is_asked_for_beside_random_ones(live, mo
     assert set(live.bundle.header.ablations) == {"uniform", "batch", "zero"}
 
 
+def test_cards_are_made_on_request_and_stay_with_another_input(live):
+    ask(live, cards=3)
+    assert live.trouble == ""
+    assert (live.tab, live.bundle.header.cards.inputs) == ("card", 3)
+    live.index = 1
+    assert live.bundle.header.cards.inputs == 3
+    ask(live, cards=0)
+    assert "from 1" in live.trouble
+
+
 def test_queries_and_keys_are_laid_out_by_umap_where_it_is_installed(live, monkeypatch):
     given = []
 

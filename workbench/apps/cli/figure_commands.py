@@ -234,6 +234,12 @@ def combine(figures: tuple[str, ...], columns: int | None, width: str | float | 
     help="Write all heads on one input as a page that opens anywhere, or a picture of it (.png).",
 )
 @click.option(
+    "--cards",
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help="With --save: add a card of each head over this number of inputs.",
+)
+@click.option(
     "--view",
     metavar="FRAGMENT",
     help='With --save: the view, "#layer=2&head=1&picture=heads"; "Export" on a page gives it.',
@@ -286,6 +292,7 @@ def explore(
     port: int | None,
     no_browser: bool,
     save: str | None,
+    cards: int | None,
     view: str | None,
     max_size: float | None,
     analyses: tuple[str, ...],
@@ -324,13 +331,14 @@ def explore(
             device,
             checkpoints,
             view or "",
+            cards or 0,
         )
         return
-    sizes = max_size, generate, view
+    sizes = max_size, generate, view, cards
     if location or analyses or device or checkpoints or any(value is not None for value in sizes):
         raise click.UsageError(
-            "--model, --inputs, --text, --index, --device, --analysis, --checkpoints, --generate, --max-size and "
-            "--view need --save: add --save FILE.html"
+            "--model, --inputs, --text, --index, --device, --analysis, --checkpoints, --generate, --max-size, "
+            "--cards and --view need --save: add --save FILE.html"
         )
     from workbench.apps.explorer.launch import open_explorer, open_page
 
@@ -348,6 +356,7 @@ def _save_explorer(
     device: str | None,
     checkpoints: bool,
     view: str,
+    cards: int,
 ) -> None:
     """Write the page of a location: that of a saved figure, updated by the options."""
     from workbench.apps.explorer import Explorer
@@ -371,5 +380,6 @@ def _save_explorer(
         generate=generate,
         checkpoints=checkpoints,
         view=view,
+        cards=cards,
     )
     click.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB): open it in a browser")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from workbench._version import __version__
+from workbench.apps.explorer.cards import CIRCUITS, CardIndex
 from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
 from workbench.apps.explorer.sentences import SENTENCES, Name
 from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.files import atomic_write, check_format
+from workbench.core.threads import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,6 +193,8 @@ class Header(_Part):
     max_error: dict[str, Annotated[float, Field(ge=0)]]
     """Of every float16 array, the largest distance of a value from the one that was rounded."""
     notes: list[str]
+    cards: CardIndex | None = None
+    """Cards of the heads over many inputs, where they were made."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +270,13 @@ class Bundle:
         for index, of_input in enumerate(ranked):
             arrays |= {f"inputs.{index}.{name}": array for name, array in _by_rank(of_input).items()}
         return Bundle(header, self.arrays | arrays)
+
+    def with_cards(self, cards: CardIndex, arrays: dict[str, np.ndarray]) -> Bundle:
+        """Return the bundle with cards of its heads; those of layers that it does not hold are left out."""
+        layers = {layer.index for layer in self.header.layers}
+        held = cards.model_copy(update={"heads": [card for card in cards.heads if card.layer in layers]})
+        fitting = {name: array for name, array in arrays.items() if int(name.split(".")[2]) in layers}
+        return Bundle(self.header.model_copy(update={"cards": held}), self.arrays | fitting)
 
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
         """Return whether it holds the prediction without a head that was switched off in this mode."""
@@ -416,6 +427,13 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
                 yield f"{start}.probability", ("float16", (count, positions, kept))
                 yield f"{start}.actual", ("float16", (count, positions))
                 yield f"{start}.divergence", ("float32", (count, positions))
+    for layer in header.layers if header.cards else ():
+        start, points = f"cards.layers.{layer.index}", len(header.cards.points) if header.cards else 0
+        yield from ((f"{start}.plane.{side}", ("float32", (layer.heads, points, 2))) for side in ("q", "k"))
+        yield f"{start}.plane.share", ("float32", (layer.heads, 2))
+        for circuit in CIRCUITS:
+            for number in NUMBERS:
+                yield f"{start}.circuits.{circuit}.{number}", ("float32", (None, None))
 
 
 def of_checkpoints(bundles: Mapping[str, Bundle]) -> Bundle:
@@ -435,6 +453,8 @@ def of_checkpoints(bundles: Mapping[str, Bundle]) -> Bundle:
 
         def renamed(key: str, start: int = len(cards)) -> str:
             _, index, rest = key.split(".", 2)
+            if not key.startswith("inputs."):
+                return key
             return f"inputs.{start + int(index)}.{rest}"
 
         arrays |= {renamed(key): array for key, array in bundle.arrays.items()}
@@ -558,7 +578,8 @@ def make_bundle(
             part.card = part.card.model_copy(update={"generated": continued.generated.steps})
         short = len(part.card.labels) <= evidence.MOST_TOKENS
         decomposed = sum(card.heads for card in part.layers) * len(part.card.labels) ** 3
-        with _one_thread() if short else nullcontext():
+        # several threads spend more time on waiting for each other than on small matrices
+        with one_thread() if short else nullcontext():
             part.series += _through_depth(model, sample, seen, layers, seed) if measured else []
             for name, options in ANALYSES.items() if measured else ():
                 frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
@@ -582,19 +603,6 @@ def make_bundle(
         measure = partial(analyze, name, model=model, seed=seed, layers=chosen, **options_of(name))
         bundle = bundle.with_measured(name, [measure(inputs=sample) for sample in ones])
     return bundle
-
-
-@contextmanager
-def _one_thread() -> Generator[None]:
-    """Compute in one thread: several spend more time on waiting for each other than on small matrices."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def map_limit(sample: Inputs) -> int | None:

@@ -250,6 +250,7 @@ class Explorer:
         generate: int = 0,
         checkpoints: bool = False,
         view: str = "",
+        cards: int = 0,
     ) -> Path:
         """Write all heads on this input as one page that opens from a disk, without a kernel and without a network.
 
@@ -260,7 +261,9 @@ class Explorer:
         ``generate`` has a language model continue its texts by that number of tokens: the page steps through them,
         each with the attention that chose it. ``checkpoints`` takes all of a bundled model or a training run: a slider
         goes through training. The page opens at the most striking head and token, unless a layer, head or token was
-        chosen, or at ``view``, the fragment of a page's address. Raises the errors of
+        chosen, or at ``view``, the fragment of a page's address. ``cards`` adds a card of each
+        head over that number of inputs: strongest links, stability of patterns, plane of queries and keys, singular
+        values. Raises the errors of
         `workbench.apps.explorer.page.save_page`.
         """
         return save_page(
@@ -276,6 +279,7 @@ class Explorer:
             placed=self._placed,
             checkpoints=checkpoints,
             view=view,
+            cards=cards,
         )
 
     def save_picture(

@@ -33,9 +33,11 @@ from workbench.apps.explorer.picture import draw_picture, inputs_of_view, view_p
 from workbench.apps.explorer.uploads import portable_inputs
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_writable
+from workbench.core.threads import one_thread
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
+    from workbench.apps.explorer.cards import CardIndex
     from workbench.apps.explorer.material import Material
     from workbench.captures import LayerRecord, TokenInfo
     from workbench.data.batches import Inputs
@@ -128,6 +130,7 @@ def save_page(
     placed: bool = True,
     checkpoints: bool = False,
     view: str = "",
+    cards: int = 0,
 ) -> Path:
     """Write the page of an address: its model on its input, all layers, or those that fit; or a PNG of a part of it.
 
@@ -138,7 +141,7 @@ def save_page(
     ``placed``, at the most striking head and token. Warns first if the file holds your own inputs, and lists layers
     that are left out for its size. With ``checkpoints`` it holds all of the model's, and a slider goes through
     training; heads are switched off in the address' own only. ``view`` is the fragment of a page's
-    address; it names inputs as the address does.
+    address; it names inputs as the address does. ``cards`` adds a card of each head over that number of inputs.
 
     Raises `InputError` where not even one layer fits, or for another ending, and `MissingResource` where the file
     cannot be written, or without Chrome for a picture.
@@ -176,6 +179,8 @@ def save_page(
                 "empty; --max-size (limit_mb=) takes them"
             )
     bundle = bundle_at(address, material, layers, samples, ablations, with_operands, analyses, generate)
+    if cards:
+        bundle = bundle.with_cards(*cards_at(address, material, cards, layers))
     if others:
         own, *rest = others.items()
         bundles = {own[0]: bundle}
@@ -255,6 +260,23 @@ def bundle_at(
         for card, sample, number in zip(bundle.header.inputs, samples, numbers, strict=True)
     ]
     return Bundle(bundle.header.model_copy(update={"inputs": cards}), bundle.arrays)
+
+
+def cards_at(
+    address: Address, material: Material, count: int, layers: Sequence[int] | None = None
+) -> tuple[CardIndex, dict[str, np.ndarray]]:
+    """Return the cards of all heads over ``count`` inputs of the address' source, or as many as there are."""
+    from workbench.apps.explorer.cards import make_cards
+
+    def make() -> tuple[CardIndex, dict[str, np.ndarray]]:
+        batch = material.inputs(address.moved(n=count))
+        samples = [batch[index : index + 1] for index in range(len(batch))]
+        with material.alone(f"head cards over {len(samples)} inputs"):
+            model, report = material.model(address), material.report.progress
+            with one_thread():  # of many small matrices: several threads wait for each other
+                return make_cards(model, samples, layers, address.seed, report)
+
+    return material.keep(address, ("cards", count, *(layers or ())), make)
 
 
 def live_bundle(

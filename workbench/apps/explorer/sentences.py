@@ -7,7 +7,7 @@ from typing import Literal
 
 Name = Literal[
     "from", "to", "norms", "spectrum", "singular", "above", "membership", "compare", "usual", "effect", "products",
-    "plane", "umap", "link", "striking",
+    "plane", "umap", "link", "striking", "stability",
 ]  # fmt: skip
 SENTENCES: dict[Name, str] = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
@@ -29,6 +29,7 @@ SENTENCES: dict[Name, str] = {
     "umap": "UMAP of {keys} keys and {queries}",
     "link": "{query} gives {key} {share} of its attention, {times}\u00a0× uniform attention (p = {p} among this head's "
     "other pairs)",
+    "stability": "on {share} of {count} inputs of {source} the head follows the pattern “{pattern}”",
     "striking": "the most striking head: its score of the pattern “{pattern}” is {times}\u00a0× its null level, the "
     "largest multiple of all heads",
 }

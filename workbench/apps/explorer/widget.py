@@ -18,7 +18,7 @@ from workbench.apps.explorer.evidence import umap_plane
 from workbench.apps.explorer.jobs import Report, Worker
 from workbench.apps.explorer.material import checkpoints_of
 from workbench.apps.explorer.measures import measure, options_of
-from workbench.apps.explorer.page import FRONT, live_bundle, matrix_part, script, with_head_off
+from workbench.apps.explorer.page import FRONT, cards_at, live_bundle, matrix_part, script, with_head_off
 from workbench.apps.explorer.route import without_link
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
@@ -26,9 +26,10 @@ from workbench.core.errors import InputError, WorkbenchError
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.bundle import Bundle
+    from workbench.apps.explorer.cards import CardIndex
     from workbench.apps.explorer.material import Material
 
-TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"]
+TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership", "card"]
 _GENERATED = 12
 """Tokens that a language model is asked to write where nobody says how many."""
 _VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
@@ -133,6 +134,7 @@ class PageWidget(anywidget.AnyWidget):
         self._following, self._opening = False, True
         self._generated = 0
         self._measuring = self._stopped = False
+        self._cards: tuple[tuple[Any, ...], tuple[CardIndex, dict[str, np.ndarray]]] | None = None
         self._addresses: dict[tuple[str, str], Address] = {}
         self._set = set(settings)
         self.observe(self._choose, names="index")
@@ -198,6 +200,26 @@ class PageWidget(anywidget.AnyWidget):
                 return without_link(address, explorer.material, (head, query, key), generate)
 
         self._work(work, lambda effect: self.send({"link": link | effect}))
+
+    def make_cards(self, count: int = 20) -> None:
+        """Make a card of each head over ``count`` inputs of the same source; pages of other inputs keep them."""
+        address, bundle, explorer = self._free()
+        generate = self._generated
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"cards are made over a whole number of inputs from 1; got {count!r}")
+
+        def work(report: Report) -> tuple[CardIndex, dict[str, np.ndarray]]:
+            with explorer.material.reporting(report):
+                return cards_at(
+                    address, explorer.material, count, [card.index for card in bundle.header.layers]
+                )
+
+        def done(cards: tuple[CardIndex, dict[str, np.ndarray]]) -> None:
+            self._cards = (address.model, address.pretrained, address.inputs), cards
+            self._put(Opened(address, bundle, self.choices, generate))
+            self.tab = "card"
+
+        self._work(work, done)
 
     def embed(self) -> None:
         """Lay out queries and keys of the head that is looked at by UMAP, where umap-learn is installed."""
@@ -290,6 +312,13 @@ class PageWidget(anywidget.AnyWidget):
     def _put(self, opened: Opened, trouble: str = "", missing: str = "") -> None:
         """Show a capture, and move the explorer to its address."""
         address, bundle, choices, generated = opened
+        source, cards = self._cards or (None, None)
+        if (
+            cards
+            and source == (address.model, address.pretrained, address.inputs)
+            and not bundle.header.cards
+        ):
+            bundle = bundle.with_cards(*cards)
         written, self._generated = self._generated, generated
         before, self.location, self._asked = self.location, address, {}
         fresh = bundle is not self.bundle
@@ -373,6 +402,8 @@ class PageWidget(anywidget.AnyWidget):
                 self.generate(message["generate"])
             elif isinstance(message.get("part"), list):
                 self.look_closer(*map(int, message["part"]))
+            elif "cards" in message:
+                self.make_cards(message["cards"])
             elif "embed" in message:
                 self.embed()
             elif "switch_off" in message:

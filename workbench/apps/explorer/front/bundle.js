@@ -175,6 +175,23 @@ export function readBundle(buffer) {
     }
     return known.get(key);
   };
+  const planeOf = (start, head) => {
+    const [q, k, share] = ["q", "k", "share"].map((site) => array(`${start}.${site}`));
+    if (!q || !k || !share) return null;
+    const points = ({ values, shape }) => Array.from({ length: shape[1] }, (_, row) => Array.from(values.subarray((head * shape[1] + row) * 2, (head * shape[1] + row) * 2 + 2)));
+    return { q: points(q), k: points(k), share: Array.from(share.values.subarray(head * 2, head * 2 + 2)) };
+  };
+  const spectrumOf = (start, name, layer, head) => {
+    const found = { name };
+    for (const which of ["value", "null_mean", "null_low", "null_high"]) {
+      const one = array(`${start}.${which}`);
+      if (!one) return null;
+      const [heads, ranks] = one.shape;
+      const group = Math.floor((head * heads) / layer.heads);
+      found[which] = one.values.subarray(group * ranks, (group + 1) * ranks);
+    }
+    return found;
+  };
   const layers = header.layers.map((card, place) => ({ ...card, place }));
   const inputs = header.inputs.map((card, place) => {
     const start = `inputs.${place}.`;
@@ -227,10 +244,7 @@ export function readBundle(buffer) {
       },
       /** Queries and keys of a head as points, and the share of the variance along both axes. */
       plane(layer, head) {
-        const [q, k, share] = ["q", "k", "share"].map((site) => array(`${start}layers.${layer.index}.plane.${site}`));
-        if (!q || !k || !share) return null;
-        const points = ({ values, shape }) => Array.from({ length: shape[1] }, (_, row) => Array.from(values.subarray((head * shape[1] + row) * 2, (head * shape[1] + row) * 2 + 2)));
-        return { q: points(q), k: points(k), share: Array.from(share.values.subarray(head * 2, head * 2 + 2)) };
+        return planeOf(`${start}layers.${layer.index}.plane`, head);
       },
       /** Memberships of every token by head, or null. */
       membership(layer) {
@@ -249,15 +263,7 @@ export function readBundle(buffer) {
       },
       /** A metric by rank with its null distribution; of grouped heads that of the group. */
       spectrum(layer, head, name) {
-        const found = { name };
-        for (const which of ["value", "null_mean", "null_low", "null_high"]) {
-          const one = array(`${start}layers.${layer.index}.spectra.${name}.${which}`);
-          if (!one) return null;
-          const [heads, ranks] = one.shape;
-          const group = Math.floor((head * heads) / layer.heads);
-          found[which] = one.values.subarray(group * ranks, (group + 1) * ranks);
-        }
-        return found;
+        return spectrumOf(`${start}layers.${layer.index}.spectra.${name}`, name, layer, head);
       },
       /** Probabilities of the likeliest outcomes at a position. */
       predicted(position) {
@@ -292,7 +298,10 @@ export function readBundle(buffer) {
       },
     };
   });
-  return { ...header, layers, inputs };
+  /** Of the cards over many inputs: singular values of a circuit, and the plane of queries and keys. */
+  const circuit = (layer, head, name) => spectrumOf(`cards.layers.${layer.index}.circuits.${name}`, name, layer, head);
+  const cardPlane = (layer, head) => planeOf(`cards.layers.${layer.index}.plane`, head);
+  return { ...header, layers, inputs, circuit, cardPlane };
 }
 
 function readHeader(buffer) {

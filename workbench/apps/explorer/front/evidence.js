@@ -1,6 +1,7 @@
 // Evidence, in tabs: the head's matrix, its queries and keys, their lengths, spectra, metrics beside all heads, effect.
 
 import { Maps } from "./bundle.js";
+import { Card } from "./card.js";
 import { RATIO, bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
 import { tint } from "./grid.js";
@@ -9,10 +10,11 @@ import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
 import { TABS, button, capital, largest, make, placeOn, readable, refill } from "./state.js";
 
-export const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership" };
+export const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership", card: "Card" };
 const HINTS = {
   matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
   spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",
+  card: "What the head does over many inputs",
 };
 
 const REST_MS = 150; // without another turn of the wheel, before a part of the matrix is asked for
@@ -31,7 +33,7 @@ export class Evidence {
       this.tabs.append(tab);
     });
     this.tabs.addEventListener("keydown", (event) => this.keyed(event));
-    this.views = { products: new Products(state, tip), plane: new Plane(state, tip, host), spectra: new Spectra(state, tip), effect: new Effect(state, tip, host), membership: new Membership(state, tip) };
+    this.views = { products: new Products(state, tip), plane: new Plane(state, tip, host), spectra: new Spectra(state, tip), effect: new Effect(state, tip, host), membership: new Membership(state, tip), card: new Card(state, tip, host) };
     this.body = make("div", "aw-body");
     this.body.setAttribute("role", "tabpanel");
     this.body.tabIndex = 0; // it scrolls where it must
@@ -74,6 +76,7 @@ export class Evidence {
   reason(tab) {
     const { bundle, card, one, layer } = this.state;
     if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return "Not measured yet.";
+    if (tab === "card") return bundle.cards || this.host.kernel ? "" : "This file has no head cards: save it with --cards 20, or cards=20 in Python.";
     if (card.without && !["metrics", "effect", "membership"].includes(tab)) return `No attention matrix here: layer ${layer} ${card.without}.`;
     if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer.";
     if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer.";

@@ -18,7 +18,7 @@ const LOW = 800; // px: a page that leaves the list of patterns little room
 const NARROW = 760; // px: in a frame narrower than that, grid and head are shown alone
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
-  ["S", "scale: linear, √, log, times uniform"], ["O (hold)", "the image as it is"], ["1 … 8", "matrix, q·k, plane, norms, spectra, metrics, effect, membership"],
+  ["S", "scale: linear, √, log, times uniform"], ["O (hold)", "the image as it is"], ["1 … 9", "matrix, q·k, plane, norms, spectra, metrics, effect, membership, card"],
   ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view, or unpin it"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
 ];
 

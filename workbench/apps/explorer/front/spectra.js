@@ -40,51 +40,8 @@ export class Spectra {
       if (!spectrum) continue;
       canvas.setAttribute("aria-label", `${metric.label}: ${row.children[1].textContent}`);
       const pen = fresh(canvas, width, tall);
-      if (pen) this.chart(pen, spectrum, width, tall, style);
+      if (pen) spectrumChart(state, pen, spectrum, width, tall, style);
     }
-  }
-
-  chart(pen, { value, null_mean: mean, null_low: lowest, null_high: highest }, width, height, style) {
-    const [left, top, right, bottom] = [46, 6, 12, 18];
-    const most = Math.max(...[...value, ...highest, ...mean].filter(Number.isFinite));
-    const floor = most * FLOOR;
-    const least = Math.max(floor, Math.min(...[...value, ...mean].filter((one) => one > floor)));
-    const [low, high] = [Math.log10(least) - 0.1, Math.log10(most) + 0.1];
-    const x = (rank) => left + ((rank + 0.5) / value.length) * (width - left - right);
-    const y = (one) => top + (1 - (Math.log10(Math.max(one, least / 10)) - low) / (high - low || 1)) * (height - top - bottom);
-    pen.font = `10.5px ${style.fontFamily}`;
-    pen.textBaseline = "middle";
-    pen.textAlign = "right";
-    const decades = Math.max(1, Math.ceil((high - low) / 4));
-    for (let power = Math.ceil(low); power <= high; power += decades) {
-      pen.fillStyle = style.getPropertyValue("--line");
-      pen.fillRect(left, Math.round(y(10 ** power)), width - left - right, 1);
-      pen.fillStyle = style.getPropertyValue("--muted");
-      pen.fillText(power > -3 && power < 4 ? String(10 ** power) : `10${raised(power)}`, left - 6, y(10 ** power));
-    }
-    pen.textAlign = "center";
-    pen.fillText("1", x(0), height - 7);
-    pen.fillText(String(value.length), x(value.length - 1), height - 7);
-    pen.fillText("rank", (left + width - right) / 2, height - 7);
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, 0, width - left, height - bottom + 2);
-    pen.clip();
-    const known = [...mean.keys()].filter((rank) => Number.isFinite(mean[rank]));
-    if (known.length) {
-      pen.fillStyle = style.getPropertyValue("--band");
-      pen.beginPath();
-      for (const rank of known) pen.lineTo(x(rank), y(highest[rank]));
-      for (const rank of known.reverse()) pen.lineTo(x(rank), y(lowest[rank]));
-      pen.fill();
-      line(pen, mean, x, y, style.getPropertyValue("--muted"), 1.2);
-    }
-    line(pen, value, x, y, tint(this.state, 1, "from"), 1.8);
-    if (value.length <= 40) {
-      pen.fillStyle = tint(this.state, 1, "from");
-      for (let rank = 0; rank < value.length; rank++) if (Number.isFinite(value[rank])) pen.fillRect(x(rank) - 2, y(value[rank]) - 2, 4, 4);
-    }
-    pen.restore();
   }
 
   pointed(event, canvas) {
@@ -95,6 +52,50 @@ export class Spectra {
     const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
     this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, range ${number(low)} to ${number(high)}` : "no null distribution");
   }
+}
+
+/** A spectrum by rank over the band of its null, logarithmic. */
+export function spectrumChart(state, pen, { value, null_mean: mean, null_low: lowest, null_high: highest }, width, height, style) {
+  const [left, top, right, bottom] = [46, 6, 12, 18];
+  const most = Math.max(...[...value, ...highest, ...mean].filter(Number.isFinite));
+  const floor = most * FLOOR;
+  const least = Math.max(floor, Math.min(...[...value, ...mean].filter((one) => one > floor)));
+  const [low, high] = [Math.log10(least) - 0.1, Math.log10(most) + 0.1];
+  const x = (rank) => left + ((rank + 0.5) / value.length) * (width - left - right);
+  const y = (one) => top + (1 - (Math.log10(Math.max(one, least / 10)) - low) / (high - low || 1)) * (height - top - bottom);
+  pen.font = `10.5px ${style.fontFamily}`;
+  pen.textBaseline = "middle";
+  pen.textAlign = "right";
+  const decades = Math.max(1, Math.ceil((high - low) / 4));
+  for (let power = Math.ceil(low); power <= high; power += decades) {
+    pen.fillStyle = style.getPropertyValue("--line");
+    pen.fillRect(left, Math.round(y(10 ** power)), width - left - right, 1);
+    pen.fillStyle = style.getPropertyValue("--muted");
+    pen.fillText(power > -3 && power < 4 ? String(10 ** power) : `10${raised(power)}`, left - 6, y(10 ** power));
+  }
+  pen.textAlign = "center";
+  pen.fillText("1", x(0), height - 7);
+  pen.fillText(String(value.length), x(value.length - 1), height - 7);
+  pen.fillText("rank", (left + width - right) / 2, height - 7);
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, 0, width - left, height - bottom + 2);
+  pen.clip();
+  const known = [...mean.keys()].filter((rank) => Number.isFinite(mean[rank]));
+  if (known.length) {
+    pen.fillStyle = style.getPropertyValue("--band");
+    pen.beginPath();
+    for (const rank of known) pen.lineTo(x(rank), y(highest[rank]));
+    for (const rank of known.reverse()) pen.lineTo(x(rank), y(lowest[rank]));
+    pen.fill();
+    line(pen, mean, x, y, style.getPropertyValue("--muted"), 1.2);
+  }
+  line(pen, value, x, y, tint(state, 1, "from"), 1.8);
+  if (value.length <= 40) {
+    pen.fillStyle = tint(state, 1, "from");
+    for (let rank = 0; rank < value.length; rank++) if (Number.isFinite(value[rank])) pen.fillRect(x(rank) - 2, y(value[rank]) - 2, 4, 4);
+  }
+  pen.restore();
 }
 
 /** A whole number as an exponent. */

@@ -6,7 +6,7 @@ import { striking, strongest } from "./links.js";
 const MOST_PINS = 12;
 const MOST_OTHERS = 3; // bundles that are kept for the views pinned in them
 export const SCALES = ["linear", "sqrt", "log", "ratio"];
-export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership"];
+export const TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership", "card"];
 
 /** The state of a page over a bundle; `changed` is called with it once per frame in which something changed. */
 export class State {

@@ -94,6 +94,11 @@ function render({ model, el }) {
       const address = addressOf(state, state.against ? "attention" : undefined);
       model.send({ open: { address: JSON.stringify({ ...address, model: `${address.model.replace(/@[^@]*$/, "")}@${name}` }) } }, undefined, []);
     },
+    /** Cards of all heads over so many inputs. */
+    cards(count) {
+      wait("Making head cards", "their numbers");
+      model.send({ cards: count }, undefined, []);
+    },
     cancel: () => model.send({ cancel: true }, undefined, []),
     measure(analysis) {
       wait(`Measuring ${analysis}`, analysis);
