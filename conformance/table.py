@@ -62,7 +62,7 @@ random weights, run on made inputs, and compared with its own attention: the mod
 `attn_implementation="eager"` where it has that, and every softmax that arrives in a product with data is collected
 below the libraries, at PyTorch's dispatcher, by code that shares nothing with the captures. A layer is exact where its
 `attn` is what was multiplied there, to 1e-4; a softmax that no layer accounts for is a silent gap. `make conformance`
-makes the table; [Capture](capture.md#failures-in-the-conformance-table) says what to do with a failure.
+makes the table; `CONTRIBUTING.md` says what to do with a failure.
 
 """
 MEANINGS = {

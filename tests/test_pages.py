@@ -67,8 +67,10 @@ def _family(names):
 
 
 def _watches(names):
-    for folder, last in (("mine", 20), ("gpt2", 6), ("classifier", 8)):
-        for analysis in ("projection-error", "gram-spectrum", "token-similarity", "membership"):
+    default = ("projection-error", "gram-spectrum", "token-similarity", "membership")
+    runs = (("mine", 20, ("attention-map",)), ("gpt2", 6, default), ("classifier", 8, default))
+    for folder, last, analyses in runs:
+        for analysis in analyses:
             steps = list(read_watch(f"runs/{folder}/watch", analysis).attrs["epochs"].values())
             assert (steps[0], steps[-1]) == (0, last)  # between them a busy machine stretches the cadence
     assert [*names["frame"]["step"].unique()] == [0, 5, 10, 15, 20]

@@ -4,6 +4,7 @@ A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `do
 What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
+`trained`, the test scores of the bundled models; `changes`, the verdicts that the rules of a date changed;
 `theorems PAPER PLACE`, what a theorem comes to in bundled models;
 `seeds RECORD MODELS`, how many training seeds of them are on record;
 `confirmed`, how many trainings with confirmatory seeds are on record;
@@ -33,6 +34,7 @@ from workbench.studies.records import (
     recorded,
     theorems_record,
     trained_models,
+    training_record,
 )
 from workbench.studies.seeds import CONFIRMATORY, CONFIRMED
 
@@ -152,6 +154,26 @@ def bundled(data: str) -> str:
     if data == "digits":
         names = [name for name in names if not re.search("-(vit|tost|xcit)", name)]
     return str(len(names))
+
+
+def trained() -> str:
+    """A row for each bundled model: its test accuracy, or perplexity, after the last epoch, by seed."""
+    rows = training_record()
+    rows = rows[(rows["split"] == "test") & (rows["epoch"] == rows.groupby("run")["epoch"].transform("max"))]
+    lines = []
+    for model, ends in rows.groupby("model"):
+        metric = "perplexity" if "perplexity" in set(ends["metric"]) else "accuracy"
+        scores = ends[ends["metric"] == metric].sort_values("seed")["value"]
+        factor, form = (1, "{:.2f}") if metric == "perplexity" else (100, "{:.1f} %")
+        words = [form.format(factor * score) for score in (*scores, scores.median())]
+        lines.append([f"`{model}`", ", ".join(words[:-1]), words[-1]])
+    return _table(["model", "seeds 0, 1, 2", "median"], lines)
+
+
+def changes() -> str:
+    """Return the table of the verdicts that the rules of 2026-11-27 changed."""
+    rows = pd.read_csv(DOCS / "papers" / "verdict_changes.csv", dtype=str, keep_default_na=False)
+    return _table([*rows.columns], rows.itertuples(index=False))
 
 
 def seeds(record: str, models: str) -> str:
@@ -302,6 +324,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "claims": claims,
     "numbers": numbers,
     "bundled": bundled,
+    "trained": trained,
+    "changes": changes,
     "verdicts": verdicts,
     "stated": stated,
     "counts": counts,
@@ -311,7 +335,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "verdict": verdict,
     "measured": measured,
 }
-BLOCKS = {"claims", "numbers", "verdicts", "stated", "counts", "theorems"}
+BLOCKS = {"claims", "numbers", "trained", "changes", "verdicts", "stated", "counts", "theorems"}
 
 
 if __name__ == "__main__":
