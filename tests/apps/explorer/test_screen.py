@@ -13,7 +13,7 @@ from PIL import Image
 
 import workbench
 from tests.apps.explorer.browser import HOST, chromium, traits
-from tests.apps.explorer.pooled import many_heads
+from tests.apps.explorer.pooled import many_heads, pooled_text
 from tests.apps.explorer.test_page import COLOURS, DRAWN, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
 from tests.captures.multimodal import LOOKING
@@ -205,6 +205,28 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
     assert f"{percent(first.attention)} of its attention" in page.text_content(".aw-headline")
     page.keyboard.press("Escape")
     page.wait_for_function("() => !document.querySelector('.aw-linking')")
+
+
+def test_two_words_of_a_pooled_text_are_linked_by_means_and_the_page_says_so(browser, tmp_path):
+    """The numbers are those of the cells that hold them, strongest head first."""
+    bundle = pooled_text(1200, 5)
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, "pooled"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{path.as_uri()}#layer=0&head=0&token=700&link=90")
+    page.wait_for_selector(".aw-linking .aw-leader")
+    rows = page.eval_on_selector_all(
+        ".aw-linking .aw-leader", "all => all.map(one => [...one.children].map(part => part.textContent))"
+    )
+    cell = bundle.attention(0).astype(float)[:, 700 * 512 // 1200, 90 * 512 // 1200]
+    order = np.argsort(-cell)
+    assert [row[0] for row in rows] == [f"layer 0, head {head}" for head in order]
+    assert [row[3] for row in rows] == [percent(cell[head]) for head in order]
+    assert "(means of 2.3 × 2.3 tokens)" in page.text_content(".aw-linking h3")
+    said = page.text_content(".aw-headline")
+    assert said.startswith(f"Layer 0, head 0: “w700” gives “w90” {percent(cell[0])} of its attention")
+    assert "(these are means of 2.3 × 2.3 tokens, the link itself is not in the file)" in said
+    page.close()
 
 
 def test_the_page_opens_at_the_largest_multiple_of_a_null_level_and_suggests_three_views(browser, digits):

@@ -330,6 +330,30 @@ def test_a_matrix_that_is_too_coarse_is_looked_at_closer(explorer, monkeypatch):
         said = float(seen.text_content(".aw-tip b").rstrip("\u00a0%")) / 100
         assert said == pytest.approx(float(attn[query, key]), rel=0.06, abs=1e-4)
         assert (query, key) == (32, 32)
+        # a link of two patches: the kernel sends it alone
+        seen.evaluate("() => { model.sent.length = 0; }")
+        for row, column in ((6, 1), (1, 2)):
+            box = seen.locator(".aw-stage canvas").bounding_box()
+            across, down = (column + 0.5) * box["width"] / 8, (row + 0.5) * box["height"] / 8
+            seen.mouse.click(box["x"] + across, box["y"] + down)
+            seen.wait_for_timeout(200)  # sentences change, and with them the size of the picture
+        seen.mouse.move(2, 2)
+        seen.wait_for_function("() => model.sent.some(([one]) => one.part?.[2] === 1)")
+        asked = seen.evaluate("() => model.sent.find(([one]) => one.part)[0].part")
+        assert asked == [50, 11, 1]
+        sent.clear()
+        ask(page, part=asked)
+        while page.worker.busy:
+            seen.wait_for_timeout(20)
+        ((part, content),) = sent
+        seen.evaluate(
+            """([part, content]) => model.message({ part }, [new DataView(
+              Uint8Array.from(atob(content), letter => letter.charCodeAt(0)).buffer)])""",
+            [part, base64.b64encode(content).decode()],
+        )
+        seen.wait_for_function(SAYS, arg="tokens; the link itself has ")
+        said = re.search("the link itself has ([\\d.]+)\u00a0%", seen.text_content(".aw-headline")).group(1)
+        assert float(said) / 100 == pytest.approx(float(attn[50, 11]), rel=0.06, abs=1e-4)
     assert wrong == []
 
 

@@ -344,7 +344,9 @@ export class ModelView {
     const { heads } = this.question;
     const most = heads[0]?.attention || 1;
     const named = (token) => `“${readable(state.one.labels[token]).trim()}”`;
-    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
+    const maps = state.one.maps(state.card);
+    const cells = maps?.pooled ? ` (means of ${(maps.tokens / maps.columns).toFixed(1)} × ${(maps.tokens / maps.columns).toFixed(1)} tokens)` : "";
+    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention${cells}`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
       name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
       title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × length of the value: ${percent(written)} of the row's sum`,
       pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),

@@ -4,7 +4,7 @@ import { HEADS, RATIO, fresh, number, palette, percent, scaled, unscaled } from 
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
-import { asked, linkOf, patternsAbove, striking, strongest } from "./links.js";
+import { asked, exactLink, linkOf, patternsAbove, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
 import { button, choice, coarse, largest, make, readable, viewKey } from "./state.js";
 
@@ -16,8 +16,7 @@ const FAINT = 0.015; // attention below which no line is drawn
 
 export class HeadView {
   constructor(state, tip, host = {}) {
-    this.state = state;
-    this.tip = tip;
+    Object.assign(this, { state, tip, host });
     this.headline = make("p", "aw-headline");
     this.headline.setAttribute("aria-live", "polite");
     this.follows = make("p", "aw-follows");
@@ -273,7 +272,11 @@ export class HeadView {
     const pair = state.hover === null && !state.more.length && asked(state);
     const link = pair && linkOf(one, state.card, state.head, pair.query, pair.key);
     if (link) words = this.linkWords(pair, link);
-    this.headline.textContent = `${heads}: ${words}${bin && ` (means of ${bin} × ${bin} tokens)`}.`;
+    const means = link ? `these are means of ${bin} × ${bin} tokens, the link itself is not in the file` : `means of ${bin} × ${bin} tokens`;
+    const exact = link && bin ? exactLink(state, pair) : null;
+    const said = exact === null ? means : `in means of ${bin} × ${bin} tokens; the link itself has ${percent(exact)}`;
+    this.headline.textContent = `${heads}: ${words}${bin && ` (${said})`}.`;
+    if (link && bin && exact === null) this.wants(pair);
     const taken = state.sinks === "off" ? state.sinksOf(state.layer, state.head) : [];
     const scores = patternsAbove(state.bundle, one, state.card, state.head).slice(0, 3);
     this.follows.replaceChildren();
@@ -287,6 +290,15 @@ export class HeadView {
       });
     }
     if (state.sinks === "off" && !state.more.length) this.follows.append(taken.length ? ` Taken out: ${taken.map((key) => this.name(key)).join(", ")}.` : " No sink in this head.");
+  }
+
+  /** Have the kernel send a link that is pooled in the file, once. */
+  wants({ query, key }) {
+    const { input, layer, head } = this.state;
+    const wanted = [input, layer, head, query, key].join();
+    if (!this.host.part || this.wanted === wanted) return;
+    this.wanted = wanted;
+    setTimeout(() => this.host.part(query, key, 1)); // once the kernel stands at this head
   }
 
   linkWords({ query, key }, { attention, ratio, p }) {

@@ -1,26 +1,30 @@
 // Questions: which heads link two tokens, and which head is the most striking.
 
+import { Maps } from "./bundle.js";
 import { quantile } from "./colour.js";
 import { pictured } from "./image.js";
 
 const CLEAR = 0.05; // a pattern's score above its null level, at least
 
-/** A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens. */
+/**
+ * A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens.
+ * Of a pooled matrix those of the cells that hold them.
+ */
 export function linkOf(one, layer, head, query, key) {
   const maps = one.maps(layer);
-  if (!maps || maps.pooled || one.at(layer) !== one || one.asks || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
-  const place = maps.rows === 1 ? 0 : query;
-  const found = { layer, head, attention: maps.at(head, place, key), ratio: 0, drawn: [] };
+  if (!maps || one.at(layer) !== one || one.asks || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
+  const [place, own] = [maps.rowOf(query), maps.columnOf(key)];
+  const found = { layer, head, attention: maps.at(head, place, own), ratio: 0, drawn: [] };
   const alike = [];
   for (let row = 0; row < maps.rows; row++) {
     let visible = 0;
-    for (let column = 0; column < maps.columns; column++) visible += maps.at(head, row, column) > 0 ? 1 : 0;
+    for (let column = 0; column < maps.columns; column++) visible += maps.at(head, row, column) > 0 ? maps.tokens / maps.columns : 0;
     for (let column = 0; column < maps.columns; column++) {
       const weight = maps.at(head, row, column);
-      if (row === place && column === key) found.ratio = weight * visible;
+      if (row === place && column === own) found.ratio = weight * visible;
       else if (weight > 0) {
         found.drawn.push(weight * visible);
-        if (column - row === key - place) alike.push(weight);
+        if (column - row === own - place) alike.push(weight);
       }
     }
   }
@@ -28,7 +32,7 @@ export function linkOf(one, layer, head, query, key) {
   const count = lengths?.shape[1];
   const first = lengths ? Math.floor((head * lengths.shape[0]) / layer.heads) * count : 0; // grouped heads share values
   const parts = Array.from({ length: maps.columns }, (_, column) => (count === maps.columns ? maps.at(head, place, column) * lengths.values[first + column] : NaN));
-  found.written = parts[key] / parts.reduce((sum, part) => sum + part, 0);
+  found.written = parts[own] / parts.reduce((sum, part) => sum + part, 0);
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   found.sameDistance = mean(alike);
   found.p = (1 + found.drawn.filter((ratio) => ratio >= found.ratio).length) / (1 + found.drawn.length);
@@ -41,6 +45,14 @@ export function linkOf(one, layer, head, query, key) {
 export function asked({ tokens: [first], link, direction }) {
   if (link === null) return null;
   return direction === "to" ? { query: link, key: first } : { query: first, key: link };
+}
+
+/** The attention of the head that is looked at on a link of a pooled matrix, where a kernel has sent it token by token; else null. */
+export function exactLink({ part, one, layer, head }, { query, key }) {
+  if (part?.id !== one.id || part.layer !== layer || part.head !== head || part.side !== part.count) return null;
+  const [row, column] = [query - part.top, key - part.left];
+  if (Math.min(row, column) < 0 || Math.max(row, column) >= part.count) return null;
+  return new Maps(part.bits, [1, part.side, part.side], part.count).at(0, row, column);
 }
 
 /** Every head by its attention on the link that is asked about, strongest first. */
