@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
+import workbench
+from tests.analyses.test_patching import IMAGES, classifier
 from workbench.analyses.attention_map import (
     attention_entropy,
     attention_report,
@@ -226,3 +228,19 @@ def test_attention_that_does_not_fit_is_refused():
         head_maps(random_attention(1, 2, 3, 4), keys=torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(InputError, match="do not fit the 4 tokens of axis key"):
         head_maps(random_attention(2, 3, 4), query_positions=random(3, 2), key_positions=random(3, 2))
+
+
+def test_the_diversity_of_two_heads_has_a_null_of_permuted_keys():
+    """Permuted keys take two heads that attend alike apart."""
+    model = classifier()
+    for block in model.blocks:
+        assert block.attn.num_heads == 2
+        weight = block.attn.qkv.weight.data.view(3, 2, -1, block.attn.qkv.in_features)
+        weight[:2, 1] = weight[:2, 0]
+        bias = block.attn.qkv.bias.data.view(3, 2, -1)
+        bias[:2, 1] = bias[:2, 0]
+    rows = workbench.analyze("attention-map", model, IMAGES, null_samples=3)
+    diversity = rows[(rows["metric"] == "attention_diversity") & rows["layer"].notna()]
+    assert len(diversity) > 2
+    assert diversity["value"].abs().max() < 1e-6
+    assert diversity["null_mean"].min() > 1e-3

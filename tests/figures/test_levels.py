@@ -6,7 +6,7 @@ import pytest
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.figures import model_pages, page_name
-from workbench.figures.estimates import at_level, values_once
+from workbench.figures.estimates import at_level, null_of_means, values_once
 
 
 def frame():
@@ -32,6 +32,20 @@ def test_a_value_with_two_nulls_counts_once():
         {"metric": "MOC", "value": 0.3, "axis": "tokens"},
     )
     assert len(values_once(twice)) == 2
+
+
+def test_rows_of_layers_keep_the_null_of_means_and_lose_that_of_inputs():
+    null = {"null": "gaussian", "null_mean": 0.1, "null_low": 0.0, "null_high": 0.2, "z": 3.0}
+    rows = null_of_means(
+        study(
+            {"metric": "LCKA", "value": 0.3, **null},
+            {"metric": "LCKA", "value": 0.4, "layer": 1, **null},
+            {"metric": "LCKA", "value": 0.5, "layer": 1, "input": "digits/0", **null},
+        )
+    )
+    assert list(rows["value"]) == [0.4, 0.5]
+    assert rows.iloc[0][[*null]].to_dict() == null
+    assert rows.iloc[1][[*null]].isna().all()
 
 
 def test_many_models_are_cut_into_pages():

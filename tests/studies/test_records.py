@@ -12,9 +12,11 @@ from workbench.studies.records import (
     CONFIRMED_COLUMNS,
     EVALUATION_COLUMNS,
     beside_softmax,
+    claims_record,
     conform_evaluation,
     embedded_record,
     evaluation_record,
+    read_claims,
     recorded,
     trained_alike,
     trained_models,
@@ -208,3 +210,14 @@ def test_costs_are_multiples_of_softmax_on_the_same_data():
         beside_softmax(record, ["macs", "accuracy", "parameters"])
     known = beside_softmax(embedded_record("digits"), ["parameters"])
     assert set(known.loc[known["variant"] == "softmax", "value"]) == {1.0}
+
+
+def test_texts_of_claims_stay_texts_and_empty_ones_empty(tmp_path):
+    frame = claims_record().head(3).assign(why=["", "NA", "nan"], null=["", "gaussian", ""])
+    frame.to_csv(tmp_path / "claims.csv", index=False)
+    read = read_claims(tmp_path / "claims.csv")
+    assert list(read["why"]) == ["", "NA", "nan"]
+    assert list(read["null"].isna()) == [True, False, True]
+    pd.testing.assert_frame_equal(
+        read[["measured", "low", "high", "n"]], frame[["measured", "low", "high", "n"]]
+    )

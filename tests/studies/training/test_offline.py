@@ -78,6 +78,14 @@ def test_a_history_is_returns_to_go_and_actions_and_nothing_after_the_end():
     assert score.item() == pytest.approx(1 / 2 / 3)
 
 
+def test_returns_are_divided_by_the_largest_of_the_training_episodes(tmp_path):
+    rewards = np.array([1.0, -4, 2, 3, 5, 6, 7])
+    task = load_task("rl", data=written(tmp_path, rewards=rewards), architecture={"context": 4})
+    (episode,) = task.train.episodes
+    to_go = [sum(episode["rewards"][step:]) for step in range(len(episode["rewards"]))]
+    assert task.train.about["scale"] == max(map(abs, to_go))
+
+
 @pytest.mark.parametrize(("steps", "context"), [(1, 4), (4, 4), (5, 4), (9, 6), (10, 6), (13, 2)])
 def test_histories_overlap_by_half_until_one_reaches_the_end(steps, context):
     starts = [0]
