@@ -182,3 +182,19 @@ def test_growth_of_cost_is_told_by_operator():
     )
     assert "2.00 [2.00, 2.00] (softmax): slopes over the largest 4 sizes, 95 % CI." in grows
     assert beside == f"The cost of tssa over that of softmax is {1 / 4096:.3f} in time (n = 4096)."
+
+
+def test_the_loss_names_the_variants_that_differ_by_how_much_and_another_baseline():
+    ends = pd.DataFrame(
+        [
+            ("digits-vit", "softmax", None, "", 0.0),
+            ("digits-softmax-sym", "softmax-sym", "digits-vit", "higher", 0.161),
+            ("digits-rpc-sym", "rpc-sym", "digits-softmax-sym", "lower", -0.204),
+            ("digits-tssa", "tssa", "digits-vit", "not significant", 0.5),
+        ],
+        columns=["model", "attention", "baseline", "finding", "difference"],
+    ).assign(quantity="mean_loss")
+    assert findings.loss_finding(ends) == (
+        "Mean test loss over training differs from softmax's by −0.20 nats with symmetric RPC (from symmetric softmax), "
+        "+0.16 nats with symmetric softmax; not significantly with the 1 others."
+    )

@@ -18,13 +18,15 @@ from workbench.figures.specification import SERIES
 _BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
 SHARE = "Exact J over ‖φ‖²"
+_NEAR = 0.02  # of the zero predictor: a curve that lies on its line
 
 
 @checked
 def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     """Exact projection error over the zero predictor's by layer, between 1 and its floor, over its null distribution.
 
-    The floor is the error of the true projections, the least there can be; 1 explains nothing. A panel per model.
+    The floor is the error of the true projections, the least there can be; 1 explains nothing. A panel per model; those
+    within 2 % of the zero predictor in every layer are left out, unless all are.
 
     Args:
         frame: the result of the analysis projection-error without per_head.
@@ -32,16 +34,24 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     Raises:
         InputError: no projection errors by layer.
     """
-    rows = at_level(rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",)), "layer")
-    rows = rows.assign(series=series_labels(rows))
-    drawn = _share_of_zero_predictor(rows, [SERIES, "layer"])
-    drawn.attrs = frame.attrs
+    drawn = projection_shares(frame)
     names = {"exact": "output", FLOOR: FLOOR, SHARE: "Exact error J over<br>the zero predictor's"}
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(SHARE)
     plot = plot.scale(y_log={SHARE: _is_wide(drawn)}, x_free=True, y_zero=True)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     line = Line(words=f"mean over {many} and heads")
-    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure("page")
+    width = "page" if drawn[SERIES].nunique() > 1 else "column"
+    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(width)
+
+
+def projection_shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what `projection_error_figure` draws: by series and layer, error and floor over the zero predictor's."""
+    rows = at_level(rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",)), "layer")
+    shares = _share_of_zero_predictor(rows.assign(series=series_labels(rows)), [SERIES, "layer"])
+    far = shares.groupby(SERIES)["value"].transform("min") < 1 - _NEAR
+    shares = shares[far | ~far.any()]
+    shares.attrs = frame.attrs
+    return shares
 
 
 def _is_wide(drawn: pd.DataFrame) -> bool:
@@ -66,16 +76,8 @@ def _share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.Data
 
 
 _PHI, _H, _ERROR = "‖φ‖²", "‖h‖²", "J"
-_SQUARED, _RELATIVE = "Squared norm", "Mean |‖φ‖² − ‖h‖²|<br>over ‖φ‖², ‖h‖²"
-_LOGARITHM = "ln J as coded<br>by Teo et al."
-# What is drawn: panel, quantity, metric, convention, statistic. Of an error over a norm the colour is that norm's.
-_DRAWN = (
-    (_SQUARED, _PHI, "phi_norm2", None, "mean"),
-    (_SQUARED, _H, "h_norm2", None, "mean"),
-    (_RELATIVE, _PHI, "projection_error_over_phi", "saritas2025", None),
-    (_RELATIVE, _H, "projection_error_over_h", "saritas2025", None),
-    (_LOGARITHM, _ERROR, "projection_error", "teo2024_as_implemented", None),
-)
+_SQUARED = "Squared norm"
+_NORMS = {"phi_norm2": _PHI, "h_norm2": _H}
 
 
 @checked
@@ -84,9 +86,8 @@ def projection_training_figure(
 ) -> go.Figure:
     """Projection error and norms over the checkpoints of a model (teo2024 Fig. 1; saritas2025 Figs 1 and 4).
 
-    Four panels against the epoch: both norms; saritas2025's error over each of them, which is 1 where the error is that
-    norm; the logarithm that teo2024's code plots; the exact error over the zero predictor's, mean ‖φ‖², with the first
-    batch's floor and null. Medians and quartiles over inputs (see `Band`): single ones have a ‖φ‖² that rules any mean.
+    Two panels against the epoch: the exact error over the zero predictor's, mean ‖φ‖², with the first batch's floor and
+    null; both norms. Medians and quartiles over inputs (see `Band`): single ones have a ‖φ‖² that rules any mean.
     The floor, and other batches, are medians only.
 
     Args:
@@ -103,24 +104,20 @@ def projection_training_figure(
     parts = []
     for number, (batch, frame) in enumerate(frames.items()):
         epoch_numbers = epochs if epochs is not None else frame.attrs.get("epochs", {})
-        rows = rows_of(frame, [*{metric for _, _, metric, *_ in _DRAWN}, *_BOUNDS], needs=("checkpoint",))
+        rows = rows_of(frame, ["projection_error", *_NORMS, *_BOUNDS], needs=("checkpoint",))
         unknown = sorted(set(rows["checkpoint"].dropna()) - set(epoch_numbers))
         if unknown:
             raise InputError(f"no epoch is known for checkpoint {', '.join(unknown)}; give epochs=")
         rows = rows.assign(epoch=rows["checkpoint"].map(dict(epoch_numbers)).astype(float), batch=batch)
         single = rows[rows["input"].notna() & rows["layer"].isna() & rows["head"].isna()]
         plain = single.drop(columns=NULL_COLUMNS)
-        for panel, quantity, metric, convention, statistic in _DRAWN:
-            selected = plain[plain["metric"] == metric]
-            selected = (
-                selected
-                if convention is None
-                else selected[selected["convention"].fillna(convention) == convention]
-            )
-            selected = selected if statistic is None else selected[selected["statistic"] == statistic]
+        for metric, quantity in _NORMS.items():
+            selected = plain[(plain["metric"] == metric) & (plain["statistic"] == "mean")]
             if number:
                 selected = selected.groupby("epoch")["value"].median().reset_index().assign(batch=batch)
-            parts.append(selected.assign(metric=panel, quantity=quantity, convention=pd.NA, statistic=pd.NA))
+            parts.append(
+                selected.assign(metric=_SQUARED, quantity=quantity, convention=pd.NA, statistic=pd.NA)
+            )
         shares = _share_of_zero_predictor(single, ["epoch", "input"]).assign(batch=batch)
         exact = shares["quantity"] == "exact"
         others = (
@@ -138,8 +135,8 @@ def projection_training_figure(
     names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"}
     names |= {batch_name: f"{batch_name} batch, median over {many} inputs" for batch_name in frames}
     plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
-    metrics = [name for name in (_SQUARED, _RELATIVE, _LOGARITHM, SHARE) if (drawn["metric"] == name).any()]
-    logs = {_SQUARED: True, _RELATIVE: True, SHARE: _is_wide(drawn)}
+    metrics = [name for name in (SHARE, _SQUARED) if (drawn["metric"] == name).any()]
+    logs = {_SQUARED: True, SHARE: _is_wide(drawn)}
     plot = plot.metric(*metrics).scale(x_title=unit, y_log=logs, y_cut=True)
     return plot.add(
         Null(words=f"{NOISE}, {next(iter(frames))} batch", estimator="median"),

@@ -53,15 +53,29 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     more = [title.partition("<br>")[2] for title in titles.values()]
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
     plot = Plot(pd.concat(parts), x="rank", color="layer", panel=SERIES, names=titles).metric("eigenvalue")
-    plot = plot.add(Band(quantiles=(25, 75), words="IQR"), Line("median", markers=False))
-    fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure("page", labels="ends")
     holding = frame[frame["metric"] == _HOLDING]
-    if holding["layer"].isna().all():
+    single = bool(holding["layer"].isna().all())
+    panel = "" if single else "a: "  # which of two panels an entry of the key is about
+    median = Line("median", markers=False, words=f"{panel}median" if panel else "")
+    plot = plot.add(Band(quantiles=(25, 75), words=f"{panel}IQR"), median)
+    fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure("page", labels="ends")
+    if single:
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
     plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: "Eigenvalues that<br>hold 90 %"})
     plot = plot.metric(_HOLDING).scale(x_free=True, y_free=True, y_zero=True)
-    return multipanel([fig, plot.add(Null(), Band(), Line(), Dots()).figure("page")], 1)
+    return multipanel(
+        [
+            fig,
+            plot.add(
+                Null(),
+                Band(words="b: 95 % CI over inputs"),
+                Line(words="b: mean over inputs and heads"),
+                Dots(),
+            ).figure("page"),
+        ],
+        1,
+    )
 
 
 def _above_rounding(part: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:

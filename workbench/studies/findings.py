@@ -10,6 +10,7 @@ import pandas as pd
 
 from workbench.core.errors import MissingResource
 from workbench.core.intervals import Finding, mean_interval, welch_interval
+from workbench.figures.variants import look_of
 from workbench.frames.results import join_frames
 from workbench.papers.published import claim_options
 from workbench.papers.verdicts import HOLDS, parse_measure
@@ -180,6 +181,24 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
             f"Accuracies at the end are {those('accuracy', order)}.",
         ]
     return sentences
+
+
+def loss_finding(ends: pd.DataFrame) -> str:
+    """Name the variants of one task whose mean test loss over training differs significantly, by how much.
+
+    Args:
+        ends: `versus_baseline` of `ends_and_speed`, of one task.
+    """
+    rows = ends[(ends["quantity"] == "mean_loss") & ends["finding"].isin(["lower", "higher"])]
+    names = dict(zip(ends["model"], ends["attention"], strict=True))
+    parts = [
+        f"{row.difference:+.2f} nats with {look_of(str(row.attention)).label}".replace("-", "−")
+        + (f" (from {look_of(names[row.baseline]).label})" if names[row.baseline] != "softmax" else "")
+        for row in rows.sort_values("difference").itertuples()
+    ]
+    others = ends.loc[ends["finding"] != "", "model"].nunique() - len(parts)
+    listed = f"by {', '.join(parts)}; " if parts else ""
+    return f"Mean test loss over training differs from softmax's {listed}not significantly with the {others} others."
 
 
 def _counts(numbers: pd.Series) -> str:

@@ -103,10 +103,10 @@ def versus_baseline_figure(
 ) -> go.Figure:
     """Draw a row per variant, a panel per quantity: values with ranges, filled where they differ from the baseline's.
 
-    A filled marker says that the difference from the softmax baseline is significant, an open one that it is
-    not; where there is no value stands why. The baseline's own is filled, and a line goes through it. A stroke is the
-    value of another baseline, which the column ``baseline`` names. A grey bar shows the null distribution and a stroke
-    the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
+    A filled marker says that the difference from the softmax baseline, or from the panel's line, is significant, an
+    open one that it is not; where there is no value stands why. The baseline's own is filled, and a line goes through
+    it. A stroke is the value of another baseline, which the column ``baseline`` names. A grey bar shows the null
+    distribution and a stroke the floor where there are columns ``null_low``, ``null_high`` and ``floor``.
 
     Args:
         frame: rows of `workbench.studies.baselines` (its `COLUMNS`), one model per variant.
@@ -126,10 +126,12 @@ def versus_baseline_figure(
     rows = frame.reindex(columns=[*dict.fromkeys([*frame.columns, *_SCALED])]).assign(reference=other)
     rows[_SCALED] = rows[_SCALED].astype(float).mul(np.where(rows["quantity"] == "accuracy", 100, 1), axis=0)
     rows["same"] = ~rows["finding"].isin(["", "lower", "higher"])
+    at = rows["quantity"].map(dict(lines or {}))
+    rows["same"] = rows["same"].where(at.isna(), (rows["low"] <= at) & (at <= rows["high"]))
     unpaired = rows[rows["finding"] == ""].groupby("quantity")["value"].mean()
     levels = unpaired.to_dict() | dict(lines or {})
     reference = "its baseline" if other.notna().any() else "softmax"
-    hollow = ("same", f"not significant beside {reference}")
+    hollow = ("same", "not significant" if lines else f"not significant beside {reference}")
     counts = rows.groupby("attention")["n"].max().dropna().astype(int) if "n" in rows else rows.iloc[:0]
     seeds = (
         f"{' to '.join(dict.fromkeys(map(str, (counts.min(), counts.max()))))} seeds"
