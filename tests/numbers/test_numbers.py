@@ -91,7 +91,7 @@ def test_rows_are_matched_by_what_they_are_rows_of():
 
 
 def test_a_case_that_ends_in_an_error_is_a_change():
-    failed = rows().head(1).assign(error="InputError", metric=pd.NA, layer=pd.NA, value=np.nan, z=np.nan)
+    failed = rows().head(1).assign(error="MissingResource", metric=pd.NA, layer=pd.NA, value=np.nan, z=np.nan)
     assert len(compare.differences(rows(), failed)) == 4
     assert len(compare.differences(failed, failed.assign(error="KeyError"))) == 2
     assert compare.differences(failed, failed).empty
