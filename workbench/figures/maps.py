@@ -176,7 +176,6 @@ def compose_maps(
     headings: Mapping[tuple[int, int], str] | None = None,
     image: np.ndarray | None = None,
     last: str = "",
-    fewest: float = _WIDEST,
     notes: Sequence[str] = (),
 ) -> go.Figure:
     """Panels of `map_panel`, of square cells, beside the one colour bar of them all.
@@ -186,14 +185,13 @@ def compose_maps(
         scale: the ends of the colours, and their meaning.
         headings: words over the columns from the first to the second of two places, apart from those before.
         image: shown at the left, once; where there are several rows the colour bar is below it.
-        fewest: the number of largest maps that fit a page.
         last: what single columns are, for the headings where they have no room but for a number ("head").
         notes: sentences below everything.
     """
     theme, headings = theme_of(width), headings or {}
     font, page_width, lines = theme.font, theme.pixels(width), -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
-    gap, cell, under = 0.45 * font, page_width / fewest, False
+    gap, cell, under = 0.45 * font, page_width / _WIDEST, False
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     image_gap = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
@@ -209,7 +207,7 @@ def compose_maps(
         under = image is not None and lines > 2 and room_of(length_under) < 0.75 * cell + image_gap
         bar = font if under else room_of(tall)
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
-        cell = min((page_width - spent) / (across + (image is not None)), page_width / fewest)
+        cell = min((page_width - spent) / (across + (image is not None)), page_width / _WIDEST)
         tallest = page_width * 9 / 16 - 7 * font if theme.fixed_height else TALLEST - 5 * font
         cell = min(cell, max((tallest - (lines - 1) * gap) / lines, 2.5 * font) * right / down)
         for (start, end), wording in headings.items():

@@ -195,34 +195,23 @@ class Mark:
 class Line(Mark):
     """The estimate against x: ``mean`` or ``median`` of all values at each place.
 
-    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. ``where`` keeps the
-    rows with this value in a column; those without ``joined`` are larger markers, and ``pale`` ones are drawn first.
+    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours.
     """
 
     estimator: Literal["mean", "median"] = "mean"
     markers: bool = True
     words: str | None = ""
-    where: tuple[str, Any] | None = None
-    joined: bool = True
-    pale: bool = False
     depth: ClassVar[int] = 3
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
-        series = _kept(series, self.where)
-        if series.rows.empty:
-            return
         level = series.sample().estimate(self.estimator)
         if len(level):
             mode = "lines+markers" if self.markers and not series.many else "lines"
             words = self._words(series)
-            marker = series.style["marker"]
-            if not self.joined:
-                mode, marker = "markers", {**marker, "size": SIZE.large}
             hover = series.hover(words)
             yield go.Scatter(
                 x=level[series.x] + series.aside, y=level["value"], mode=mode, line=series.style["line"],
-                marker=marker, customdata=level["n"], text=level[series.x] if series.aside else None,
-                opacity=_PALE if self.pale else None,
+                marker=series.style["marker"], customdata=level["n"], text=level[series.x] if series.aside else None,
                 hovertemplate=hover.replace("%{x}", "%{text}") if series.aside else hover,
             )  # fmt: skip
 
@@ -231,27 +220,11 @@ class Line(Mark):
         return self.words or ("one input" if over == "1 input" else f"{self.estimator} over {over}")
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        drawn = [
-            series for series in (_kept(series_rows, self.where) for series_rows in drawn) if len(series.rows)
-        ]
         if self.words is None or not drawn:
             return
         words = _common([self._words(series) for series in drawn])
-        if not self.joined:
-            yield key_entry(words, "Markers", mode="markers", marker={**style["marker"], "size": SIZE.large})
-            return
         bare = not self.markers or all(series.many for series in drawn)
-        pale = {"opacity": _PALE} if self.pale else {}
-        glyph = "Pale lines" if self.pale else "Lines"
-        yield key_entry(words, glyph, mode="lines" if bare else "lines+markers", **style, **pale)
-
-
-_PALE = 0.4
-
-
-def _kept(series: Series, where: tuple[str, Any] | None) -> Series:
-    """The series with the rows that have a value in a column."""
-    return series if where is None else replace(series, rows=series.rows[series.rows[where[0]] == where[1]])
+        yield key_entry(words, "Lines", mode="lines" if bare else "lines+markers", **style)
 
 
 @dataclass(frozen=True)
@@ -259,9 +232,9 @@ class Band(Mark):
     """The spread of an estimate: the 95 % confidence interval of its mean over a unit, or with ``quantiles`` a range.
 
     Quantiles in per cent, of all values or, with ``over``, of a unit's means; (25, 75) are quartiles. With
-    ``columns`` the frame has the ends, and ``words`` name them. With ``only`` those series have one that
-    have this value in a column; with ``bars`` it is a bar at each place, since many bands would hide each other.
-    Of fewer than `FEW` units each has a thin line (with ``bars`` a tick) in place of the quartiles.
+    ``columns`` the frame has the ends, and ``words`` name them. With ``bars`` it is a bar at each
+    place, since many bands would hide each other. Of fewer than `FEW` units each has a thin line (with ``bars`` a tick)
+    in place of the quartiles.
     """
 
     ci: float | None = 95
@@ -271,7 +244,6 @@ class Band(Mark):
     words: str = ""
     alpha: float = 0.2
     bars: bool = False
-    only: tuple[str, Any] | None = None
     depth: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -306,12 +278,7 @@ class Band(Mark):
             return go.Scatter(x=x, y=y, mode="markers", marker=tick, hoverinfo="skip")
         return go.Scatter(x=x, y=y, mode="lines", line=_thin(series.colour), hoverinfo="skip")
 
-    def _has_one(self, series: Series) -> bool:
-        return self.only is None or bool((series.rows[self.only[0]] == self.only[1]).all())
-
     def traces(self, series: Series) -> Iterator[go.Scatter]:
-        if not self._has_one(series):
-            return
         ends, singles = self.ends(series), self._singles(series)
         if singles and (self.bars or (ends["high"] > ends["low"]).any()):
             yield self._single_lines(series, singles)
@@ -344,12 +311,9 @@ class Band(Mark):
         return f"{names.get((low, high), f'{low:g} to {high:g} %')} over {over}"
 
     def key(self, drawn: Sequence[Series], style: dict[str, Any]) -> Iterator[go.Scatter]:
-        banded = [
-            member for member in drawn if self._has_one(member) and self.ends(member).eval("high > low").any()
-        ]
+        banded = [member for member in drawn if self.ends(member).eval("high > low").any()]
         if banded:
             words = _common([self.says(series) for series in banded])
-            words += f", {self.only[1]}" if self.only is not None else ""
             if any(map(self._singles, banded)):
                 line = _thin(style["line"]["color"] if len(banded) > 1 else banded[0].colour)
                 tick = marker_of("line-ew-open", SIZE.tick, _NEUTRAL, WIDTH.fine)
