@@ -7,7 +7,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from tests.captures.families import FAMILIES, call, first_output
+from tests.captures.families import FAMILIES, call, first_output, hf_model, words
 from workbench import capture, intervene, load
 from workbench import inputs as choose
 from workbench.core.errors import IncompleteCapture, InputError, UnknownName
@@ -184,6 +184,39 @@ def test_what_follows_the_stream_after_attention_depends_on_nothing_before_it(na
         torch.testing.assert_close(same, plain, rtol=0, atol=1e-5 * plain.abs().max().item())
     assert torch.equal(first_output(call(model, batch)), plain)
     assert refused == _MID_REFUSED.get(name, 0)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_block_whose_halves_read_the_same_stream_has_none_between_them(parallel):
+    model = hf_model(
+        "GPTNeoXModel", "GPTNeoXConfig", vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=20, use_parallel_residual=parallel,
+    )()  # fmt: skip
+    batch, block = words(), model.layers[1]
+    if parallel:
+        with pytest.raises(InputError, match="residual stream after attention is not known"):
+            capture(model, batch, sites=["resid_mid"])
+        refused = pytest.raises(InputError, match="layer 1 has no resid_mid that could be changed")
+        with refused, torch.no_grad(), intervene(model, {(1, "*"): "zero"}, site="resid_mid"):
+            model(**batch)
+        return
+    with torch.no_grad():
+        with intervene(model, {(1, "*"): lambda stream: 2 * stream}, site="resid_mid"):
+            changed = model(**batch).last_hidden_state
+        stream = 2 * capture(model, batch, sites=["resid_mid"])[1].resid_mid
+        by_hand = model.final_layer_norm(stream + block.mlp(block.post_attention_layernorm(stream)))
+    torch.testing.assert_close(changed, by_hand, rtol=0, atol=1e-5)
+
+
+def test_a_stream_of_another_width_than_the_block_s_is_refused():
+    model = hf_model(
+        "MobileBertModel", "MobileBertConfig", vocab_size=60, hidden_size=32, num_hidden_layers=1, embedding_size=16,
+        num_attention_heads=2, intermediate_size=20, intra_bottleneck_size=16, true_hidden_size=16,
+        num_feedforward_networks=1,
+    )()  # fmt: skip
+    refused = pytest.raises(InputError, match="layer 0: its stream after attention is not one tensor of all")
+    with refused, torch.no_grad(), intervene(model, {(0, "*"): "zero"}, site="resid_mid"):
+        model(**words())
 
 
 def test_a_changed_stream_after_attention_is_what_a_block_by_hand_gives():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from workbench.captures.capturing import Capture, visible_modules, watching
 from workbench.captures.family import Visit, adapter_of
-from workbench.captures.keeper import Keeper, first_tensor
+from workbench.captures.keeper import Keeper, address, first_tensor
 from workbench.captures.layer_records import Call, LayerRecord
 from workbench.captures.layout import (
     after_attention,
@@ -393,12 +393,14 @@ class _Intervener(Recorder):
             index = self.numbers.first.get((path, self.numbers.calls[path] - 1), -1)
             if index not in self.plan:
                 return
-            if reading is None or reading.combine is not None or len(reading.sources) > 1:
-                raise InputError(
-                    f"{self.name}, layer {index}: its stream after attention is not one tensor, so resid_mid cannot be "
-                    "changed; change resid_pre or resid_post"
-                )
             stream = first_tensor(value)
+            single = reading is not None and reading.combine is None and len(reading.sources) == 1
+            frame = next((f for f in reversed(self.visits.frames) if f.visit.module is block), None)
+            if not single or not (frame is None or _is_same_stream(stream, frame.visit)):
+                raise InputError(
+                    f"{self.name}, layer {index}: its stream after attention is not one tensor of all its tokens, so "
+                    "resid_mid cannot be changed; change resid_pre or resid_post"
+                )
             stream.copy_(self.stream_value(index, stream))
 
         for submodule, side in () if reading is None else reading.sources:
@@ -454,6 +456,14 @@ class _Intervener(Recorder):
             )
         self.changed.add(index)
         return new
+
+
+def _is_same_stream(stream: Tensor, block: Visit) -> bool:
+    """Whether a tensor has the tokens of the block's input, which a copy of some of them has not, and is another."""
+    before = first_tensor((block.args, block.kwargs))
+    ends = (stream.shape[0], stream.shape[-1])
+    same = stream.numel() == before.numel() and ends == (before.shape[0], before.shape[-1])
+    return same and address(stream) != address(before)
 
 
 def _donated(record: LayerRecord, site: str, head: int | None = None, heads: int = 1) -> Tensor:

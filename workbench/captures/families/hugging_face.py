@@ -9,6 +9,9 @@ from workbench.captures.family import Block, Family, Reading
 
 def _resid_mid(block: nn.Module, attention: str) -> Reading | None:
     children = dict(block.named_children())
+    # Attention and MLP read the same stream, or mixtures of several (hyper-connections).
+    if getattr(block, "use_parallel_residual", False) or "attn_hc" in children:
+        return None
     if "crossattention" in children and attention.startswith("crossattention"):
         return Reading((("crossattention", "output"),))
     # Before the second half of a block that normalises first …

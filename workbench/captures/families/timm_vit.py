@@ -24,6 +24,7 @@ TIMM = Family(
     blocks={
         "timm.": Block(_resid_mid, norm_first=_norm_first),
         "timm.models.vision_transformer.Block": Block(skip_path=()),
+        "timm.models.gemma4_vit.Gemma4Block": Block("norm3.input"),
     },
     position_embeddings={"pos_embed": ("norm_pre",)},
     other_positions={"rel_pos": "a relative position bias"},
