@@ -119,6 +119,28 @@ def test_an_input_of_ones_own_is_told_and_layers_that_do_not_fit_too(text, tmp_p
         own.save_html(tmp_path / "own.pdf")
 
 
+def test_what_takes_too_much_is_pooled_before_layers_are_left_out(tmp_path):
+    """Means over bins of tokens, with the flag that takes more; the page says so and its dead tabs are grey."""
+    own, said = Explorer("bundled:prose-softmax", ["The tea was cold and the tea was late. " * 4]), []
+    tokens = len(own.material.one(own.location).tokens.labels[0])
+    whole = own.save_html(tmp_path / "whole.html", ablations=False)
+    attn = bundle_of(whole.read_text()).attention(1).astype(float)
+    limit = 4 * attn.size * 2 * 4 / 3 / 1e6 * 0.9  # of all layers
+    pooled = pages.save_page(
+        tmp_path / "pooled.html", own.location, own.material, ablations=False, limit_mb=limit, say=said.append
+    )
+    bundle = bundle_of(pooled.read_text())
+    bins = bundle.attention(1).shape[-1]
+    assert 64 <= bins < tokens
+    assert bundle.header.left_out == []
+    assert f"all 4 layers are saved as means of {bins} × {bins} cells" in said[1]
+    assert "--max-size" in said[1]
+    places = np.arange(tokens) * bins // tokens
+    expected = attn[0][np.ix_(places == 5, places == 3)].mean()
+    assert bundle.attention(1)[0, 5, 3] == pytest.approx(expected, abs=1e-3)
+    assert pooled.stat().st_size < whole.stat().st_size
+
+
 DRAWN = """async ([rows, columns]) => {
   for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
   const canvas = document.querySelector(".aw-image");

@@ -88,7 +88,7 @@ class LayerCard(_Part):
     without: str
     """Reason for a missing matrix over the tokens; empty where the matrix exists."""
     pooled: bool
-    """Whether the matrix is that of `POOLED` bins of queries and of keys."""
+    """Whether the matrix is that of bins of queries and of keys, at most `POOLED`."""
     queries: _Count = 0
     """Tokens of the queries: 0 for the input's own, i for its stream i - 1."""
     keys: _Count = 0
@@ -367,7 +367,7 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
         for layer in header.layers:
             if not layer.without:
                 names = ("attn_mean", "attn_max") if layer.pooled else ("attn",)
-                side = POOLED if layer.pooled else len(card.tokens(layer.keys).labels)
+                side = None if layer.pooled else len(card.tokens(layer.keys).labels)
                 for name in names:
                     asking = (
                         len(card.tokens(layer.queries).labels) if layer.queries else None
@@ -535,6 +535,7 @@ def make_bundle(
     progress: Callable[[float], object] | None = None,
     steps: Sequence[Capture | None] = (),
     measured: bool = True,
+    bins: int | None = None,
 ) -> Bundle:
     """Run a model once on every input and keep what the page draws.
 
@@ -545,7 +546,8 @@ def make_bundle(
     ``analyses`` are further registered ones, whose numbers of heads and layers are kept. ``progress`` gets the share
     that is done, and may end the work by raising. ``steps`` are those of inputs that the model has continued, as
     `workbench.apps.explorer.continuation.continued` gives both. Without ``measured`` only attention, q and k and
-    the prediction are kept, which a person sees first.
+    the prediction are kept, which a person sees first. Matrices of more than ``bins`` tokens
+    (None: `POOLED`) are pooled to that number.
     """
     from workbench.apps.explorer import evidence
     from workbench.apps.explorer.continuation import put_steps
@@ -573,7 +575,7 @@ def make_bundle(
         continued = steps[index] if steps else None
         if continued is not None:
             put_steps(seen, continued)
-        part = _input(seen, sample, with_operands)
+        part = _input(seen, sample, with_operands, bins)
         if continued is not None and continued.generated is not None:
             part.card = part.card.model_copy(update={"generated": continued.generated.steps})
         short = len(part.card.labels) <= evidence.MOST_TOKENS
@@ -692,7 +694,7 @@ def _patch_grid(tokens: TokenInfo) -> tuple[int, int] | None:
     return only if tokens.grid is None and fits else tokens.grid
 
 
-def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
+def _input(seen: Capture, sample: Inputs, with_operands: bool, bins: int | None = None) -> _Input:
     from workbench.apps.explorer.tiling import tiling_of
 
     tokens = seen.tokens
@@ -714,7 +716,7 @@ def _input(seen: Capture, sample: Inputs, with_operands: bool) -> _Input:
     if image is not None:
         part.arrays["image"] = np.ascontiguousarray(image, dtype=np.uint8)
     for record in seen:
-        part.layers.append(_layer(record, tokens, part, with_operands))
+        part.layers.append(_layer(record, tokens, part, with_operands, bins))
     return part
 
 
@@ -809,7 +811,9 @@ def _remove(
     part.arrays["removal.divergence"] = effects.divergence.numpy().astype(np.float32)
 
 
-def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool) -> LayerCard:
+def _layer(
+    record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: bool, bins: int | None = None
+) -> LayerCard:
     """Return a layer's card, and put its arrays and their errors into ``part``."""
     from workbench.apps.explorer.evidence import operands
 
@@ -822,9 +826,10 @@ def _layer(record: LayerRecord, tokens: TokenInfo, part: _Input, with_operands: 
         with_operands = with_operands and not (queries or keys)
     by_head = record.attn if record.attn is not None else record.head_out
     heads = 0 if record.mixer or by_head is None else int(by_head.shape[1])
-    pooled = not without and count > POOLED and not (queries or keys)
+    bins = bins or POOLED
+    pooled = not without and count > bins and not (queries or keys) and map_size(record) == (count, count)
     if not without:
-        kept = _matrices(record, tokens, pooled)
+        kept = _matrices(record, tokens, bins if pooled else 0)
         for name, values in kept.items():
             part.round(f"{prefix}.{name}", values)
         part.sites.add("attn")
@@ -863,18 +868,18 @@ def _streams(record: LayerRecord, tokens: TokenInfo) -> tuple[TokenInfo, TokenIn
     return (queries, keys) if sizes_match and max(sizes) <= POOLED else None
 
 
-def _matrices(record: LayerRecord, tokens: TokenInfo, pooled: bool) -> dict[str, np.ndarray]:
+def _matrices(record: LayerRecord, tokens: TokenInfo, bins: int) -> dict[str, np.ndarray]:
     """Return attention (head, query, key), or coarse maps of it, computed from queries and keys if captured."""
     if record.attn is None:
         from workbench.analyses.reductions import Pooled
 
-        coarse = operands_of(record, tokens).reduced(Pooled(POOLED))["pooled"]
+        coarse = operands_of(record, tokens).reduced(Pooled(bins))["pooled"]
         return {
             "attn_mean": coarse.mean[0].cpu().numpy(),
             "attn_max": coarse.maximum[0].double().cpu().numpy(),
         }
     attn = record.attn[0].detach().double().cpu().numpy()
-    return _pooled(attn) if pooled else {"attn": attn}
+    return _pooled(attn, bins) if bins else {"attn": attn}
 
 
 def operands_of(record: LayerRecord, tokens: TokenInfo, head: int | None = None) -> Operands:
@@ -914,17 +919,18 @@ def map_size(record: LayerRecord) -> tuple[int, int] | None:
     return record.q.shape[2], record.k.shape[2]
 
 
-def _pooled(attn: np.ndarray) -> dict[str, np.ndarray]:
-    """Return means and maxima over `POOLED` bins of queries and of keys; token i is in bin ⌊i · 512 / N⌋."""
-    edges, _ = _bins(attn.shape[-1], POOLED)
+def _pooled(attn: np.ndarray, bins: int | None = None) -> dict[str, np.ndarray]:
+    """Return means and maxima over bins of queries and of keys; token i is in bin ⌊i · bins / N⌋."""
+    bins = bins or POOLED
+    edges, _ = _bins(attn.shape[-1], bins)
     most = np.maximum.reduceat(np.maximum.reduceat(attn, edges, -1), edges, -2)
-    return {"attn_mean": bin_means(attn), "attn_max": most}
+    return {"attn_mean": bin_means(attn, bins), "attn_max": most}
 
 
-def bin_means(attn: np.ndarray) -> np.ndarray:
-    """Return means of a square (…, query, key) over at most `POOLED` bins a side; token i is in bin ⌊i · bins / N⌋."""
+def bin_means(attn: np.ndarray, bins: int | None = None) -> np.ndarray:
+    """Return means of a square (…, query, key) over at most ``bins`` bins a side; token i is in bin ⌊i · bins / N⌋."""
     count = attn.shape[-1]
-    edges, sizes = _bins(count, min(count, POOLED))
+    edges, sizes = _bins(count, min(count, bins or POOLED))
     sums = np.add.reduceat(np.add.reduceat(attn, edges, -1), edges, -2)
     return sums / (sizes[:, None] * sizes)
 

@@ -8,9 +8,9 @@ import html
 import os
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 FRONT = Path(__file__).parent / "front"
 LIMIT_MB = 16.0  # 12 layers of 12 heads among 197 tokens
+LEAST_BINS = 64
+"""Matrices are pooled to no fewer bins before layers are left out."""
 LIVE_MB = 64.0  # what a page with a kernel is sent at once
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
@@ -162,10 +164,10 @@ def save_page(
         what = "its text" if first_input.texts else "the image as the model sees it"
         names = ", ".join(sample.ids[0] for sample in samples)
         say(f"{target.name} will hold the input {names} itself ({what}): whoever gets the file has it")
-    with_operands = True
+    with_operands, bins = True, None
     if layers is None:
         count = len(material.whole_outline(address))
-        layers, with_operands = _that_fit(
+        layers, with_operands, bins = _that_fit(
             address, material, limit_mb / len(samples) / (1 + len(others)), generate
         )
         if len(layers) < count:
@@ -173,22 +175,28 @@ def save_page(
                 f"all {count} layers would take more than {limit_mb:g} MB: {len(layers)} of them are taken, evenly, "
                 "without queries and keys; --max-size (limit_mb=) takes more"
             )
+        elif bins is not None:
+            say(
+                f"attention token by token would take more than {limit_mb:g} MB: all {count} layers are saved as means "
+                f"of {bins} × {bins} cells, without queries and keys; --max-size (limit_mb=) takes more"
+            )
         elif not with_operands:
             say(
                 f"queries and keys would take more than {limit_mb:g} MB and are left out: the tabs q·k and Plane are "
                 "empty; --max-size (limit_mb=) takes them"
             )
-    bundle = bundle_at(address, material, layers, samples, ablations, with_operands, analyses, generate)
+    made = partial(
+        bundle_at, material=material, layers=layers, samples=samples, with_operands=with_operands,
+        analyses=analyses, generate=generate, bins=bins,
+    )  # fmt: skip
+    bundle = made(address, ablations=ablations)
     if cards:
         bundle = bundle.with_cards(*cards_at(address, material, cards, layers))
     if others:
         own, *rest = others.items()
         bundles = {own[0]: bundle}
         for name, spec in rest:
-            there = address.moved(model=spec)
-            bundles[name] = bundle_at(
-                there, material, layers, samples, False, with_operands, analyses, generate
-            )
+            bundles[name] = made(address.moved(model=spec), ablations=False)
         bundle = of_checkpoints(bundles)
     token = {} if address.token is None else {"token": address.token}
     if generate:
@@ -225,6 +233,7 @@ def bundle_at(
     analyses: Sequence[str] = (),
     generate: int = 0,
     measured: bool = True,
+    bins: int | None = None,
 ) -> Bundle:
     """Return the bundle of an address: its model on its input (or on several), all layers or some.
 
@@ -248,7 +257,7 @@ def bundle_at(
         bundle = make_bundle(
             loaded, [text for text, _ in texts] or samples, chosen if left_out else None, left_out, address.seed,
             ablations, with_operands, analyses, progress=material.report.progress, measured=measured,
-            steps=[steps for _, steps in texts],
+            steps=[steps for _, steps in texts], bins=bins,
         )  # fmt: skip
     cards = [
         card.model_copy(
@@ -292,17 +301,17 @@ def live_bundle(
 
     With ``first`` it may be what a person sees first, the rest ``unmeasured``, where the whole was not made before.
     """
-    with_operands = True
+    with_operands, bins = True, None
     if layers is None:
         try:
-            layers, with_operands = _that_fit(address, material, LIVE_MB, generate)
+            layers, with_operands, bins = _that_fit(address, material, LIVE_MB, generate)
         except InputError:  # not even one fits: it is shown all the same
             layers, with_operands = [address.layer], False
     chosen = tuple(layers)
 
     def make() -> Bundle:
         return bundle_at(
-            address, material, chosen, None, ablations, with_operands, analyses, generate, not first
+            address, material, chosen, None, ablations, with_operands, analyses, generate, not first, bins
         )
 
     key = ("bundle", chosen, ablations, tuple(analyses), generate)
@@ -427,31 +436,51 @@ def _number(layer: int, layer_numbers: list[int], model: str) -> int:
     return number
 
 
-def _that_fit(
-    address: Address, material: Material, limit_mb: float, generate: int = 0
-) -> tuple[list[int], bool]:
-    """Choose layers that fit, evenly through the depth, with that of the address; and whether their q and k do.
+class _Fit(NamedTuple):
+    """What fits into a page: layers, whether their queries and keys do, and bins that matrices are pooled to for it."""
 
-    Layers are dropped before queries and keys, since the matrices show most of those.
+    layers: list[int]
+    with_operands: bool
+    bins: int | None
+
+
+def _that_fit(address: Address, material: Material, limit_mb: float, generate: int = 0) -> _Fit:
+    """Choose what fits: everything; without queries and keys; pooled; then fewer layers, evenly, with the address' own.
+
+    Raises `InputError` where not even one layer fits.
     """
     tokens = len(material.one(address).tokens.labels[0]) + generate
     layers = material.whole_outline(address)
-    bins = min(tokens, POOLED) ** 2 * (2 if tokens > POOLED else 1)
+    numbers = [layer.index for layer in layers]
     most = max((layer.heads for layer in layers), default=0)
-    layer_mb = most * bins * 2 * 4 / 3 / 1e6  # float16 as base64
+
+    def layer_mb(bins: int) -> float:
+        """Return the size of a layer's matrices, float16 as base64; pooled ones are mean and largest value."""
+        return most * min(tokens, bins) ** 2 * (2 if tokens > bins else 1) * 2 * 4 / 3 / 1e6
+
     widest = max((layer.head_dim for layer in layers), default=0)
     besides = (
         0 if tokens > POOLED else most * tokens * (2 * 2 * widest + 6 * 4) * 4 / 3 / 1e6
     )  # q, k, norms, planes
-    fit = int(limit_mb / layer_mb) if layer_mb else len(layers)
+    whole = layer_mb(POOLED)
+    if whole * len(layers) <= limit_mb:
+        return _Fit(numbers, (whole + besides) * len(layers) <= limit_mb, None)
+    bins = max(LEAST_BINS, min(POOLED, int((limit_mb / len(layers) / layer_mb(1)) ** 0.5)))
+    if layer_mb(bins) >= whole:  # of few tokens, mean and largest value take more than the matrix
+        bins = POOLED
+    elif layer_mb(bins) * len(layers) <= limit_mb:
+        return _Fit(numbers, False, bins)
+    fit = int(limit_mb / layer_mb(bins))
     if fit < 1:
         raise InputError(
-            f"one layer of {address.model} on {tokens} tokens takes {layer_mb:.1f} MB, more than the limit of "
+            f"one layer of {address.model} on {tokens} tokens takes {layer_mb(bins):.1f} MB, more than the limit of "
             f"{limit_mb:g} MB: raise the limit or take a shorter input"
         )
-    if fit >= len(layers):
-        return [layer.index for layer in layers], (layer_mb + besides) * len(layers) <= limit_mb
-    at = next(number for number, layer in enumerate(layers) if layer.index == address.layer)
+    at = numbers.index(address.layer)
     spread = {round(number * (len(layers) - 1) / max(1, fit - 1)) for number in range(fit)}
     nearest = min(spread, key=lambda number: abs(number - at))
-    return [layers[number].index for number in sorted((spread - {nearest}) | {at})], False
+    return _Fit(
+        [numbers[number] for number in sorted((spread - {nearest}) | {at})],
+        False,
+        bins if bins < POOLED else None,
+    )

@@ -78,8 +78,8 @@ export class Evidence {
     if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return "Not measured yet.";
     if (tab === "card") return bundle.cards || this.host.kernel ? "" : "This file has no head cards: save it with --cards 20, or cards=20 in Python.";
     if (card.without && !["metrics", "effect", "membership"].includes(tab)) return `No attention matrix here: layer ${layer} ${card.without}.`;
-    if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer.";
-    if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer.";
+    if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer: --max-size takes more.";
+    if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer: --max-size takes more.";
     if (tab === "spectra" && !bundle.spectra.some(({ name }) => one.has(card, `spectra.${name}.value`))) return "No spectra of this layer here: of many heads and tokens they are measured on request, in the order of heads (“measure now”) or with --analysis gram-spectrum.";
     if (tab === "metrics" && !bundle.metrics.length) return "This file has no metrics.";
     if (tab === "membership" && !one.has(card, "membership")) return `Layer ${layer} has no membership: its value projections are not known, or it has one head.`;
