@@ -64,3 +64,9 @@ def test_rows_of_an_absent_metric_are_refused_with_the_metrics_that_are_there():
         rows_of(frame[2:], "b")
     with pytest.raises(InputError, match="column 'x' is empty for a and b"):
         rows_of(frame.assign(x=None), ["a", "b"], needs=["x"])
+    named = frame.assign(model="net")[:1]
+    assert list(series_labels(named)) == [model_label(named, "net")] == ["net"]
+    assert (
+        with_labels("Rank of net.", [{"model": {"name": "net", "checkpoint": "files/flowers.pth"}}])
+        == "Rank of net."
+    )

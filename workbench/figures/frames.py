@@ -65,9 +65,9 @@ def legend_names(models: Iterable[object]) -> dict[object, str]:
     return {model: name if counts[plain[model]] > 1 else plain[model] for model, name in names.items()}
 
 
-def of_weights(checkpoint: object) -> str:
-    """Return the name of a file of weights, without folder and suffix; "" for any other checkpoint."""
-    file = PurePath("" if pd.isna(checkpoint) else str(checkpoint))
+def of_weights(model: object, checkpoint: object) -> str:
+    """Return the name of a spec's file of weights, without folder and suffix; "" for a named model or none."""
+    file = PurePath("" if pd.isna(checkpoint) or ":" not in str(model) else str(checkpoint))
     return file.stem if file.suffix in (".pth", ".pt", ".ckpt", ".bin", ".safetensors") else ""
 
 
@@ -76,7 +76,7 @@ def with_labels(text: str, runs: Iterable[Mapping[str, Any]]) -> str:
     models = [run.get("model") or {} for run in runs]
     specs = {name_of_model(model): model.get("checkpoint") for model in models if name_of_model(model)}
     for spec, name in legend_names(specs).items():
-        text = text.replace(str(spec), of_weights(specs[spec]) or name)
+        text = text.replace(str(spec), of_weights(spec, specs[spec]) or name)
     return text
 
 
@@ -93,7 +93,7 @@ def model_label(frame: pd.DataFrame, model: object) -> str:
             if isinstance(model_record, dict) and name_of_model(model_record) == model
         }
     name = legend_names({model, *(frame["model"].unique() if "model" in frame else ())})[model]
-    file = of_weights(*checkpoints) if len(checkpoints) == 1 else ""
+    file = of_weights(model, *checkpoints) if len(checkpoints) == 1 else ""
     return (embedded_model(name) or file or name) + (
         f" {UNTRAINED}" if checkpoints and all(map(is_random, checkpoints)) else ""
     )
@@ -112,7 +112,7 @@ def series_labels(frame: pd.DataFrame) -> pd.Series:
     labels = pd.Series("", index=keyed.index, dtype=object)
     for _, rows in keyed.groupby(names, sort=False):
         model, checkpoint, standardize = rows[names].iloc[0]
-        file = of_weights(checkpoint)
+        file = of_weights(model, checkpoint)
         state = file or checkpoint if checkpoints[model] > 1 else ""
         if is_random(checkpoint):
             state = (
