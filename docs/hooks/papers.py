@@ -4,7 +4,7 @@ A line `<!-- coverage -->` of a page of `docs/papers` becomes its section of `do
 What is committed stands between `<!-- record: NAME -->` and `<!-- end -->`, and `make pages` (this file as a module)
 writes it again. NAME is a part of `PARTS` and its arguments: `claims PAPER`, what a paper claims; `numbers PAPER`,
 which of its tables are transcribed; `bundled DATA`, how many models of other attention are bundled;
-`trained`, the test scores of the bundled models; `changes`, the verdicts that the rules of a date changed;
+`trained`, the test scores of the bundled models; `changes DATE`, the verdicts that changed on a date;
 `theorems PAPER PLACE`, what a theorem comes to in bundled models;
 `seeds RECORD MODELS`, how many training seeds of them are on record;
 `confirmed`, how many trainings with confirmatory seeds are on record;
@@ -170,9 +170,11 @@ def trained() -> str:
     return _table(["model", "seeds 0, 1, 2", "median"], lines)
 
 
-def changes() -> str:
-    """Return the table of the verdicts that the rules of 2026-11-27 changed."""
+def changes(date: str) -> str:
+    """Return the table of the verdicts that changed on a date, without the columns that are empty."""
     rows = pd.read_csv(DOCS / "papers" / "verdict_changes.csv", dtype=str, keep_default_na=False)
+    rows = rows[rows["date"] == date].drop(columns="date")
+    rows = rows.loc[:, (rows != "").any()]
     return _table([*rows.columns], rows.itertuples(index=False))
 
 
