@@ -33,7 +33,7 @@ _IN_SCRIPT = re.compile(
     r"|(?<![\w)])!(?=[\w(])|(?<![\w.#])\d+(?:\.\d+)?(?![\w.])"
 )
 _NO_CODE = re.compile(r"""//.*|"[^"]*"|'[^']*'|`[^`]*`|^\s*/?\*.*|^import.*""")
-_PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "page"))
+_PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "drawing", "page"))
 """Tests that run the scripts of the explorer in a browser."""
 
 

@@ -404,13 +404,14 @@ export class Evidence {
       const height = 18;
       const pen = fresh(canvas, width, height);
       if (!pen) return;
-      const low = metric.low ?? Math.min(...known);
-      const high = metric.high ?? Math.max(...known, low + 1e-9);
+      const [from, to] = ["null_low", "null_high"].map((which) => (metric.null ? state.one.metric(metric.name, which, state.card, state.head) : NaN));
+      const ends = [...known, level, from, to].filter(Number.isFinite);
+      const low = metric.low ?? Math.min(...ends);
+      const high = metric.high ?? Math.max(...ends, low + 1e-9);
       const along = (number) => 5 + ((number - low) / (high - low || 1)) * (width - 10);
       pen.fillStyle = colour("--line");
       pen.fillRect(5, height / 2 - 0.5, width - 10, 1);
       if (metric.null) {
-        const [from, to] = ["null_low", "null_high"].map((which) => state.one.metric(metric.name, which, state.card, state.head));
         pen.fillStyle = colour("--band");
         if (Number.isFinite(from) && Number.isFinite(to)) pen.fillRect(along(from), 2, Math.max(2, along(to) - along(from)), height - 4);
         pen.fillStyle = colour("--ink");
