@@ -106,7 +106,7 @@ def test_a_model_without_inputs_to_choose_from_is_refused(tmp_path):
     [
         ("layer", 4, "no layer 4"), ("head", 3, "no head 3"), ("layer", -5, "no layer -5"),
         ("token", 65, "no token 65"), ("index", 9, "no input 9"), ("view", "norm", "did you mean 'norms'"),
-        ("metric", "entropy", "metric of the overview"),
+        ("metric", "entropy", "metric of the head grid"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_and_nothing_moves(at_start, part, value, said):
@@ -175,14 +175,13 @@ def close(one, other):
     return one == other
 
 
-def test_every_metric_colours_the_overview(at_start):
+def test_every_metric_orders_the_heads_of_all_layers(at_start):
     from workbench.apps.explorer import MEASURES
 
     for name in MEASURES:
         at_start.move(metric=name, layer=1, head=2)
-        figure = at_start.overview()
-        grid = next(trace for trace in figure.data if trace.type == "heatmap")
-        assert np.asarray(grid.z, dtype=float).shape[0] == 4
+        frame = MEASURES[name].frame(at_start.location, at_start.material)
+        assert {*frame["layer"].dropna()} == {0, 1, 2, 3}
 
 
 def test_a_layer_without_attention_says_where_to_look():

@@ -15,7 +15,7 @@ from workbench.apps.explorer.bundle import ANALYSES
 from workbench.apps.explorer.material import Material, models_to_choose, where
 from workbench.apps.explorer.measures import measurable, measure
 from workbench.apps.explorer.page import LIMIT_MB, LIVE_MB, save_page
-from workbench.apps.explorer.views import overview, view, without_attention
+from workbench.apps.explorer.views import view, without_attention
 from workbench.core.errors import InputError
 from workbench.core.options import ranges
 
@@ -67,7 +67,7 @@ class Explorer:
             token: the token in question; "all" is the mean over queries; None is the class token of an image, and
                 all queries of a text.
             view: one of `workbench.apps.explorer.VIEWS`.
-            metric: what the overview shows, one of `workbench.apps.explorer.MEASURES`.
+            metric: orders the heads, one of `workbench.apps.explorer.MEASURES`.
             against: the address of a pinned view, or its JSON, for ``view="compare"``.
             pretrained: False looks at the model's architecture with random weights.
             window: of a long text, as `workbench.inputs` takes it.
@@ -183,10 +183,6 @@ class Explorer:
     def figure(self, view_name: str | None = None) -> go.Figure:
         """Draw the chosen view, or another; raise `InputError` where it does not apply."""
         return view(view_name or self.location.view).draw(self.location, self.material)
-
-    def overview(self) -> go.Figure:
-        """Draw all layers and heads, coloured by the chosen metric."""
-        return overview(self.location, self.material)
 
     def interpretation(self) -> str:
         """Return one sentence on the view, computed from its numbers."""

@@ -1,4 +1,4 @@
-"""Numbers of heads and of layers, from the analyses that give them: for the overview, and for the page."""
+"""Numbers of heads and of layers, from the analyses that give them, for the explorer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("value", "null_mean", "null_low", "null_high")
 """Columns of a number and its null distribution."""
-NULL_SAMPLES = 10  # enough for their mean and a rough z in an overview
+NULL_SAMPLES = 10  # enough for their mean and a rough z
 WITHOUT = ("subspaces",)
 """Analyses that read weights: on an input they have no number."""
 _APART = ("axis", "convention", "candidate", "standardize")
@@ -78,7 +78,7 @@ MEASURES = {
 def measure(name: str) -> Measure:
     """Return the measure of a name; raise `UnknownName`."""
     if name not in MEASURES:
-        raise UnknownName("metric of the overview", name, MEASURES)
+        raise UnknownName("metric of the head grid", name, MEASURES)
     return MEASURES[name]
 
 

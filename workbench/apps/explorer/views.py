@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
-from workbench.apps.explorer.measures import NULL_SAMPLES, measure
+from workbench.apps.explorer.measures import NULL_SAMPLES
 from workbench.apps.explorer.sentences import OPERANDS, filled, sentence
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
@@ -474,7 +474,7 @@ def _read_compare(address: Address, material: Material) -> str:
     return sentence("compare", first=names[1], second=names[0], tokens=tokens, share=f"{share:.1%}")
 
 
-# ------------------------------------------------------------------------------------------------------ overview
+# ---------------------------------------------------------------------------------------------------- all views
 
 
 def without_attention(address: Address, material: Material) -> str:
@@ -485,17 +485,6 @@ def without_attention(address: Address, material: Material) -> str:
             by_mixer.setdefault(layer.mixer, []).append(layer.index)
     named = "; ".join(f"{ranges(numbers)} {mixer}" for mixer, numbers in by_mixer.items())
     return f" Layers without attention, not shown: {named}." if named else ""
-
-
-def overview(address: Address, material: Material) -> go.Figure:
-    """Draw all layers and heads, coloured by the address' metric; the address' own is outlined."""
-    from workbench.figures.head_grid import head_grid_figure
-
-    frame = measure(address.metric).frame(address, material)
-    layers = max(layer.index for layer in material.outline(address)) + 1
-    return head_grid_figure(
-        frame, frame["metric"].iloc[0], chosen=(address.layer, address.head), by_data=True, layers=layers
-    )
 
 
 VIEWS = {
