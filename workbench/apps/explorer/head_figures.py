@@ -91,6 +91,7 @@ def token_attention_figure(
     title = "Attention weight"
     if view.grid is not None:
         scales = [Scale.of([panel.values], title) for panel in panels]
+        notes += ["The maps have separate scales."] * (len(panels) > 1)
         return patch_panels(view, with_images(panels, [image]), scales, position, notes, most=True)
     visible = page(view, position, max_lines)
     if len(visible) < len(view.real):
