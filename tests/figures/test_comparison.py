@@ -7,7 +7,7 @@ from tests.figures.drawn import key
 from tests.figures.study import levels, study
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
-from workbench.figures import comparison_figure, with_range
+from workbench.figures import comparison, comparison_figure, with_range
 from workbench.figures.theme import PUBLISHED
 
 INPUTS = (0.31, 0.35, 0.42)
@@ -162,3 +162,16 @@ def test_a_frame_of_ranks_alone_is_refused():
         comparison_figure(study({"metric": "gamma_abs", "rank": 1, "value": 0.1}))
     with pytest.raises(InputError, match="per_head"):
         comparison_figure(study({"metric": "LCKA", "input": "i0", "layer": 0, "head": 1, "value": 0.2}))
+
+
+def test_values_of_a_sweep_have_the_ends_of_their_own_statistic():
+    frame = study(
+        *({"metric": "LCKA", "statistic": name, "value": value}
+          for name, value in (("mean", 0.5), ("std", 0.1), ("low", 0.4), ("high", 0.6))),
+        *({"metric": "MOC", "statistic": name, "value": value}
+          for name, value in (("max", 0.9), ("std of max", 0.2), ("low of max", 0.7), ("high of max", 1.0))),
+    )  # fmt: skip
+    rows = comparison._with_ends(frame, 5)
+    numbers = rows[["metric", "value", "low", "high", "n"]].values.tolist()
+    assert numbers == [["LCKA", 0.5, 0.4, 0.6, 5], ["MOC", 0.9, 0.7, 1.0, 5]]
+    assert rows["statistic"].fillna("").tolist() == ["", "max"]

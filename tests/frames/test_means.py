@@ -10,7 +10,7 @@ import torch
 from workbench.analyses.layer import Layer
 from workbench.captures import LayerRecord
 from workbench.core.null_distributions import null_of_draws
-from workbench.frames.measurement import Accumulator, Counts, Measurement
+from workbench.frames.measurement import Accumulator, Counts, Measurement, _Sums
 
 INPUTS, LAYERS, HEADS, RANKS = 5, 2, 3, 4
 NULLS = ("gaussian", "permutation")
@@ -155,3 +155,11 @@ def test_heads_of_shards_are_merged_also_from_a_file():
         merged = Accumulator.from_state(*order[0].state())
         merged.merge(Accumulator.from_state(*order[1].state()))
         assert (merged.heads, merged.most_heads) == ({0, 2, 5}, 8)
+
+
+def test_a_mean_of_nothing_is_not_a_number():
+    sums = _Sums()
+    sums.add(np.array([[[1.0, np.nan]], [[4.0, np.nan]]]))
+    np.testing.assert_array_equal(sums.mean(), [[2.5, np.nan]])
+    sums.add(np.array([[[np.nan, 3.0], [6.0, np.nan]]]))
+    np.testing.assert_array_equal(sums.mean(), [[2.5, 3.0], [6.0, np.nan]])

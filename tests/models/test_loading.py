@@ -178,6 +178,13 @@ def test_dtype_by_name_or_type(bert, dtype):
     assert len(model.fingerprint) == 64
 
 
+@pytest.mark.parametrize("spec", ["timm:test_vit@random", "bundled:digits-vit"])
+def test_every_source_has_the_precision_that_is_asked_for(spec):
+    wide = load(spec, dtype="float64")
+    assert {parameter.dtype for parameter in wide.module.parameters()} == {torch.float64}
+    assert {parameter.dtype for parameter in load(spec).module.parameters()} == {torch.float32}
+
+
 def test_a_subfolder_is_a_checkpoint_of_a_folder(bert, tmp_path):
     bert_folder(tmp_path / "checkpoint-500", layers=3)
     assert load(f"hf:{tmp_path}", checkpoint="checkpoint-500").num_layers == 3

@@ -1,11 +1,19 @@
 """Notebooks before they run: parameters, presets, names."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from tests.figure_notebooks import write_notebook
-from workbench.apps.rendering import Outcome, find_notebooks, read_notebook, read_parameters, render
+from workbench.apps.rendering import (
+    Outcome,
+    find_notebooks,
+    notebooks,
+    read_notebook,
+    read_parameters,
+    render,
+)
 from workbench.apps.rendering.notebooks import resolve_parameters
 from workbench.apps.rendering.run import _Render
 from workbench.apps.rendering.state import write_report
@@ -197,3 +205,14 @@ def test_what_took_longest_in_the_last_report_begins_first(tmp_path):
     assert order() == ["short", "long", "middle", "new"]
     write_report(tmp_path, {name: Outcome(name, seconds=time) for name, time in seconds.items()})
     assert order() == ["new", "long", "middle", "short"]
+
+
+def test_a_typed_value_is_read_as_every_notebook_takes_it(monkeypatch):
+    def taking(*kinds):
+        return SimpleNamespace(accepts=lambda value: type(value) in kinds)
+
+    found = [SimpleNamespace(parameters={"n": taking(int, str), "x": taking(int)}),
+             SimpleNamespace(parameters={"n": taking(str)})]  # fmt: skip
+    monkeypatch.setattr(notebooks, "find_notebooks", lambda names: found)
+    assert notebooks.read_typed_parameters(None, [("n", "3"), ("x", "4")]) == {"n": "3", "x": 4}
+    assert notebooks.read_typed_parameters(None, []) == {}
