@@ -1,13 +1,18 @@
 """The arithmetic of the explorer's scripts, called in a browser one function at a time and compared with numpy."""
 
+import base64
 import colorsys
+import json
 import math
+import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.apps.explorer.browser import chromium
 from tests.browser import needs_chrome
+from workbench.apps.explorer.bundle import SCHEMA
 from workbench.apps.explorer.page import FRONT
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
@@ -480,3 +485,151 @@ def test_a_csv_quotes_what_a_spreadsheet_would_read_otherwise(run):
     assert run("export", "return m.csv(data);", rows) == (
         'a,1.5,\n"say ""x"", y",\'=1+1,"line\nbreak"\n\'\'-3,-3,\n'
     )
+
+
+# A bundle -------------------------------------------------------------------------------------------------
+
+HEADS, GROUPS, COUNT, LAYERS = 4, 2, 5, (3, 6)
+SPECTRUM = ("value", "null_mean", "null_low", "null_high")
+READ = """const { readBundle } = await import('/bundle.js');
+const bundle = readBundle(Uint8Array.from(atob(data.bundle), (letter) => letter.charCodeAt(0)).buffer);
+const [layer, one] = [bundle.layers[1], bundle.inputs[0]];
+"""
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """Arrays of a bundle of one input, each number another one."""
+    draw = np.random.default_rng(11)
+
+    def some(*shape, dtype=np.float32):
+        return draw.uniform(0.1, 1, shape).astype(dtype)
+
+    start = f"inputs.0.layers.{LAYERS[1]}."
+    return {
+        **{f"inputs.0.layers.{index}.attn": attention(HEADS, COUNT, COUNT, seed=index) for index in LAYERS},
+        start + "q": some(HEADS, COUNT, 3), start + "k": some(GROUPS, COUNT, 3, dtype=np.float16),
+        start + "scale": some(HEADS), start + "norms.v": some(GROUPS, COUNT), start + "membership": some(2, COUNT),
+        start + "plane.q": some(HEADS, COUNT, 2), start + "plane.k": some(HEADS, COUNT, 2),
+        start + "plane.share": some(HEADS, 2),
+        start + "route.links": some(COUNT, 3, 3), start + "route.total": some(COUNT),
+        **{f"{start}spectra.rank.{which}": some(GROUPS, 6) for which in SPECTRUM},
+        "inputs.0.prediction.probability": some(COUNT, 3), "inputs.0.prediction.actual": some(COUNT),
+        "inputs.0.ablations.zero.probability": some(len(LAYERS), HEADS, 2, 3, dtype=np.float16),
+        "inputs.0.removal.probability": some(COUNT, 2, 3),
+        "inputs.0.metrics.sink.value": some(len(LAYERS), HEADS), "inputs.0.by_layer.cosine.value": some(len(LAYERS)),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(arrays):
+    layers = [{"index": index, "heads": HEADS, "queries": 0, "keys": 0, "pooled": False} for index in LAYERS]
+    card = {"labels": list("abcde"), "kinds": ["word"] * COUNT, "real": [True, True, False, True, True],
+            "grid": None, "image": None, "streams": [], "id": "text/0"}  # fmt: skip
+    header = {"format": "attention-bundle", "bundle_schema": SCHEMA, "layers": layers, "inputs": [card],
+              "metrics": [], "ablations": {}, "removal": False, "by_layer": [], "model": {"spec": "x"}}  # fmt: skip
+    return base64.b64encode(save(arrays, {"workbench": json.dumps(header)})).decode()
+
+
+def test_arrays_of_a_bundle_are_read_by_head_group_and_position(run, arrays, bundle):
+    code = READ + """const list = (values) => Array.from(values);
+    const spectrum = one.spectrum(layer, 3, 'rank');
+    return {
+      q: one.operand(layer, 'q', 2), k: one.operand(layer, 'k', 2), scale: one.scale(layer, 3),
+      plane: one.plane(layer, 2), membership: one.membership(layer).map(list), route: one.route(layer, 2),
+      spectrum: ['value', 'null_mean', 'null_low', 'null_high'].map((which) => list(spectrum[which])),
+      predicted: list(one.predicted(3)), actual: one.predictedActual(4),
+      without: list(one.without(2, 'probability', 1, 3)),
+      ablated: list(one.ablated('zero', 'probability', layer, 2, 1, 3)), metric: one.metric('sink', 'value', layer, 2),
+      cosine: one.ofLayer('cosine', 'value', layer), norms: list(one.norms(layer, 'v').values),
+      absent: [one.operand(layer, 'v', 0), one.metric('x', 'value', layer, 0), one.ofLayer('x', 'value', layer),
+        one.has(bundle.layers[0], 'q'), one.has(layer, 'q')],
+    };"""  # fmt: skip
+    read = run("bundle", code, {"bundle": bundle})
+    start = f"inputs.0.layers.{LAYERS[1]}."
+
+    def close(found, expected):
+        np.testing.assert_allclose(found, np.asarray(expected, np.float64), rtol=1e-6)
+
+    close(read["q"], arrays[start + "q"][2])
+    close(read["k"], arrays[start + "k"][1])
+    close(read["scale"], arrays[start + "scale"][3])
+    close(read["plane"]["q"], arrays[start + "plane.q"][2])
+    close(read["plane"]["k"], arrays[start + "plane.k"][2])
+    close(read["plane"]["share"], arrays[start + "plane.share"][2])
+    close(read["membership"], arrays[start + "membership"])
+    close(read["route"]["links"], arrays[start + "route.links"][2])
+    close(read["route"]["total"], arrays[start + "route.total"][2])
+    close(
+        read["spectrum"],
+        [arrays[f"{start}spectra.rank.{which}"][1] for which in SPECTRUM],
+    )
+    close(read["predicted"], arrays["inputs.0.prediction.probability"][3])
+    close(read["actual"], arrays["inputs.0.prediction.actual"][4])
+    close(read["without"], arrays["inputs.0.removal.probability"][2, 1])
+    close(read["ablated"], arrays["inputs.0.ablations.zero.probability"][1, 2, 1])
+    close(read["metric"], arrays["inputs.0.metrics.sink.value"][1, 2])
+    close(read["cosine"], arrays["inputs.0.by_layer.cosine.value"][1])
+    close(read["norms"], arrays[start + "norms.v"].flatten())
+    assert read["absent"][0] is None
+    assert [math.isnan(value) for value in read["absent"][1:3]] == [True, True]
+    assert read["absent"][3:] == [False, True]
+
+
+def test_a_bundle_that_is_cut_or_of_another_schema_is_refused(run, bundle):
+    code = """const { readBundle } = await import('/bundle.js');
+    const bytes = Uint8Array.from(atob(data.bundle), (letter) => letter.charCodeAt(0)).slice(0, data.length);
+    try {
+      const one = readBundle(bytes.buffer).inputs[0];
+      return String(one.predicted(0).length + one.scale(one.layerAt(6), 0));
+    } catch (error) { return error.message; }"""
+    size = len(base64.b64decode(bundle))
+    assert "cut short" not in run("bundle", code, {"bundle": bundle, "length": size})
+    for length in (0, 7, 8, 100, size // 2):
+        assert re.search(
+            "cut short|cannot be read", run("bundle", code, {"bundle": bundle, "length": length})
+        ), length
+
+
+def test_attention_of_several_queries_and_heads_is_their_mean_and_without_sinks(run, arrays, bundle):
+    code = (
+        READ
+        + """const m2 = await import('/state.js');
+    const view = (more) => Object.assign(Object.create(m2.State.prototype),
+      { bundle, input: 0, layer: 6, head: 1, tokens: [], hover: null, direction: 'from', scale: 'linear', sinks: 'on',
+        more: [] }, more);
+    const values = (more, tokens) => Array.from(view(more).values(6, 1, tokens));
+    return { single: values({}, [3]), several: values({}, [1, 3, 4]), all: values({}, []),
+      to: values({ direction: 'to' }, [1, 3]), off: values({ sinks: 'off' }, [3]),
+      both: Array.from(view({ tokens: [3], more: [[3, 2]] }).shown()),
+      ratio: Array.from(view({ scale: 'ratio' }).relative([0.5, 1], 6, [3])), bound: view({}).sinksOf(6, 1) };"""
+    )
+    read = run("state", code, {"bundle": bundle})
+    head = arrays["inputs.0.layers.6.attn"][1].astype(float)
+    real = [0, 1, 3, 4]
+    sinks = [key for key in range(COUNT) if head[real].mean(0)[key] > 0.3]
+    np.testing.assert_allclose(read["single"], head[3], rtol=1e-6)
+    np.testing.assert_allclose(read["several"], head[[1, 3, 4]].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(read["all"], head[real].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(read["to"], head[:, 1] + head[:, 3], rtol=1e-6)
+    assert read["bound"] == sinks
+    np.testing.assert_allclose(
+        read["off"], [0 if key in sinks else head[3, key] for key in range(COUNT)], rtol=1e-6
+    )
+    both = (head[3] + arrays["inputs.0.layers.3.attn"][2, 3]) / 2
+    np.testing.assert_allclose(read["both"], both, rtol=1e-6)
+    assert read["ratio"] == pytest.approx([0.5 * 4, 4])  # four real keys
+
+
+def test_steps_of_a_continuation_are_numbered_from_the_token_that_chose_the_first(run):
+    code = """return data.map(([token, go]) => {
+      const state = { one: { count: 9, generated: 4 }, tokens: token === null ? [] : [token] };
+      state.set = (to) => (state.set_ = to.tokens);
+      const steps = Object.assign(Object.create(m.Steps.prototype), { state });
+      steps.go(go);
+      return [steps.first, steps.step, steps.fresh, state.set_[0]];
+    });"""
+    # of 9 tokens the last 4 were generated; token 4 chose the first of them, token 5
+    assert run("steps", code, [[4, 1], [7, 4], [3, 0], [8, 9], [None, 2]]) == [
+        [5, 1, 5, 4], [5, 4, 8, 7], [5, 0, None, 4], [5, 0, None, 7], [5, 0, None, 5],
+    ]  # fmt: skip
