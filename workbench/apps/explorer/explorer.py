@@ -213,6 +213,7 @@ class Explorer:
     def save_at(self, address: Address, name: str, out: str | os.PathLike[str] | None = None) -> go.Figure:
         """Save the view of another address."""
         from workbench.figures.export import save_figure
+        from workbench.figures.frames import short_name
         from workbench.figures.words import sentences as split_sentences
 
         chosen_view = view(address.view)
@@ -228,6 +229,8 @@ class Explorer:
         if ", column " in sentences:
             sentences += " Rows and columns of patches count from 0."
         finding, *rest = split_sentences(sentences)
+        if not pinned:  # a comparison names both models
+            finding = f"In {short_name(address.model)}, {finding[0].lower()}{finding[1:]}"
         return save_figure(
             chosen_view.draw(address, self.material), name, data=numbers, width="page", out=out,
             caption=" ".join([f"**{finding}** {chosen_view.caption}: {named}.", *rest]),
