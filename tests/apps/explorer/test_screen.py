@@ -544,6 +544,24 @@ def test_nothing_jumps_while_the_steps_of_a_text_are_played(browser, tmp_path):
     page.close()
 
 
+def test_a_form_filters_heads_by_a_metric_and_a_number(page, digits):
+    """Above a number of one metric: those heads stay, also while the bars show another."""
+    bundle = digits[1]
+    scores = bundle.metric("pattern_local")
+    bound = float(np.quantile(scores, 0.7).round(3))
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.get_by_label("filter: metric").select_option("pattern_local")
+    page.get_by_label("filter: number").fill(str(bound))
+    written = "words => document.querySelector('.aw-find').value === words"
+    page.wait_for_function(written, arg=f"local > {bound}")
+    page.locator(".aw-select[aria-label='order of heads']").select_option("attention_sink")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "Bar: sink"])
+    assert (scores > bound).sum() == 4
+    page.get_by_label("filter: above or below").select_option("<")
+    page.get_by_label("filter: number").fill("-1")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "No head matches “local < -1”"])
+
+
 @pytest.mark.parametrize("words", ["layer 2, head 1", "2.1", "L2h1", "layer 2"])
 def test_a_head_is_found_by_its_name(page, words):
     page.locator(".aw-find").fill("layer 9")

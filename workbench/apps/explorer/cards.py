@@ -64,6 +64,7 @@ class CardIndex(_Part):
 
     inputs: Annotated[int, Field(ge=1)]
     spec: str
+    """Their spec; empty for files and texts of your own, whose paths and words a page does not need."""
     heads: list[HeadCard]
     points: list[PointCard]
 
@@ -98,7 +99,7 @@ def make_cards(
         raise InputError(f"{model.spec} has no attention matrix of tokens, and so no head cards")
     index = CardIndex(
         inputs=len(samples),
-        spec=samples[0].spec,
+        spec=samples[0].spec if samples[0].spec.startswith("bundled:") else "",
         heads=_head_cards(pd.concat(links), pd.concat(patterns)),
         points=points,
     )

@@ -16,7 +16,7 @@ export class Card {
     this.patterns = make("div", "aw-most");
     this.links = make("div", "aw-most aw-links");
     this.circuits = Object.entries(CIRCUITS).map(([name, words]) => ({ name, canvas: make("canvas"), title: make("h3", "", words) }));
-    this.kind = choice("colour of the points", [["position", "position", "From the first token (light) to the last (dark)"], ["kind", "kind", "Kind of token"]], this.by, (by) => {
+    this.kind = choice("colour of the points", [["position", "position", "From the first token to the last"], ["kind", "kind", "Kind of token"]], this.by, (by) => {
       this.by = by;
       this.drawn = null;
       state.tell();
@@ -45,9 +45,10 @@ export class Card {
     const short = (name) => bundle.metrics.find((metric) => metric.name === name)?.short || name.replace("pattern_", "");
     const stable = Object.entries(card?.stability ?? {}).sort((a, b) => b[1] - a[1]);
     const [first] = stable;
+    const inputs = `${cards.inputs} input${cards.inputs === 1 ? "" : "s"}${cards.spec && ` of ${cards.spec}`}`;
     this.reads.textContent = first?.[1] > 0
-      ? state.sentence("stability", { pattern: short(first[0]), share: percent(first[1]), count: cards.inputs, source: cards.spec })
-      : `No pattern clearly above its null level on ${cards.inputs} inputs of ${cards.spec}.`;
+      ? state.sentence("stability", { pattern: short(first[0]), share: percent(first[1]), inputs })
+      : `No pattern clearly above its null level on ${inputs}.`;
     const row = (name, value, share, where = "", title = name) => ({ name, where, value, title, share, act() {} });
     refill(this.patterns, `Patterns, by share of ${cards.inputs} inputs`, stable.map(([name, share]) => row(short(name), percent(share), share)));
     const links = card?.links ?? [];
@@ -99,7 +100,7 @@ export class Card {
       });
     }
     const shares = state.sentence("plane", { share: percent(plane.share[0] + plane.share[1]), across: percent(plane.share[0]), up: percent(plane.share[1]) });
-    const shown = this.by === "kind" ? kinds.map((kind) => Object.assign(make("span", "", ` ■ ${kind}`), { style: `color: ${HEADS[kinds.indexOf(kind) % HEADS.length]}` })) : [" Light: first token, dark: last."];
+    const shown = this.by === "kind" ? kinds.map((kind) => Object.assign(make("span", "", ` ■ ${kind}`), { style: `color: ${HEADS[kinds.indexOf(kind) % HEADS.length]}` })) : [theme === "dark" ? " Dark: first token, light: last." : " Light: first token, dark: last."];
     this.key.replaceChildren(shares, ...shown);
     this.plane.setAttribute("aria-label", `Queries and keys of layer ${layer}, head ${head} over ${cards.inputs} inputs. ${shares}`);
   }

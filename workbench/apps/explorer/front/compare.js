@@ -220,7 +220,7 @@ export class Pins {
       show.draggable = true;
       show.addEventListener("dragstart", (event) => event.dataTransfer.setData("text/plain", pin));
       const canvas = make("canvas");
-      show.append(canvas, make("span", "", `${model && `${model} `}${view.layer}.${view.head}`));
+      show.append(canvas, make("span", "", `${model && `${model} `}layer ${view.layer}, head ${view.head}`));
       const away = button("×", `Unpin ${name}`, () => state.set({ pins: state.pins.filter((other) => other !== pin), against: compared ? "" : state.against }), "aw-unpin");
       away.setAttribute("aria-label", away.title);
       this.box.append(make("div", "aw-pinned", null, show, away));

@@ -3,7 +3,7 @@
 import { HEADS, RATIO, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
 import { patchesOf } from "./image.js";
 import { asked, ranked } from "./links.js";
-import { make, placeOn, readable, refill } from "./state.js";
+import { button, make, placeOn, readable, refill } from "./state.js";
 import { Training } from "./training.js";
 
 const GAP = 3;
@@ -44,6 +44,11 @@ export class ModelView {
     Object.assign(this.find, { type: "search", placeholder: "Find a head", title: "A head (layer 3, head 5, or 3.5), heads by their strongest pattern (sink), or scores above or below a number (> 0.4)" });
     this.find.setAttribute("aria-label", "find heads: layer.head, a pattern, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
+    this.filter = this.form(metrics);
+    const filter = button("Filter", "Only heads with a score above or below a number", () => {
+      this.filter.hidden = !this.filter.hidden;
+      state.resize();
+    });
     const { left_out: left } = state.bundle;
     this.others = make("select", "aw-select", null, option("", `${left.length} more layer${left.length === 1 ? "" : "s"}`), ...left.map((layer) => option(String(layer), `capture layer ${layer}`)));
     this.others.setAttribute("aria-label", "layers that were left out for their size");
@@ -58,13 +63,31 @@ export class ModelView {
     this.leaders = make("div", "aw-leaders");
     this.box = make(
       "section", "aw-panel aw-model", null,
-      make("header", "aw-head", null, make("h2", "", "Heads"), make("div", "aw-row", null, this.others, this.order, this.find)),
+      make("header", "aw-head", null, make("h2", "", "Heads"), make("div", "aw-row", null, this.others, this.order, this.find, ...(metrics.length ? [filter] : []))), this.filter,
       this.scroll, this.training.box, this.note, this.leaders,
     );
     this.box.setAttribute("aria-label", "model view");
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
     this.canvas.addEventListener("click", (event) => this.clicked(event));
     this.canvas.addEventListener("keydown", (event) => this.keyed(event));
+  }
+
+  /** The filter as a form: a metric, above or below, a number; it is written into the search field. */
+  form(metrics) {
+    const parts = [
+      make("select", "aw-select", null, ...metrics.map(({ name, short, label }) => option(name, short || label))),
+      make("select", "aw-select", null, option(">", "above"), option("<", "below")),
+      Object.assign(make("input", "aw-select"), { type: "number", step: "any", placeholder: "0.4" }),
+    ];
+    ["metric", "above or below", "number"].forEach((words, place) => parts[place].setAttribute("aria-label", `filter: ${words}`));
+    const asks = () => {
+      const [metric, side, { value }] = parts;
+      this.state.set({ find: value === "" ? "" : `${metric.selectedOptions[0].textContent} ${side.value} ${value}`, metric: metric.value });
+    };
+    for (const part of parts) part.addEventListener("input", asks);
+    const form = make("div", "aw-row aw-filter", null, ...parts);
+    form.hidden = true;
+    return form;
   }
 
   /** The metric that the bars show: that of the order, or the chosen one. */
@@ -80,10 +103,11 @@ export class ModelView {
   wanted(layer, head) {
     const asked = this.state.find.trim();
     if (!asked) return true;
-    const bound = asked.match(/^([<>])\s*([\d.]+)$/);
-    if (bound) {
-      const value = this.score(layer, head);
-      return bound[1] === ">" ? value > Number(bound[2]) : value < Number(bound[2]);
+    const [, name, side, bound] = asked.match(/^(.*?)\s*([<>])\s*(-?[\d.]+)$/) ?? [];
+    const metric = name ? this.state.bundle.metrics.find(({ short, label }) => [short, label].includes(name)) : this.metric;
+    if (side && metric) {
+      const value = this.score(layer, head, "value", metric);
+      return side === ">" ? value > Number(bound) : value < Number(bound);
     }
     const patterns = this.state.bundle.metrics.filter((metric) => metric.short);
     const named = patterns.filter((metric) => metric.short.includes(asked.toLowerCase()));

@@ -43,7 +43,7 @@ export class Open {
       make("h2", "", "Inputs"), this.inputs,
       make("h2", "", "Your own"), this.text,
       make("div", "aw-row", null, button("Use this text", "Look at this text", () => this.take({ text: this.text.value })), this.file),
-      make("p", "aw-note", "Your file stays on the machine of the kernel, in the workbench's cache."),
+      make("p", "aw-note", "Your file stays on the machine of the kernel, in the workbench's cache. Transparent parts of an image become white."),
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "open another model or input");
@@ -56,7 +56,8 @@ export class Open {
 
   show() {
     this.find.value = "";
-    this.inputs.value = this.now().inputs;
+    const { inputs } = this.now();
+    this.inputs.value = inputs.startsWith("upload:") ? "" : inputs; // a hash says nothing
     this.lists();
     this.box.showModal();
     this.find.focus();
