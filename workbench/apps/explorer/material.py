@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LIMIT = 512 * 2**20  # bytes of captures and frames
 MODELS = 3
+SHORT = 512  # tokens
 SITES = ("q", "k", "v", "attn", "head_out")
 
 
@@ -193,7 +194,11 @@ class Material:
                 for record in seen
             ]
 
-        key = ("outline", self._input_key(address))
+        # Inputs of one shape, and short texts, show the same layers.
+        sample = self.one(address)
+        tensors = sample.batch.values() if isinstance(sample.batch, dict) else [sample.batch]
+        shapes = tuple(tensor.shape for tensor in tensors if tensor.is_floating_point())
+        key = ("outline", *_weights(address), shapes, sample.tokens.count > SHORT)
         return self._once(self._cached, key, make)
 
     def look(self, address: Address) -> Look:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ from workbench.apps.explorer.page import FRONT, cards_at, live_bundle, matrix_pa
 from workbench.apps.explorer.route import without_link
 from workbench.apps.explorer.uploads import keep_image, keep_text
 from workbench.core.errors import InputError, WorkbenchError
+from workbench.core.threads import one_thread
 
 if TYPE_CHECKING:
     from workbench.apps.explorer.address import Address
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from workbench.apps.explorer.material import Material
 
 TABS = ["matrix", "products", "plane", "norms", "spectra", "metrics", "effect", "membership", "card"]
+_LITTLE_WORK = 2e8
+"""Parameters × tokens up to which one thread is faster than several."""
 _GENERATED = 12
 """Tokens that a language model is asked to write where nobody says how many."""
 _VIEW_OF_TAB = {"norms": "norms", "spectra": "spectrum", "membership": "membership"}
@@ -278,7 +282,7 @@ class PageWidget(anywidget.AnyWidget):
         self, changes: Mapping[str, Any], report: Report, first: bool = False, generate: int | None = None
     ) -> Opened:
         explorer = self._host()
-        with explorer.material.reporting(report):
+        with explorer.material.reporting(report), one_thread() if self._is_small(changes) else nullcontext():
             address = explorer.after(changes, self.location)
             layers = self._layers if self.location is None or address.model == self.location.model else None
             layer_numbers = [layer.index for layer in explorer.material.whole_outline(address)]
@@ -295,6 +299,13 @@ class PageWidget(anywidget.AnyWidget):
                 address, explorer.material, layers, self._ablations, analyses, generate, first
             )
             return Opened(address, bundle, explorer.material.inputs(address).ids, generate)
+
+    def _is_small(self, changes: Mapping[str, Any]) -> bool:
+        """Return whether another input of this model is so little work that several threads wait for each other."""
+        if self.bundle is None or "model" in changes:
+            return False
+        header = self.bundle.header
+        return header.model.parameters * len(header.inputs[0].labels) <= _LITTLE_WORK
 
     def _go_on(self) -> None:
         """Measure the missing numbers once no other work is running."""
@@ -424,6 +435,8 @@ class PageWidget(anywidget.AnyWidget):
         changes = {
             name: request[name] for name in ("model", "inputs", "pretrained", "window") if name in request
         }
+        if "typed" in request:  # as it is typed: kept in memory
+            changes["inputs"] = [str(request["typed"])]
         if "text" in request:
             changes["inputs"] = keep_text(str(request["text"]))
         if "image" in request:

@@ -3,6 +3,7 @@
 import { HEADS, RATIO, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
+import { Edit } from "./edit.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
 import { asked, exactLink, linkOf, patternsAbove, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
@@ -40,9 +41,10 @@ export class HeadView {
     this.sinks = button("Sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.more, this.legend);
+    this.edit = new Edit(state, host);
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.edit.paint, this.more, this.legend);
     this.steps = new Steps(state);
-    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.steps.box, this.special, this.stage, this.hint);
+    this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.edit.field, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
     this.compare = new Compare(state, tip, (element, where) => this.listens(element, where));
     this.box.addEventListener("dragover", (event) => event.preventDefault());
@@ -95,9 +97,10 @@ export class HeadView {
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
       this.stage.append(this.canvas);
-      this.listens(this.canvas, (event) => patchAt(event, this.canvas, one));
       this.grey = inputImage(one, true);
       this.own = inputImage(one, false);
+      if (!this.edit.paint.hidden) this.edit.hears(this.canvas, [this.own, this.grey]);
+      this.listens(this.canvas, (event) => patchAt(event, this.canvas, one));
     } else {
       this.lines = make("canvas", "aw-lines");
       const letters = one.labels.every((label) => label.length <= 1); // a model of characters is read as text

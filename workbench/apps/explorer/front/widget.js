@@ -8,6 +8,7 @@ const SET = [
   "input", "layer", "head", "tokens", "direction", "scale", "sort", "tab", "depth", "ablation", "against", "theme",
 ];
 const PATIENCE_MS = 15000;
+const QUIET_MS = 1500; // while somebody types, what takes no longer is not announced
 const TALK = 1.35; // how much larger everything is in a lecture hall
 
 /** The address of what is seen, of a page that is one of its own: `workbench explore --app` opens it. */
@@ -78,16 +79,21 @@ function render({ model, el }) {
     /** Another input of the explorer. */
     choose(index) {
       const name = model.get("choices")[index];
+      for (const part of Object.keys(host.draft)) delete host.draft[part];
       wait(`Capturing ${name}`, name);
       model.set("index", index);
       model.save_changes();
     },
     /** Another model, or other inputs. */
     open(what, bytes) {
+      for (const name of Object.keys(host.draft)) delete host.draft[name];
       const name = what.model ?? what.image ?? what.inputs ?? (what.window === undefined ? "your text" : `window ${what.window} of the text`);
       wait(`Opening ${name}`, name);
       model.send({ open: what }, undefined, bytes ? [bytes] : []);
     },
+    /** An input that is typed or painted here: no notice, for it is followed by the next. */
+    edit: (what, bytes) => model.send({ open: what }, undefined, bytes ? [bytes] : []),
+    draft: {}, // outlives the page of each input
     /** The same view at another checkpoint of the model. */
     checkpoint(name, state) {
       wait(`Opening ${name}`, name);
@@ -154,9 +160,13 @@ function render({ model, el }) {
     busy();
     troubled();
   };
+  let notes = null;
   const busy = () => {
     clearTimeout(waiting);
-    page.busy(model.get("busy"), model.get("share"));
+    clearTimeout(notes);
+    const show = () => page.busy(model.get("busy"), model.get("share"));
+    if (model.get("busy") && host.draft.text !== undefined) notes = setTimeout(show, QUIET_MS);
+    else show();
   };
   const replaced = () => {
     if (page.later?.(replaced)) return; // a box is open: what is typed there stays
