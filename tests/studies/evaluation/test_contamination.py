@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 
@@ -259,6 +260,11 @@ def test_the_findings_tell_the_auc_beside_the_clean_image_and_the_permuted_patch
     for shift, verdict in ((2.0, "holds"), (-2.0, "fails")):
         better = frame["value"] + shift * (frame["candidate"] == "sparse").astype(float)
         assert verdict in contamination.contamination_findings(frame.assign(value=better))[-1]
+    weaker = frame["value"] - 0.5 * (frame["candidate"] == "sparse").astype(float)
+    both = pd.concat([frame, frame.assign(contamination="blocks", value=weaker)])
+    *_, overall = contamination.contamination_findings(both)
+    mean_gain = mean_interval(auc["sparse"] - auc["clean"] - 0.25)
+    assert f"Over all kinds the gain is {mean_gain.words('.3f')}." in overall
 
 
 def said(values):
