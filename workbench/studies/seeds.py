@@ -36,5 +36,10 @@ CONFIRMATORY |= {
 WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
 CONFIRMATORY |= dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
 """Seeds of the models without position encoding, fixed on 2026-11-28 before any was trained, without a second stage."""
+SOFTMAX_ALTERNATIVES = tuple(
+    f"digits-{name}" for name in ("softmax-qk-norm", "softmax-off-by-one", "softpick", "sigmoid", "gated")
+)
+CONFIRMATORY |= dict.fromkeys(SOFTMAX_ALTERNATIVES, (1907, 1912, 1931))
+"""Seeds of the alternatives to softmax, fixed on 2026-11-29 before any was trained, without a second stage."""
 PILOT = 1853
 """Seed of the pilot runs, fixed on 2026-11-28 before the first of them; no comparison uses it."""

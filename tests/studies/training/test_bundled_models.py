@@ -25,7 +25,7 @@ from workbench.studies.records import (
     read_metrics,
     training_record,
 )
-from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS, WITHOUT_POSITIONS
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS, SOFTMAX_ALTERNATIVES, WITHOUT_POSITIONS
 from workbench.studies.training import load_recipe
 from workbench.studies.training.bundled_models import CONFIRMED_ONLY, MODELS, bundle, make_training_records
 from workbench.studies.training.run_folder import METRIC_COLUMNS
@@ -185,17 +185,30 @@ def test_the_documented_numbers_are_those_on_record():
         assert row == f"{', '.join(shown[:-1])} | {shown[-1]}"
 
 
+def test_the_documented_accuracies_of_alternatives_to_softmax_are_those_on_record():
+    text = (Path(__file__).parents[3] / "docs" / "attention.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| .* \| ([\d., ]+ %) \|$", text, re.MULTILINE))
+    assert {f"digits-{name}" for name in rows} == {*SOFTMAX_ALTERNATIVES}
+    rows["vit"] = re.search(r"`digits-vit`, which reaches\s([\d., ]+ %)", text).group(1)
+    for name, row in rows.items():
+        path = data_dir() / "confirmed" / "records" / f"digits-{name}" / "record.json"
+        runs = {run["seed"]: run["test_accuracy"] for run in json.loads(path.read_text())["runs"]}
+        seeds = CONFIRMATORY["digits-rpc-sym"][:3]
+        assert ", ".join(f"{100 * runs[seed]:.1f}" for seed in seeds) + " %" == row
+
+
 def test_seeds_that_confirm_are_others_for_every_model_that_a_claim_of_training_compares():
     assert set(CONFIRMATORY) <= {*MODELS, *CONFIRMED_ONLY}
     assert not {*MODELS} & {*CONFIRMED_ONLY}
     assert not {seed for seeds in CONFIRMATORY.values() for seed in seeds} & set(SEEDS)
-    settings = {name for name in CONFIRMED_ONLY if name.startswith("digits-rpc-sym-")} | {*WITHOUT_POSITIONS}
+    settings = {name for name in CONFIRMED_ONLY if name.startswith("digits-rpc-sym-")}
+    settings |= {*WITHOUT_POSITIONS, *SOFTMAX_ALTERNATIVES}
     digits = {name for name in CONFIRMATORY if name.startswith("digits")}
     assert {len(CONFIRMATORY[name]) for name in digits - settings} == {5}
     assert {CONFIRMATORY[name] for name in settings} == {CONFIRMATORY["digits-rpc-sym"][:3]}
     stated = stated_claims().query("analysis in ('training', 'evaluation') and kind == ''")
     compared = {name for options in stated["options"] for name in claim_options(options).values()}
-    assert set(CONFIRMATORY) == compared
+    assert set(CONFIRMATORY) == compared | {*SOFTMAX_ALTERNATIVES}  # of which no paper claims anything
     assert set(CONTINUED) == {name for name in CONFIRMATORY if not name.startswith("photos-")} - settings
     for name, seeds in CONTINUED.items():
         assert len({*seeds, *CONFIRMATORY[name]}) == 7

@@ -23,7 +23,7 @@ from workbench.core.children import safe_path
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.threads import one_thread
 from workbench.studies.records import METRICS_FILE, RECORD_FILE, read_metrics, write_record
-from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS
+from workbench.studies.seeds import CONFIRMATORY, CONTINUED, SEEDS, SOFTMAX_ALTERNATIVES
 from workbench.studies.training.epoch_report import in_words
 from workbench.studies.training.run_folder import MODEL_FILE, TrainResult, copy_model
 from workbench.studies.training.runs import train
@@ -87,6 +87,7 @@ CONFIRMED_ONLY: dict[str, Bundled] = {
     # abdullaev2025 §VI-A: softmax and bilateral attention without positions; the second learns its bandwidth
     "digits-no-positions": Bundled("digits", "nonlocal", options={"learn_bandwidths": False}),
     "digits-bilateral-no-positions": Bundled("digits", "nonlocal"),
+    **{name: Bundled("digits", name.removeprefix("digits-")) for name in SOFTMAX_ALTERNATIVES},
 }
 """Models trained with the confirmatory seeds only: their records are committed, their weights are not."""
 COMMAND = "workbench study records training"
