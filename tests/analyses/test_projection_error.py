@@ -1,9 +1,11 @@
 import itertools
 import math
 
+import pandas as pd
 import pytest
 import torch
 
+from workbench.analyses import projection_error
 from workbench.analyses.kernel_pca import kpca_values, principal_axes
 from workbench.analyses.null_values import null_values
 from workbench.analyses.projection_error import (
@@ -440,3 +442,19 @@ def test_ends_over_all_assignments_are_those_of_a_search():
         torch.testing.assert_close(
             found, torch.stack([expected.amin(0), expected.amax(0)], -1), rtol=1e-12, atol=0
         )
+
+
+def test_a_training_is_told_by_quantity_and_convention():
+    values = {("saritas2025", "a"): (1.0, 2.0), ("saritas2025", "b"): (2.0, 4.0), ("exact", "a"): (9.0, 3.0),
+              ("exact", "b"): (9.0, 3.0)}  # fmt: skip
+    rows = [
+        {"metric": "projection_error", "convention": convention, "checkpoint": checkpoint, "input": image,
+         "value": value, "layer": None, "head": None, "statistic": None}
+        for (convention, image), ends in values.items()
+        for checkpoint, value in zip(("epoch-0", "epoch-9"), ends, strict=True)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    overall = frame.groupby(["metric", "convention", "checkpoint"], as_index=False)["value"].mean()
+    (sentence,) = projection_error._through_training(pd.concat([frame, overall], ignore_index=True))
+    assert "mean |‖φ(q)‖² − ‖h‖²| grows, from 1.5 to 3, " in sentence
+    assert "exact projection error falls, from 9 to 3, " in sentence

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +22,7 @@ from tests.browser import needs_chrome
 from workbench.figures.export import ExportFault, ExportJob, WarmChrome, export_static
 from workbench.figures.export.checks import take_measures
 from workbench.figures.export.chrome import has_sandbox, without_sandbox
-from workbench.figures.export.static import check_picture, png_scale
+from workbench.figures.export.static import _check_svg, check_picture, png_scale
 
 FIGURE = (
     go.Figure(go.Heatmap(z=[[1, 2], [3, 4]]))
@@ -243,3 +244,26 @@ def test_chrome_is_given_its_sandbox_and_a_folder_that_is_swept_where_it_was_kil
         assert [path.name for path in tmp_path.iterdir()] == [Path(given["tmp_dir"]).name]
     assert given["closed"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("<path/><path/><text>a</text>", None),
+        ("<g><image/></g>", None),
+        ("<path/><text>a</text><rect/><rect/>", "blank"),
+        ("", "blank"),
+        ("<path>", "not whole"),
+    ],
+)
+def test_an_svg_has_its_size_and_three_elements_or_an_image(body, fault):
+    def check(width, height):
+        content = f'<svg xmlns="http://www.w3.org/2000/svg" width="30" height="20">{body}</svg>'
+        _check_svg(content.encode(), width, height)
+
+    with pytest.raises(ExportFault, match=fault) if fault else nullcontext():
+        check(30, 20)
+    with pytest.raises(ExportFault):
+        check(32, 20)
+    with pytest.raises(ExportFault):
+        check(30, 17)

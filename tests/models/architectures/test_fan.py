@@ -95,6 +95,12 @@ def test_the_recipes_have_rpc_in_the_first_layer_of_token_attention():
         assert all(isinstance(half.attn, ChannelAttention) for half in model.blocks[1::2])
 
 
+@pytest.mark.parametrize("layers", [None, "0"])
+def test_attention_over_tokens_has_room_for_the_patches_and_no_more(layers):
+    model = build({**SMALL, "attention": "bilateral", "attention_layers": layers})
+    assert {half.attn.num_tokens for half in model.blocks[::2] if hasattr(half.attn, "num_tokens")} == {9}
+
+
 def test_fan_tiny_has_its_published_size():
     recipe = load_recipe("imagenet-fan-tiny", "softmax")
     model = build(recipe.completed({"num_classes": 1000}).architecture)
