@@ -433,3 +433,24 @@ def test_spectra_of_many_heads_and_tokens_are_measured_on_request(monkeypatch):
     assert sum(".spectra." in name for name in asked.arrays) == 4
     name = "inputs.0.layers.1.spectra.eigenvalue.value"  # its null draws other keys
     np.testing.assert_allclose(asked.arrays[name], whole.arrays[name], rtol=1e-5)
+
+
+def test_analyses_that_run_a_large_model_again_are_left_out_unless_asked_for(model, digits):
+    """Parameters × tokens beyond the limit; a note names them, and the capture's own numbers stay."""
+    digit = digits[:1]
+    size = sum(parameter.numel() for parameter in model.module.parameters()) * 65
+    within, beyond = (
+        make_bundle(model, digit, ablations=False, most_again=limit) for limit in (size, size - 1)
+    )
+    assert not any(bundles.LEFT_OUT in note for note in within.header.notes)
+    (note,) = [note for note in beyond.header.notes if bundles.LEFT_OUT in note]
+    assert note.endswith("coding-rate, membership, logit-attribution")
+    kinds = {name.split(".", 4)[-1] for name in beyond.arrays}
+    assert "membership" in {name.split(".", 4)[-1] for name in within.arrays}
+    assert not {"membership", "route.total"} & kinds
+    assert "coding_rate" not in [card.name for card in beyond.header.by_layer]
+    asked = make_bundle(
+        model, digit, ablations=False, most_again=size - 1, analyses=["membership", "coding-rate"]
+    )
+    assert "inputs.0.layers.2.membership" in asked.arrays
+    assert "coding_rate" in [card.name for card in asked.header.by_layer]

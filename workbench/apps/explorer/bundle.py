@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,6 +44,10 @@ ANALYSES = {"attention-map": {"null_samples": 0}, "attention-patterns": {}}
 """The analyses of every head, with their options."""
 BY_LAYER = {"token-similarity": "token_cosine", "coding-rate": "coding_rate"}
 """The analyses of the tokens after every block, with their metric."""
+AGAIN = ("coding-rate", "membership", "logit-attribution")
+"""Analyses that run the model again."""
+LEFT_OUT = "not measured for the size of the model"
+"""The start of a note on analyses of `AGAIN`."""
 SHORT = {
     "pattern_previous": "previous token",
     "pattern_first": "first token",
@@ -536,6 +540,7 @@ def make_bundle(
     steps: Sequence[Capture | None] = (),
     measured: bool = True,
     bins: int | None = None,
+    most_again: float | None = None,
 ) -> Bundle:
     """Run a model once on every input and keep what the page draws.
 
@@ -547,7 +552,8 @@ def make_bundle(
     that is done, and may end the work by raising. ``steps`` are those of inputs that the model has continued, as
     `workbench.apps.explorer.continuation.continued` gives both. Without ``measured`` only attention, q and k and
     the prediction are kept, which a person sees first. Matrices of more than ``bins`` tokens
-    (None: `POOLED`) are pooled to that number.
+    (None: `POOLED`) are pooled to that number. Analyses of `AGAIN`, which run the model again, are left out where
+    parameters × tokens exceed ``most_again``, except those in ``analyses``.
     """
     from workbench.apps.explorer import evidence
     from workbench.apps.explorer.continuation import put_steps
@@ -563,6 +569,7 @@ def make_bundle(
         else [*inputs]
     )
     report = progress or (lambda share: None)
+    size = sum(parameter.numel() for parameter in model.module.parameters())
     for index, sample in enumerate(ones):
         report(index / len(ones))
         seen = capture(
@@ -578,11 +585,15 @@ def make_bundle(
         part = _input(seen, sample, with_operands, bins)
         if continued is not None and continued.generated is not None:
             part.card = part.card.model_copy(update={"generated": continued.generated.steps})
+        large = most_again is not None and size * len(part.card.labels) > most_again
+        again = {name for name in AGAIN if not large or name in analyses}
+        if len(again) < len(AGAIN):
+            part.notes.append(f"{LEFT_OUT}: {', '.join(name for name in AGAIN if name not in again)}")
         short = len(part.card.labels) <= evidence.MOST_TOKENS
         decomposed = sum(card.heads for card in part.layers) * len(part.card.labels) ** 3
         # several threads spend more time on waiting for each other than on small matrices
         with one_thread() if short else nullcontext():
-            part.series += _through_depth(model, sample, seen, layers, seed) if measured else []
+            part.series += _through_depth(model, sample, seen, layers, seed, again) if measured else []
             for name, options in ANALYSES.items() if measured else ():
                 frame = _frame(analyze, name, qkv=seen, seed=seed, **options)
                 part.series += [] if frame is None else _plain(name, frame)
@@ -590,10 +601,11 @@ def make_bundle(
             if measured and short:
                 if decomposed <= evidence.MOST_WORK:
                     part.spectra = evidence.spectra(partial(_frame, analyze, qkv=seen, seed=seed))
-                _belong(part, model, sample, layers)
+                if "membership" in again:
+                    _belong(part, model, sample, layers)
         report((index + 0.6) / len(ones))
         _predict(part, model, sample, seen, ablations if measured else False)
-        if measured and short and part.card.prediction is not None:
+        if measured and short and part.card.prediction is not None and "logit-attribution" in again:
             part.arrays |= route(model, sample, seen, part.card.prediction.of)
         parts.append(part)
     bundle = _join(parts, model, left_out)
@@ -618,7 +630,12 @@ def _plain(analysis: str, frame: pd.DataFrame) -> list[Series]:
 
 
 def _through_depth(
-    model: LoadedModel, sample: Inputs, seen: Capture, layers: Sequence[int] | None, seed: int
+    model: LoadedModel,
+    sample: Inputs,
+    seen: Capture,
+    layers: Sequence[int] | None,
+    seed: int,
+    again: Container[str],
 ) -> list[Series]:
     """Measure the tokens layer by layer; return nothing for models with unknown blocks."""
     from workbench.runs.analyze import analyze
@@ -627,7 +644,8 @@ def _through_depth(
     measured: list[Series] = []
     runs: list[dict[str, Any]] = [{"qkv": seen}, {"model": model, "inputs": sample, "layers": chosen}]
     for analysis, metric in BY_LAYER.items():
-        for run in runs:  # the capture does, or the analysis reads weights and other sites: another pass
+        passes = runs if analysis in again or analysis not in AGAIN else runs[:1]
+        for run in passes:  # the capture does, or the analysis reads weights and other sites: another pass
             try:
                 frame = analyze(analysis, seed=seed, **run)
                 break

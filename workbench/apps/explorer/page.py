@@ -17,6 +17,7 @@ import numpy as np
 
 from workbench._version import __version__
 from workbench.apps.explorer.bundle import (
+    LEFT_OUT,
     POOLED,
     Bundle,
     bin_means,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 FRONT = Path(__file__).parent / "front"
 LIMIT_MB = 16.0  # 12 layers of 12 heads among 197 tokens
+MOST_AGAIN = 1e10
+"""Parameters × tokens up to which a saved page has analyses that run the model again, unasked."""
 LEAST_BINS = 64
 """Matrices are pooled to no fewer bins before layers are left out."""
 LIVE_MB = 64.0  # what a page with a kernel is sent at once
@@ -188,8 +191,12 @@ def save_page(
     made = partial(
         bundle_at, material=material, layers=layers, samples=samples, with_operands=with_operands,
         analyses=analyses, generate=generate, bins=bins,
+        most_again=None if target.suffix.lower() == ".png" else MOST_AGAIN,
     )  # fmt: skip
     bundle = made(address, ablations=ablations)
+    for note in bundle.header.notes:
+        if note.startswith(LEFT_OUT):
+            say(f"{note}; --analysis NAME (analyses=) measures them")
     if cards:
         bundle = bundle.with_cards(*cards_at(address, material, cards, layers))
     if others:
@@ -234,6 +241,7 @@ def bundle_at(
     generate: int = 0,
     measured: bool = True,
     bins: int | None = None,
+    most_again: float | None = None,
 ) -> Bundle:
     """Return the bundle of an address: its model on its input (or on several), all layers or some.
 
@@ -257,7 +265,7 @@ def bundle_at(
         bundle = make_bundle(
             loaded, [text for text, _ in texts] or samples, chosen if left_out else None, left_out, address.seed,
             ablations, with_operands, analyses, progress=material.report.progress, measured=measured,
-            steps=[steps for _, steps in texts], bins=bins,
+            steps=[steps for _, steps in texts], bins=bins, most_again=most_again,
         )  # fmt: skip
     cards = [
         card.model_copy(

@@ -82,7 +82,7 @@ export class Evidence {
     if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer: --max-size takes more.";
     if (tab === "spectra" && !bundle.spectra.some(({ name }) => one.has(card, `spectra.${name}.value`))) return "No spectra of this layer here: of many heads and tokens they are measured on request, in the order of heads (“measure now”) or with --analysis gram-spectrum.";
     if (tab === "metrics" && !bundle.metrics.length) return "This file has no metrics.";
-    if (tab === "membership" && !one.has(card, "membership")) return `Layer ${layer} has no membership: its value projections are not known, or it has one head.`;
+    if (tab === "membership" && !one.has(card, "membership")) return `Layer ${layer} has no membership: its value projections are not known, it has one head, or the model is large (--analysis membership measures it).`;
     return tab === "effect" && !one.prediction ? `No prediction here: ${bundle.without_ablations || "this file was written without it"}.` : "";
   }
 
