@@ -280,12 +280,14 @@ class Band(Mark):
 
     def traces(self, series: Series) -> Iterator[go.Scatter]:
         ends, singles = self.ends(series), self._singles(series)
-        if singles and (self.bars or (ends["high"] > ends["low"]).any()):
+        if not (ends["high"] > ends["low"]).any():
+            return
+        if singles:
             yield self._single_lines(series, singles)
-        elif self.bars and len(ends):
+        elif self.bars:
             bar = {"color": series.colour, "width": WIDTH.fine, "dash": "solid"}
             yield _bars(ends[series.x] + series.aside + series.after, ends["low"], ends["high"], bar)
-        elif (ends["high"] > ends["low"]).any():
+        else:
             edge = {"width": WIDTH.edge, "color": translucent(series.colour, 0.5), "dash": "solid"}
             fill = translucent(series.colour, self.alpha)
             yield band(ends[series.x], ends["low"], ends["high"], fill).update(line=edge)
@@ -787,10 +789,12 @@ class Rule(Mark):
             level = (
                 self.value if self.column is None else max(member.rows[self.column].max() for member in panel)
             )
-            places = [
-                float(position) for series in panel for position in series.rows[series.x].dropna().unique()
+            rows = [
+                series.rows if self.column is None else series.rows.dropna(subset=[self.column])
+                for series in panel
             ]
-            ends = [min(places), max(places)]
+            places = pd.concat([own[panel[0].x] for own in rows]).dropna().astype(float)
+            ends = [places.min(), places.max()]
         else:
             return
         if np.isfinite(level):

@@ -119,10 +119,19 @@ def _layers(count: int, size: int) -> str:
     return "no layer" if not count else "every layer" if count == size else f"{count} of {size} layers"
 
 
-def mean_finding(rows: pd.DataFrame, words: str, format: str = ".2f", by: str = "model") -> str:
-    """State the mean of a metric for each model, or each value of another column: "Entropy is 0.93 in digits-vit."."""
-    means = rows.groupby(by, sort=False)["value"].mean()
-    return f"{words} is {_listed([f'{value:{format}} in {name}' for name, value in means.items()])}."
+def mean_finding(
+    rows: pd.DataFrame, words: str, format: str = ".2f", by: str = "model", null: str = ""
+) -> str:
+    """State the mean of a metric for each model, or each value of another column: "Entropy is 0.93 in digits-vit.".
+
+    With ``null`` the mean of the null distribution follows in brackets, after that word.
+    """
+    means = rows.groupby(by, sort=False)[["value", "null_mean"] if null else ["value"]].mean()
+    parts = [
+        f"{value:{format}} in {name}" + "".join(f" ({null} {noise:{format}})" for noise in rest)
+        for name, value, *rest in means.itertuples()
+    ]
+    return f"{words} is {_listed(parts)}."
 
 
 def range_finding(rows: pd.DataFrame, words: str, format: str = ".2f") -> str:

@@ -61,7 +61,7 @@ def test_what_papers_print_stands_below_the_dots_with_a_cross_for_training_and_o
     assert list(published.x) == [1.05]  # primal was not measured: it has no row
     assert training.y[-1] < inference.y[-1] < published.y[0]
     of_rounds = "median and range over rounds"
-    assert key(fig)[2:4] == [of_rounds, "published: training, Teo et al. (2024)"]
+    assert key(fig)[2:4] == [of_rounds, "published, training"]
     assert 1.06 not in {x for trace in fig.data for x in trace.x}  # counted: in the caption
 
 

@@ -241,12 +241,5 @@ def ablation_figure(results: pd.DataFrame, seeds: pd.DataFrame, printed: pd.Data
             hollow=("same", "not significant"),
         ),
         Stroke("mean", "mean over seeds"), Rule({"difference": 0.0}, "no difference"),
-        Published(published, ranges=True, beside=True, words=_printed(published)),
+        Published(published, ranges=True, beside=True),
     ).figure()  # fmt: skip
-
-
-def _printed(published: pd.DataFrame) -> str:
-    """Describe the red crosses for the key: the paper's models, and of several the median and range."""
-    most = max((len(rows) for _, rows in published.groupby("label")), default=1)
-    many = f": median and range of {most} differences" if most > 1 else ""
-    return f", paper's model{'s' * (most > 1)}, without a test{many}"

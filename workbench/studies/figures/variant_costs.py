@@ -12,16 +12,14 @@ from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Published, Rule
 from workbench.figures.overlays import need_columns
 from workbench.figures.variants import LOOKS
-from workbench.figures.words import PAPERS
 from workbench.studies.figures.embedded_tasks import NAMES
 
 _TITLES = {
-    "parameters": "Parameters<br>(×, log)", "macs": "MACs<br>(×, log)", "seconds_per_sample": "Time<br>(×, log)",
+    "macs": "MACs<br>(×, log)", "seconds_per_sample": "Time<br>(×, log)",
     "peak_memory": "Memory<br>(×, log)",
 }  # fmt: skip
 _CONDITIONS = {"training": "training", "test": "inference"}
 _SYMBOLS = ("x-thin-open", "cross-thin-open")
-_BOTH = {"": "parameters, alike in both"}
 _SOURCE = "workbench.studies.training.variant_costs"
 _NEEDS = ("source", "attention", "baseline", "metric", "condition", "ratio", "low", "high")
 # RPC-Attention in the words of teo2024's Table 13.
@@ -56,39 +54,39 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     measured = frame[frame["source"] == "measured"]
     if measured.empty:
         raise InputError(f"the frame holds no measured costs; give the result of {_SOURCE}")
-    costs = frame[frame["metric"].isin([*_TITLES]) & frame["condition"].isin(["", *_CONDITIONS])]
+    costs = frame[frame["metric"].isin([*_TITLES]) & frame["condition"].isin([*_CONDITIONS])]
     costs = costs[(costs["attention"] != costs["baseline"]) & ~costs["source"].str.startswith("counted")]
     other = set(measured.loc[measured["baseline"] != "softmax", "attention"]) - set(measured["baseline"])
     costs = costs[(costs["baseline"] != "softmax") | ~costs["attention"].isin(other)]
     of_tasks = "problem" in costs
-    costs = costs.assign(of=costs["problem"] if of_tasks else "relative to " + costs["baseline"].map(_label))
+    costs = costs.assign(
+        variant=costs["attention"],
+        of=costs["problem"] if of_tasks else "relative to " + costs["baseline"].map(_label),
+    )
     drawn = costs[costs["source"] == "measured"]
+    timed = drawn[(drawn["metric"] == "seconds_per_sample") & (drawn["condition"] == "training")]
+    times = timed.groupby("variant")["ratio"].first()
+    drawn = drawn.sort_values("variant", key=lambda names: names.map(times), kind="stable")
+    drawn = drawn.sort_values("of", kind="stable")
     drawn_pairs = set(zip(drawn["of"], drawn["attention"], strict=True))
     printed = costs[costs["source"] != "measured"]
     printed = printed[[pair in drawn_pairs for pair in zip(printed["of"], printed["attention"], strict=True)]]
     reach = pd.concat([drawn, printed])[["ratio", "low", "high"]].to_numpy(dtype=float)
     reach = reach[np.isfinite(reach) & (reach > 0)]
-    names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS | _BOTH
+    names = {name: _label(name) for name in drawn["attention"].unique()} | _CONDITIONS
     names |= _OF_TASKS if of_tasks else {}
     titles = {metric: title for metric, title in _TITLES.items() if (drawn["metric"] == metric).any()}
-    forest = Plot(drawn, titles, "condition", y="attention", group="of", names=names)
+    forest = Plot(drawn, titles, "condition", y="variant", group="of", names=names)
     forest = forest.scale(
         x_log=True, x_range=(reach.min() / 1.15, reach.max() * 1.15), row=2.0 if of_tasks else 2.3
     )
-    papers = printed["source"].str.split(" ").str[0]
-    published = printed.assign(value=printed["ratio"], spread=np.nan, paper=papers)
+    published = printed.assign(value=printed["ratio"], spread=np.nan)
     published_marks = []
-    for kinds in ({"training": "training", "": "parameters"}, {"test": "inference"}):
-        condition_rows = published[published["condition"].isin(kinds)]
-        if len(condition_rows):
-            papers = ", ".join(PAPERS.get(paper, paper) for paper in condition_rows["paper"].unique())
-            words = " and ".join(
-                name for kind, name in kinds.items() if (condition_rows["condition"] == kind).any()
-            )
-            condition_rows, symbol = condition_rows.drop(columns="condition"), _SYMBOLS[len(published_marks)]
-            published_marks.append(
-                Published(condition_rows, beside=True, symbol=symbol, words=f": {words}, {papers}")
-            )
+    for condition, symbol in zip(_CONDITIONS, _SYMBOLS, strict=True):
+        rows = published[published["condition"] == condition].drop(columns="condition")
+        if len(rows):
+            words = f", {_CONDITIONS[condition]}"
+            published_marks.append(Published(rows, beside=True, symbol=symbol, words=words))
     words = Interval(columns=("ratio", "low", "high"), words="median and range over rounds")
     return forest.add(words, *published_marks, Rule(1, "baseline")).figure()
 

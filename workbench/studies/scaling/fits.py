@@ -141,15 +141,15 @@ def ratio_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
     sentences = []
     for other in ("softmax", "softmax-eager"):
         parts = []
-        for metric, words in (("seconds_per_sample", "in time"), ("device_memory", "in memory")):
+        for metric, words in (("seconds_per_sample", "time"), ("device_memory", "memory")):
             if (metric, "tssa") in values and (metric, other) in values:
                 both = values[metric][["tssa", other]].dropna()
                 if len(both):
                     parts.append(
-                        f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.3f} {words} (n = {both.index[-1]})"
+                        f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.1%} of the {words} (n = {both.index[-1]})"
                     )
         if parts:
-            sentences.append(f"The cost of tssa over that of {other} is {' and '.join(parts)}.")
+            sentences.append(f"The operator tssa takes {' and '.join(parts)} of {other}.".replace("%", " %"))
     return sentences
 
 
