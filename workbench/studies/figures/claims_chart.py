@@ -52,7 +52,7 @@ _TERMS = {
     "RPC": "RPC: attention by robust principal components",
     "SNR": "SNR: signal-to-noise ratio",
     "R_c": "R_c: coding rate",
-    "r-scores": "R-scores: the second projections of the primal form",
+    "r-scores": "R-scores: projections of the keys in the primal form",
 }
 """Symbols in the labels of claims, to their definitions in a caption."""
 _KEYS = ["paper", "place", "claim", "interpretation"]
