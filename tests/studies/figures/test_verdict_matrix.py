@@ -72,7 +72,10 @@ def test_what_is_secondary_or_mathematics_or_not_tested_has_no_mark_and_random_l
         {"over": "tokens", "claim": "e", "model": "all-MiniLM-L6-v2"},
     )
     assert len(matrix_cells(claims)) == len(marks(verdict_matrix_figure(claims))) == 2
-    assert "Of 2 verdicts on the papers' primary claims, 2 hold." in verdict_matrix_caption(claims)
+    assert (
+        "Of 2 verdicts on the papers' primary claims, 0 fail, 0 are undecided and 2 hold."
+        in verdict_matrix_caption(claims)
+    )
     assert "Not drawn: 1 not tested" in verdict_matrix_caption(claims)
     with pytest.raises(InputError, match="no primary claim was tested"):
         verdict_matrix_figure(claims[claims["verdict"] == NOT_TESTED])

@@ -14,11 +14,13 @@ from workbench.figures.text_widths import cut, line_count, text_width, wrap
 from workbench.figures.theme import PAGE, WIDTH, marker_of
 from workbench.figures.words import PAPERS
 from workbench.papers.verdicts import (
+    FAILS,
     HOLDS,
     NOT_DIAGNOSTIC,
     NOT_TESTED,
     OF_NO_MODEL,
     OUTCOMES,
+    UNDECIDED,
     counted,
     outcome,
 )
@@ -97,7 +99,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
 def verdict_matrix_caption(claims: pd.DataFrame) -> str:
     """Write the caption of `verdict_matrix_figure`: how many verdicts hold, the columns, the outcomes."""
     cells = matrix_cells(claims)
-    columns = {*cells["evidence"]}
+    columns, counts = {*cells["evidence"]}, cells["outcome"].value_counts()
     untested = counted(claims[claims["verdict"] == NOT_TESTED])
     named = {
         "digits-vit": "ViT: a vision transformer of digits",
@@ -106,7 +108,8 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
         _RECORDS: "records: models that differ only in their attention, or timed operators",
     }
     words = [
-        f"**Of {len(cells)} verdicts on the papers' primary claims, {(cells['outcome'] == HOLDS).sum()} hold.**",
+        f"**Of {len(cells)} verdicts on the papers' primary claims, {counts.get(FAILS, 0)} fail, "
+        f"{counts.get(UNDECIDED, 0)} are undecided and {counts.get(HOLDS, 0)} hold.**",
         "; ".join(text for name, text in named.items() if name in columns) + ".",
         "Also of random weights: untrained weights of that model give the same verdict (not tested for records).",
         "Noise passes: the claim's null distribution meets its threshold.",
