@@ -427,6 +427,21 @@ def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):
     page.close()
 
 
+def test_no_line_breaks_within_a_word(browser, tmp_path):
+    """Of a model of characters: the letters of a word stand on one line."""
+    text = "The tide went out and the boats lay on the sand beside the harbour wall"
+    saved = Explorer("bundled:prose-softmax", [text]).save_html(tmp_path / "page.html", ablations=False)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(saved.as_uri())
+    page.wait_for_selector(".aw-text .aw-token")
+    tops = page.eval_on_selector_all(".aw-text .aw-token", "all => all.map(one => one.offsetTop)")
+    assert len(tops) == len(text)
+    assert len(set(tops)) > 1
+    for word in re.finditer(r"\S+", text):
+        assert len(set(tops[word.start() : word.end()])) == 1, word.group()
+    page.close()
+
+
 def by_ratio(times):
     """Share of full colour at a multiple of uniform attention: none up to 1, full from 16."""
     return np.clip(np.log(np.maximum(times, 1e-9)) / np.log(16), 0, 1)

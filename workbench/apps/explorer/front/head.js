@@ -104,7 +104,7 @@ export class HeadView {
     } else {
       this.lines = make("canvas", "aw-lines");
       const letters = one.labels.every((label) => label.length <= 1); // a model of characters is read as text
-      this.text = make("div", `aw-text${letters ? " aw-letters" : ""}`, null, ...places.map(chip), this.lines);
+      this.text = make("div", `aw-text${letters ? " aw-letters" : ""}`, null, ...words(one, places).map((word) => make("span", "aw-word", null, ...word.map(chip))), this.lines);
       this.stage.append(this.text);
       this.long = places.length > LONG;
     }
@@ -485,6 +485,20 @@ export class HeadView {
     });
     pen.globalAlpha = 1;
   }
+}
+
+/** Tokens by word, which no line breaks: a word begins after or with a space, or where no "##" goes on with it. */
+function words({ labels, kinds }, places) {
+  const spaced = labels.some((label) => /^\s/.test(label) || /\s$/.test(label));
+  const pieces = labels.some((label) => label.startsWith("##"));
+  const found = [];
+  places.forEach((token, i) => {
+    const before = labels[places[i - 1]] ?? " ";
+    const goesOn = spaced ? !/^\s\S/.test(labels[token]) && !/\s$/.test(before) : pieces && labels[token].startsWith("##");
+    if (goesOn && kinds[token] === "word" && kinds[places[i - 1]] === "word") found.at(-1).push(token);
+    else found.push([token]);
+  });
+  return found;
 }
 
 /** A line between two words, through the space between the lines of text. */

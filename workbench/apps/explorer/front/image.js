@@ -30,7 +30,7 @@ export function drawChips(pen, chips, ink) {
     pen.strokeStyle = ink;
     pen.lineWidth = 2;
     if (chip.classList.contains("aw-asked")) pen.strokeRect(x, y, width, height);
-    const size = parseFloat(chip.parentElement.style.fontSize) || 14;
+    const size = parseFloat(chip.closest(".aw-text")?.style.fontSize) || 14;
     Object.assign(pen, { fillStyle: color || ink, font: `${size * 0.96}px`, textAlign: "center", textBaseline: "middle" }); // letters of the file may be wider
     pen.fillText(chip.textContent, x + width / 2, y + height / 2);
   }
