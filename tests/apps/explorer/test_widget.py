@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -454,6 +455,25 @@ def test_work_is_told_and_cancelled_where_an_event_loop_runs(live):
         while page.worker.busy:
             await asyncio.sleep(0.01)
         assert (own.location.layer, own.location.index) == (1, 1)
+
+    asyncio.run(scene())
+
+
+def test_a_figure_is_saved_while_its_lines_are_being_written(live, monkeypatch):
+    """The export box asks for the lines as it opens: a click on "Save" does not wait for them."""
+    page, written = live, threading.Event()
+    monkeypatch.setattr(page._explorer, "code_at", lambda address: str(written.wait(60)))
+    monkeypatch.setattr(page._explorer, "save_at", lambda *given: None)
+
+    async def scene():
+        ask(page, lines="attention")
+        assert page.worker.busy
+        ask(page, save={"name": "mine", "view": "attention"})
+        assert page.trouble == ""
+        written.set()
+        while page.worker.busy:
+            await asyncio.sleep(0.01)
+        assert page.notice.startswith("Saved mine ")
 
     asyncio.run(scene())
 

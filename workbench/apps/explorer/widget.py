@@ -137,7 +137,7 @@ class PageWidget(anywidget.AnyWidget):
         self._asked: dict[str, Any] = {}
         self._following, self._opening = False, True
         self._generated = 0
-        self._measuring = self._stopped = False
+        self._yields = self._stopped = False
         self._cards: tuple[tuple[Any, ...], tuple[CardIndex, dict[str, np.ndarray]]] | None = None
         self._addresses: dict[tuple[str, str], Address] = {}
         self._set = set(settings)
@@ -243,7 +243,7 @@ class PageWidget(anywidget.AnyWidget):
 
         Nothing where other work is under way: what the page shows is coarse, and right.
         """
-        if self.worker.busy and not self._measuring:
+        if self.worker.busy and not self._yields:
             return
         address, bundle, explorer = self._free()
         generate = self._generated
@@ -516,7 +516,7 @@ class PageWidget(anywidget.AnyWidget):
             with explorer.material.reporting(report):
                 return explorer.code_at(self._at(address, view, against))
 
-        self._work(work, lambda lines: setattr(self, "lines", lines))
+        self._work(work, lambda lines: setattr(self, "lines", lines), yields=True)
 
     def _at(self, address: Address, view: str, pinned: Any = None) -> Address:
         """Return a view's address; ``pinned`` is the other one in a comparison: model, input id, layer, head, token."""
@@ -538,14 +538,15 @@ class PageWidget(anywidget.AnyWidget):
         explorer = self._host()
         if self.location is None or self.bundle is None:
             raise InputError("there is nothing here yet; open a model")
-        if self.worker.busy and not self._measuring:  # which gives way, and goes on afterwards
+        if self.worker.busy and not self._yields:  # measuring goes on afterwards, lines are not missed
             raise InputError(f"wait for the running work ({self.busy}), or cancel it")
         return self.location, self.bundle, explorer
 
     # ------------------------------------------------------------------------------------------------- saying
 
-    def _work(self, work: Any, done: Any, measuring: bool = False) -> None:
-        self._measuring = measuring
+    def _work(self, work: Any, done: Any, measuring: bool = False, yields: bool = False) -> None:
+        """Start work; measuring, and other work that ``yields``, stops for what a person asks for next."""
+        self._yields = measuring or yields
 
         def end(result: Any) -> None:
             self.busy, self.share = "", None
