@@ -149,7 +149,7 @@ def ratio_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
                         f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.1%} of the {words} (n = {both.index[-1]})"
                     )
         if parts:
-            sentences.append(f"The operator tssa takes {' and '.join(parts)} of {other}.".replace("%", " %"))
+            sentences.append(f"Attention by tssa takes {' and '.join(parts)} of {other}.".replace("%", " %"))
     return sentences
 
 
