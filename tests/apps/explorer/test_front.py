@@ -49,8 +49,11 @@ def softmax(logits):
     return weights / weights.sum(-1, keepdims=True)
 
 
-def attention(heads, rows, columns, seed=0):
-    return softmax(np.random.default_rng(seed).normal(size=(heads, rows, columns)) * 2).astype(np.float16)
+def attention(heads, rows, columns, seed=0, sink=None):
+    logits = np.random.default_rng(seed).normal(size=(heads, rows, columns)) * 2
+    if sink is not None:
+        logits[..., sink] += 3
+    return softmax(logits).astype(np.float16)
 
 
 # Numbers and colours --------------------------------------------------------------------------------------
@@ -507,7 +510,7 @@ def arrays():
 
     start = f"inputs.0.layers.{LAYERS[1]}."
     return {
-        **{f"inputs.0.layers.{index}.attn": attention(HEADS, COUNT, COUNT, seed=index) for index in LAYERS},
+        **{f"inputs.0.layers.{index}.attn": attention(HEADS, COUNT, COUNT, index, sink=1) for index in LAYERS},
         start + "q": some(HEADS, COUNT, 3), start + "k": some(GROUPS, COUNT, 3, dtype=np.float16),
         start + "scale": some(HEADS), start + "norms.v": some(GROUPS, COUNT), start + "membership": some(2, COUNT),
         start + "plane.q": some(HEADS, COUNT, 2), start + "plane.k": some(HEADS, COUNT, 2),
@@ -612,7 +615,7 @@ def test_attention_of_several_queries_and_heads_is_their_mean_and_without_sinks(
     np.testing.assert_allclose(read["several"], head[[1, 3, 4]].mean(0), rtol=1e-6)
     np.testing.assert_allclose(read["all"], head[real].mean(0), rtol=1e-6)
     np.testing.assert_allclose(read["to"], head[:, 1] + head[:, 3], rtol=1e-6)
-    assert read["bound"] == sinks
+    assert read["bound"] == sinks == [1]
     np.testing.assert_allclose(
         read["off"], [0 if key in sinks else head[3, key] for key in range(COUNT)], rtol=1e-6
     )
