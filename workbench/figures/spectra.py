@@ -16,6 +16,7 @@ from workbench.figures.specification import SERIES
 from workbench.figures.theme import even_choice
 
 _HOLDING = "rank_90"
+_HALF = 200.0  # px: the height of one of two rows of panels
 _MOST_LAYERS = 3  # lines in a panel: more hide each other
 
 
@@ -58,7 +59,9 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     panel = "" if single else "a: "  # which of two panels an entry of the key is about
     median = Line("median", markers=False, words=f"{panel}median" if panel else "")
     plot = plot.add(Band(quantiles=(25, 75), words=f"{panel}IQR"), median)
-    fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure("page", labels="ends")
+    fig = plot.scale(x_log=2, x_title=rank, y_log=True, x_free=True).figure(
+        "page", None if single else _HALF, labels="ends"
+    )
     if single:
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
@@ -72,7 +75,7 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
                 Band(words="b: 95 % CI over inputs"),
                 Line(words="b: mean over inputs and heads"),
                 Dots(),
-            ).figure("page"),
+            ).figure("page", _HALF),
         ],
         1,
     )
