@@ -184,14 +184,14 @@ def compose_maps(
         across: panels in a row.
         scale: the ends of the colours, and their meaning.
         headings: words over the columns from the first to the second of two places, apart from those before.
-        image: shown at the left, once; where there are several rows the colour bar is below it.
+        image: shown at the left, once.
         last: what single columns are, for the headings where they have no room but for a number ("head").
         notes: sentences below everything.
     """
     theme, headings = theme_of(width), headings or {}
     font, page_width, lines = theme.font, theme.pixels(width), -(-len(panels) // across)
     down, right = np.shape(panels[0].traces[0].z)
-    gap, cell, under = 0.45 * font, page_width / _WIDEST, False
+    gap, cell = 0.45 * font, page_width / _WIDEST
     sided = 2 * font if any(panel.y.title for panel in panels[::across]) else 0.0
     image_gap = 0.0 if image is None else 1.5 * font
     before = dict.fromkeys(range(across), 0.0) | {start: font for start, _ in headings if start}
@@ -203,9 +203,7 @@ def compose_maps(
 
     for _ in range(4):  # a group of maps is as wide as the widest word over it, which the others give room
         tall = lines * cell * down / right + (lines - 1) * gap
-        length_under = tall - cell * down / right - 1.5 * font  # the length of a bar under the image
-        under = image is not None and lines > 2 and room_of(length_under) < 0.75 * cell + image_gap
-        bar = font if under else room_of(tall)
+        bar = room_of(tall)
         spent = 1.2 * font + sided + (across - 1) * gap + sum(before.values()) + bar + image_gap
         cell = min((page_width - spent) / (across + (image is not None)), page_width / _WIDEST)
         tallest = page_width * 9 / 16 - 7 * font if theme.fixed_height else TALLEST - 5 * font
@@ -243,12 +241,7 @@ def compose_maps(
     paper = {"xref": "paper", "yref": "paper", "y": top}
     fig.add_layout_image(source=data_uri(image), x=left, sizex=wide, sizey=high, sizing="contain", **paper)
     fig.add_annotation(text="input", x=left + wide / 2, yanchor="bottom", **plain | paper)
-    low, high = (
-        min(axis.domain[0] for axis in fig.select_yaxes()),
-        top - high - 1.5 * font / fig.layout.height,
-    )
-    position = {"x": left + wide / 4, "y": (low + high) / 2, "len": high - low}
-    return add_scale(squared(fig), scale, font, position if under else None)
+    return add_scale(squared(fig), scale, font)
 
 
 def is_masked(panel: Panel) -> bool:
@@ -264,11 +257,9 @@ def squared(fig: go.Figure) -> go.Figure:
     return fig
 
 
-def add_scale(
-    fig: go.Figure, scale: Scale, font: float, position: Mapping[str, float] | None = None
-) -> go.Figure:
-    """The figure with the colour bar of all its panels beside them, as tall as they are; or at a place."""
-    position = position or beside_panels(fig)
+def add_scale(fig: go.Figure, scale: Scale, font: float) -> go.Figure:
+    """The figure with the colour bar of all its panels beside them, as tall as they are."""
+    position = beside_panels(fig)
     length = position["len"] * fig.layout.height
     bar = {
         "title": {"text": wrap_evenly(scale.words, max(length, 7 * font), font), "side": "right"},
