@@ -37,11 +37,11 @@ def shares(model="bundled:one", layers=3):
 def test_a_line_for_each_kernel_and_a_panel_for_each_model():
     fig = filter_share_figure(pd.concat([shares(), shares("bundled:two", 2)], ignore_index=True))
     assert titles(fig) == ["one", "two"]
-    (first, second) = named(fig, "q and k")
+    (first, second) = named(fig, "non-local means (q, k)")
     assert list(first.y) == pytest.approx([0.08, 0.081, 0.082])
     assert list(second.x) == [0, 1]
-    assert key(fig).count("q and k") == 1
-    assert key(fig)[:2] == ["q and k", "positions and tokens"]
+    assert key(fig).count("non-local means (q, k)") == 1
+    assert key(fig)[:2] == ["non-local means (q, k)", "bilateral (positions, tokens)"]
 
 
 def test_the_null_is_that_of_the_bilateral_filter_and_says_so():
@@ -59,7 +59,7 @@ def test_single_inputs_give_the_means_an_interval():
         for head in (0, 1)
     ]
     fig = filter_share_figure(pd.concat([means, *single]))
-    line = next(trace for trace in named(fig, "q and k") if trace.mode == "lines+markers")
+    line = next(trace for trace in named(fig, "non-local means (q, k)") if trace.mode == "lines+markers")
     assert list(line.y) == pytest.approx([0.08, 0.081, 0.082])
     assert "95 % CI over inputs" in key(fig)
     (band,) = bands(fig, NULL_BAND)

@@ -22,10 +22,10 @@ from workbench.figures.specification import SERIES
 from workbench.figures.theme import PAGE, even_choice, theme_of
 
 _FILTERS: dict[str, dict[str, str | None]] = {
-    "q and k": {"candidate": "nlm", "convention": "heads"},
-    "positions and tokens": {"candidate": "bilateral", "convention": "tokens"},
+    "non-local means (q, k)": {"candidate": "nlm", "convention": "heads"},
+    "bilateral (positions, tokens)": {"candidate": "bilateral", "convention": "tokens"},
 }
-_COMPARED = "positions and tokens"  # has both bandwidths, and so gains most from permuted tokens
+_COMPARED = "bilateral (positions, tokens)"  # has both bandwidths, and so gains most from permuted tokens
 
 
 @checked
@@ -51,7 +51,7 @@ def filter_share_figure(frame: pd.DataFrame) -> go.Figure:
     quantities["null"] = quantities["null"].mask(quantities["null"].notna(), "tokens permuted")
     title = "Share of attention<br>explained"
     plot = Plot(quantities, color="quantity", panel=SERIES, names={"filter_share": title})
-    plot = plot.metric("filter_share").scale(y_range=(-0.02, 1), y_title=title, x_free=True)
+    plot = plot.metric("filter_share").scale(y_range=(-0.05, 1), y_title=title, x_free=True)
     plot = plot.add(Null(), Band(over="input"), Line(words="mean over heads and inputs"))
     return plot.figure("page")
 
