@@ -133,6 +133,16 @@ def test_of_few_cells_a_null_that_differs_between_layers_is_a_column():
     np.testing.assert_allclose(np.asarray(cells(fig).z)[:, :5], values.mean(axis=0))
     np.testing.assert_allclose(np.asarray(cells(fig).z)[:, 5], [0.1, 0.2, 0.3])
     assert list(fig.layout.xaxis.ticktext) == ["0", "1", "2", "3", "4", "null"]
+    (gap,) = fig.layout.shapes
+    assert (gap.x0, gap.x1) == (4.5, 4.5)
+
+
+def test_a_small_number_is_not_printed_as_zero():
+    _, frame = measured("MOC", inputs=1, layers=2, heads=2)
+    frame["value"] = [0.31, 0.0, 0.0004, 0.02]
+    assert {note.text for note in head_grid_figure(frame, "MOC").layout.annotations} >= {
+        "0.310", "0.000", "0.0004", "0.020",
+    }  # fmt: skip
 
 
 def test_a_null_of_one_level_is_named_at_its_number_on_the_bar():

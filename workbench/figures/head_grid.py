@@ -18,7 +18,7 @@ from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import rows_of, without_provenance
 from workbench.figures.maps import add_scale
 from workbench.figures.marks import key_entry, null_name
-from workbench.figures.overlays import CHOSEN, outline
+from workbench.figures.overlays import CHOSEN, frame_shape, outline
 from workbench.figures.scales import Scale
 from workbench.figures.text_widths import line_count, widest, wrap_evenly
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
@@ -29,6 +29,7 @@ _PRINTED = 24  # cells at most whose numbers stand in them
 _SMALL = (
     0.2  # values of a metric with a sign below this share of its upper end have colours of their own range
 )
+_GAP = 6  # pixels between the heads and their null
 _DECADES = 3  # values of a metric without an upper end that span more are coloured by their logarithm
 
 
@@ -93,10 +94,13 @@ def head_grid_figure(
         hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
     names = () if by_head else (_ALL_HEADS,)
-    names = names if levels is None else (*map(str, range(shape[1])), "null")
+    frame_shapes = shapes = _frame_of(chosen, shape, by_head)
+    if levels is not None:
+        names, edge = (*map(str, range(shape[1])), "null"), shape[1] - 0.5
+        shapes = [frame_shape((edge, edge), (-0.5, shape[0] - 0.5), color="white", width=_GAP), *frame_shapes]
     panel = Panel(
         [cells], Axis("Head" if by_head else "", -0.5, drawn.shape[1] - 0.5, whole=True, names=names),
-        Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=_frame_of(chosen, shape, by_head),
+        Axis("Layer", shape[0] - 0.5, -0.5, whole=True), shapes=shapes,
         notes=_printed(drawn, replace(scale, ends=(low, high), course="log" if by_log else "linear")),
     )  # fmt: skip
     font = theme_of("column").font
@@ -109,7 +113,7 @@ def head_grid_figure(
     room = widest(bar["ticktext"], font) + font * (2 + 1.3 * line_count(wrap_evenly(label, inner, font)))
     marker = {"symbol": "square-open", "color": CHOSEN, "size": SIZE.cell, "line": {"width": WIDTH.frame}}
     key = []
-    if panel.shapes and chosen is not None:
+    if frame_shapes and chosen is not None:
         framed = f"layer {chosen[0]}, head {chosen[1]}" if by_head else f"layer {chosen[0]}"
         key = [key_entry(framed, mode="markers", marker=marker)]
     fig = compose([panel], 1, key, right=room, inner=inner)
@@ -133,7 +137,8 @@ def _printed(values: np.ndarray, scale: Scale) -> list[dict]:
     for (layer, head), value in np.ndenumerate(values):
         if not np.isnan(value):
             colour = "white" if luminance(scale.colour([value])[0]) < 0.18 else "black"
-            numbers.append({"x": head, "y": layer, "text": f"{value:.{digits}f}", "font": {"color": colour}})
+            text = f"{value:.{digits}f}" if round(value, digits) or not value else f"{value:.1g}"
+            numbers.append({"x": head, "y": layer, "text": text, "font": {"color": colour}})
     return numbers
 
 
