@@ -124,7 +124,7 @@ def view_tokens(tokens: Any, input: int, count: int) -> TokenView:
     _, columns = tokens.grid
     order = {token: number for number, token in enumerate(patches)}
     names = [
-        f"row {order[token] // columns}, column {order[token] % columns}" if token in order else label
+        f"patch ({order[token] // columns}, {order[token] % columns})" if token in order else label
         for token, label in zip(index, distinct(readable), strict=True)
     ]
     return TokenView(index, readable, names, [kinds[token] for token in index], tokens.grid)

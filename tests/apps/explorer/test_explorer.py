@@ -64,7 +64,7 @@ def test_the_reading_is_computed_from_what_is_shown(at_start):
     row = attention(look, 1)[3]
     top = int(row.argmax())
     row_of_patch, column = divmod(top - 1, 8)
-    assert f"goes to row {row_of_patch}, column {column}:" in at_start.interpretation()
+    assert f"goes to patch ({row_of_patch}, {column}):" in at_start.interpretation()
     assert f"{float(row[top]):.1%}" in at_start.interpretation()
 
 
@@ -334,7 +334,7 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     assert (own["attention"] == 0.5).all()
     at_patch = explorer.location.moved(token=3)
     said = VIEWS["attention"].read(at_patch, material)
-    place = "row 0, column 2"
+    place = "patch (0, 2)"
     found = "50.0%, 32.0\u00a0× uniform attention. To"
     assert said.startswith(
         f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 50.0% of"

@@ -37,8 +37,8 @@ def test_the_two_panels_are_the_token_s_row_and_column():
     np.testing.assert_allclose(np.asarray(column_prefix.z), attn[:2, 4][None])
     assert [title.replace("<br>", " ") for title in titles(fig)] == [
         "input",
-        "from row 0, column 2: where it attends",
-        "to row 0, column 2: what attends to it",
+        "from patch (0, 2): where it attends",
+        "to patch (0, 2): what attends to it",
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_token_that_takes_no_part_in_the_layer_gives_the_mean_and_says_so():
     fig = token_attention_figure(attn, image_tokens(), 0)  # the class token joins later
     np.testing.assert_allclose(np.asarray(maps(fig)[0].z), attn.mean(axis=0).reshape(GRID))
     assert "[CLS] takes no part" in said(fig)
-    assert titles(token_attention_figure(attn, image_tokens(), 2))[0].startswith("from row 0, column 0")
+    assert titles(token_attention_figure(attn, image_tokens(), 2))[0].startswith("from patch (0, 0)")
 
 
 def test_over_a_text_every_token_but_padding_is_a_box_in_reading_order():
@@ -233,7 +233,8 @@ def test_keys_that_a_causal_head_leaves_out_have_a_colour_of_their_own():
     fig = attention_matrix_figure(attn, text_tokens())
     shown = np.asarray(maps(fig)[0].z)
     assert (np.isnan(shown) == np.triu(np.ones((7, 7), dtype=bool), 1)).all()
-    assert key(fig) == ["key that receives most: “[CLS]” (token 0)", "masked: keys later than the query"]
+    first = f"key that receives most: “[CLS]” (token 0), {100 * attn[:7, 0].mean():.1f} % of all attention"
+    assert key(fig) == [first, "masked: keys later than the query"]
     assert [shape.fillcolor for shape in fig.layout.shapes] == [MASKED]
     assert not attention_matrix_figure(rows_that_sum_to_one(9, 9), text_tokens()).layout.shapes
 

@@ -226,8 +226,8 @@ class Explorer:
         ]
         named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
         sentences = chosen_view.read(address, self.material) + without_attention(address, self.material)
-        if ", column " in sentences:
-            sentences += " Rows and columns of patches count from 0."
+        if "patch (" in sentences.lower():
+            sentences += " Patches: (row, column), from 0."
         finding, *rest = split_sentences(sentences)
         if not pinned:  # a comparison names both models
             finding = f"In {short_name(address.model)}, {finding[0].lower()}{finding[1:]}"

@@ -163,9 +163,11 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
         notes += _pointers(position, keys if others is None else [], "x")
         words = f"chosen token, as query and as key: {view.names[position]}" if notes else ""
     elif token is None and others is None and len(queries) > 1:
-        most = int(np.nan_to_num(matrix).mean(0).argmax())
+        received = np.nan_to_num(matrix).mean(0)
+        most = int(received.argmax())
         notes = _pointers(keys[most], keys, "x")
-        words = f"key that receives most: {view.names[keys[most]]}"
+        share = f"{100 * received[most]:.1f}\u00a0%"
+        words = f"key that receives most: {view.names[keys[most]]}, {share} of all attention"
     marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
     key = [key_entry(words, mode="markers", marker=marker)] if words else []
     panel = replace(matrix_panel(matrix, view, queries, keys, columns=columns), notes=notes)

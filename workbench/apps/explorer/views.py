@@ -339,9 +339,10 @@ def _read_spectrum(address: Address, material: Material) -> str:
     curve = curve[curve["metric"] == curve["metric"].iloc[0]].groupby("rank")[["value", "null_mean"]].mean()
     last = int(curve.index.max())
     fall, of_null = curve.iloc[0] / curve.loc[last]
+    dashed = filled("spectrum", rank=f"{rank_90:.0f}", count="its")
     return (
         f"From rank 1 to {last}, the eigenvalues in layer {address.layer} fall {fall:.0f}-fold, those of Gaussian keys "
-        f"{of_null:.1f}-fold. Dashed: {filled('spectrum', rank=f'{rank_90:.0f}', count='its')}."
+        f"{of_null:.1f}-fold. Thick: layer {address.layer}; dashed: {dashed}."
     )
 
 
@@ -471,7 +472,7 @@ def _read_compare(address: Address, material: Material) -> str:
     tokens, share = "from each query, on average", moved[real].mean()
     if address.token is not None and len(a) == len(second.tokens.labels[0]):
         tokens, share = f"from {_label(second, address.token)}", moved[address.token]
-    return sentence("compare", first=names[1], second=names[0], tokens=tokens, share=f"{share:.1%}")
+    return sentence("compare", first=names[0], second=names[1], tokens=tokens, share=f"{share:.1%}")
 
 
 # ---------------------------------------------------------------------------------------------------- all views
@@ -507,8 +508,8 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Largest eigenvalues of the centred Gram matrix of one head's keys, in each layer (kernel: teo2024, eq. "
-            "11), this layer thick",
+            "Largest eigenvalues of the centred Gram matrix of one head's keys, in each layer; the kernel is the "
+            "exponential of two keys' scaled dot product, over its sums for either key (teo2024, eq. 11)",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
@@ -531,8 +532,8 @@ VIEWS = {
         ),
         View(
             "compare", "Compare", "the pinned view beside this view, and their difference",
-            "Attention of two heads from the token in the blue frame, and the second minus the first; percentage: "
-            "total variation distance",
+            "Attention of two heads from the token in the blue frame, and the second minus the first, with their "
+            "total variation distance in percent",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )
