@@ -196,5 +196,5 @@ def test_the_loss_names_the_variants_that_differ_by_how_much_and_another_baselin
     ).assign(quantity="mean_loss")
     assert findings.loss_finding(ends) == (
         "Mean test loss over training differs from softmax's by −0.20 nats with symmetric RPC (from symmetric "
-        "softmax), +0.16 nats with symmetric softmax; not significantly with the 1 others."
+        "softmax), +0.16 nats with symmetric softmax; not significantly with 1 other variant."
     )

@@ -82,12 +82,12 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
         null_finding(rows, "Effective rank")
-        # Effective rank is below its null range in every layer of digits-vit (4.8, null 12).
+        # Effective rank is below its null range in every layer of digits-vit (mean 4.8, null 12).
 
     A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
-    which more layers lie; the layers of more than three models are counted together. The numbers are means over the
-    counted layers. The rows have one metric and one
-    kind of null distribution; without one the sentence has the models' means (`mean_finding`).
+    which more layers lie. Each model is followed by its own means over the counted layers; the layers of more than
+    three models are counted together. The rows have one metric and one kind of null distribution; without one the
+    sentence has the models' means (`mean_finding`).
     """
     null_rows = _null_rows(rows)
     if null_rows.empty:
@@ -100,23 +100,24 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     high = pd.Series([finding.high for finding in ends], by_layer.index).fillna(by_layer["value"])
     above, below = low > by_layer["null_high"], high < by_layer["null_low"]
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
-    counts = beyond.groupby("model", sort=False).agg(["sum", "size"])
-    models = [*map(str, counts.index)]
+    by_layer = by_layer.assign(beyond=beyond).reset_index()
+    models = [*map(str, by_layer["model"].unique())]
     if not beyond.any():
         return f"{words} does not clear its null range in any layer of {_listed(models)}."
-    level, null = (f"{mean:#.2g}".rstrip(".") for mean in by_layer[beyond][["value", "null_mean"]].mean())
-    if len(counts) > 3:
-        where = f"{counts['sum'].sum()} of {counts['size'].sum()} layers of {len(counts)} models"
-    elif beyond.all():
-        where = f"every layer of {_listed(models)}"
-    else:
-        parts = zip(counts["sum"], counts["size"], models, strict=True)
-        where = _listed([f"{_layers(count, size)} of {model}" for count, size, model in parts])
-    return f"{words} is {side} its null range in {where} ({level}, null {null})."
+    if len(models) > 3:
+        by_layer["model"] = f"{len(models)} models"
+    parts = [_share_beyond(rows, str(name)) for name, rows in by_layer.groupby("model", sort=False)]
+    return f"{words} is {side} its null range in {_listed(parts)}."
 
 
-def _layers(count: int, size: int) -> str:
-    return "no layer" if not count else "every layer" if count == size else f"{count} of {size} layers"
+def _share_beyond(by_layer: pd.DataFrame, models: str) -> str:
+    """Return how many layers are beyond their null range: "2 of 3 layers of a (mean 3.0, null 0.50)"."""
+    beyond = by_layer[by_layer["beyond"]]
+    if beyond.empty:
+        return f"no layer of {models}"
+    layers = "every layer" if len(beyond) == len(by_layer) else f"{len(beyond)} of {len(by_layer)} layers"
+    level, null = (f"{mean:#.2g}".rstrip(".") for mean in beyond[["value", "null_mean"]].mean())
+    return f"{layers} of {models} (mean {level}, null {null})"
 
 
 def mean_finding(

@@ -198,7 +198,8 @@ def loss_finding(ends: pd.DataFrame) -> str:
     ]
     others = ends.loc[ends["finding"] != "", "model"].nunique() - len(parts)
     listed = f"by {', '.join(parts)}; " if parts else ""
-    return f"Mean test loss over training differs from softmax's {listed}not significantly with the {others} others."
+    rest = f"{others} other variant{'s' * (others != 1)}"
+    return f"Mean test loss over training differs from softmax's {listed}not significantly with {rest}."
 
 
 def _counts(numbers: pd.Series) -> str:
@@ -323,8 +324,8 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
     chance = f"by chance about {0.05 * len(table):.1g}"
     if len(clear) <= 0.05 * len(table):
         listed = ", ".join(names[name] for name in table["mechanism"].unique())
-        widest = table[["low", "high"]].abs().to_numpy().max(initial=0)
-        words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach ±{widest:.0f}{unit}, "
+        ends = f"from {table['low'].min():+{digits}} to {table['high'].max():+{digits}}".replace("-", "−")
+        words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach {ends}{unit}, "
         words += f"and {len(clear)} of {len(table)} exclude 0 ({chance})."
         return words[0].upper() + words[1:]
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)

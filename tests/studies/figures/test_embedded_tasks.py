@@ -168,10 +168,10 @@ def test_the_finding_names_the_largest_significant_differences_of_the_figure():
     more = record()
     more.loc[(more["variant"] == "primal") & (more["seed"] == 0), "value"] += 0.4
     interval = welch_interval(100 * pd.Series([0.6, 0.25, 0.3]), 100 * pd.Series(FINAL["softmax"]))
-    widest = max(abs(interval.low), abs(interval.high))
+    ends = f"from {interval.low:+.1f} to {interval.high:+.1f}".replace("-", "−")
     assert embedded_finding(more, "accuracy").startswith(
         f"{NAMES['primal']}: differences from the baseline are undecided; 95 % CIs reach "
-        f"±{widest:.0f} points, and 0 of 1 exclude 0"
+        f"{ends} points, and 0 of 1 exclude 0"
     )
 
 
