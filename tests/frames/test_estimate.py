@@ -105,31 +105,30 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     single = rows.assign(head=0, value=0.5)  # rows of heads do not count beside means
     both = pd.concat([rows, single], ignore_index=True)
     assert (
-        null_finding(both, "Rank")
-        == "Rank is above its null range in 2 of 3 layers of a (mean 2.5, null 0.50) "
-        "and 1 of 2 layers of b (mean 4.0, null 0.50)."
+        null_finding(both, "Rank") == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.50) "
+        "and 1 of 2 layers of b (4.0, null 0.50)."
     )
     more = pd.concat([both, rows.assign(model="c"), rows.assign(model="d", value=0.5)])
     assert (
         null_finding(more, "Rank")
-        == "Rank is above its null range in 5 of 11 layers of 4 models (mean 2.9, null 0.50)."
+        == "Rank is above its null range in 5 of 11 layers of 4 models (2.9, null 0.50)."
     )
     all_above = both[both["value"] > both["null_high"]]
     assert (
         null_finding(all_above, "Rank")
-        == "Rank is above its null range in every layer of a (mean 2.5, null 0.50) "
-        "and every layer of b (mean 4.0, null 0.50)."
+        == "Rank is above its null range in every layer of a (2.5, null 0.50) "
+        "and every layer of b (4.0, null 0.50)."
     )
     lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0, null_mean=-0.5)
     assert (
         null_finding(lower, "Rank")
-        == "Rank is below its null range in 2 of 3 layers of a (mean -2.5, null -0.50) "
-        "and 1 of 2 layers of b (mean -4.0, null -0.50)."
+        == "Rank is below its null range in 2 of 3 layers of a (-2.5, null -0.50) "
+        "and 1 of 2 layers of b (-4.0, null -0.50)."
     )
     inside = both.assign(value=both["value"].where(both["model"] == "a", 0.5))
     assert (
         null_finding(inside, "Rank")
-        == "Rank is above its null range in 2 of 3 layers of a (mean 2.5, null 0.50) and no layer of b."
+        == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.50) and no layer of b."
     )
     without = rows.assign(null_low=math.nan)
     assert (
@@ -147,8 +146,7 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
         model="a", head=math.nan, metric="rank", null_low=0.0, null_high=1.0, null_mean=0.5
     )
     assert (
-        null_finding(rows, "Rank")
-        == "Rank is above its null range in 1 of 2 layers of a (mean 2.1, null 0.50)."
+        null_finding(rows, "Rank") == "Rank is above its null range in 1 of 2 layers of a (2.1, null 0.50)."
     )
     wide = rows[rows["layer"] == 1]
     assert null_finding(wide, "Rank") == "Rank does not clear its null range in any layer of a."

@@ -82,7 +82,7 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
         null_finding(rows, "Effective rank")
-        # Effective rank is below its null range in every layer of digits-vit (mean 4.8, null 12).
+        # Effective rank is below its null range in every layer of digits-vit (4.8, null 12).
 
     A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
     which more layers lie. Each model is followed by its own means over the counted layers; the layers of more than
@@ -111,13 +111,13 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
 
 
 def _share_beyond(by_layer: pd.DataFrame, models: str) -> str:
-    """Return how many layers are beyond their null range: "2 of 3 layers of a (mean 3.0, null 0.50)"."""
+    """Return how many layers are beyond their null range: "2 of 3 layers of a (3.0, null 0.50)"."""
     beyond = by_layer[by_layer["beyond"]]
     if beyond.empty:
         return f"no layer of {models}"
     layers = "every layer" if len(beyond) == len(by_layer) else f"{len(beyond)} of {len(by_layer)} layers"
     level, null = (f"{mean:#.2g}".rstrip(".") for mean in beyond[["value", "null_mean"]].mean())
-    return f"{layers} of {models} (mean {level}, null {null})"
+    return f"{layers} of {models} ({level}, null {null})"
 
 
 def mean_finding(
