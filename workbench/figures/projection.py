@@ -35,13 +35,13 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
         InputError: no projection errors by layer.
     """
     drawn = projection_shares(frame)
-    names = {"exact": "output", FLOOR: FLOOR, SHARE: "Exact error J over<br>the zero predictor's"}
+    names = {"exact": "output", FLOOR: "floor", SHARE: "Exact error J over<br>the zero predictor's"}
     plot = Plot(drawn, color="quantity", panel=SERIES, names=names).metric(SHARE)
     plot = plot.scale(y_log={SHARE: _is_wide(drawn)}, x_free=True, y_zero=True)
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     line = Line(words=f"mean over {many} and heads")
     width = "page" if drawn[SERIES].nunique() > 1 else "column"
-    return plot.add(Null("gaussian", NOISE), Rule(1, "zero predictor", column="zero"), line).figure(width)
+    return plot.add(Null("gaussian", "noise for V"), Rule(1, column="zero"), line).figure(width)
 
 
 def projection_shares(frame: pd.DataFrame) -> pd.DataFrame:
