@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from tests.apps.explorer.browser import chromium
-from tests.apps.explorer.test_page import SAYS
+from tests.apps.explorer.test_page import SAYS, SHOWS
 from tests.browser import needs_chrome
 from workbench.apps.explorer import Explorer
 
@@ -78,3 +78,18 @@ def test_what_is_drawn_lies_inside_its_canvas_and_no_two_texts_on_each_other(pag
         for one, other in combinations(texts, 2):
             apart = one[1] <= other[0] + 1 or other[1] <= one[0] + 1 or abs(one[2] - other[2]) > 0.6 * one[4]
             assert apart, (canvas["name"], one, other)
+
+
+def test_null_levels_of_the_depth_chart_lie_within_its_axis(page):
+    """Of entropy the null lies above every head: the axis ends at the highest of both."""
+    page.evaluate("() => { location.hash = '#layer=2&head=1&token=5&sort=attention_entropy'; }")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "entropy"])
+    page.evaluate(FRAMES)
+    (chart,) = page.evaluate(
+        f"() => ({DRAWN})().filter(({{ calls }}) => calls.some(one => /every head by layer/.test(one.words)))"
+    )
+    rects = [call["places"] for call in chart["calls"] if call["kind"] == "fillRect"]
+    axis = min(top for _, top, _, tall in rects if tall == 1)
+    levels = [top for _, top, _, tall in rects if tall == 1.2]
+    assert len(levels) == 4
+    assert min(levels) > axis - 2

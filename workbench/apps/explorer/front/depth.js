@@ -123,7 +123,8 @@ export class Depth {
       for (let head = 0; head < layer.heads; head++) this.dots.push({ layer: layer.index, head, value: score(layer, head), place: layer.place });
     }
     this.dots = this.dots.filter((dot) => Number.isFinite(dot.value));
-    const values = this.dots.map((dot) => dot.value);
+    const medians = layers.map((layer) => quantile(Array.from({ length: metric.null ? layer.heads : 0 }, (_, head) => score(layer, head, "null_mean")).filter(Number.isFinite), 0.5));
+    const values = [...this.dots.map((dot) => dot.value), ...medians.filter(Number.isFinite)];
     const low = metric.low === 0 ? 0 : Math.min(...values);
     const high = Math.max(...values, low + 1e-9);
     const x = (place) => left + ((place + 0.5) / layers.length) * (width - left - right);
@@ -142,14 +143,8 @@ export class Depth {
     pen.fillStyle = colour("--ink");
     pen.fillText(`${metric.short ? capital(metric.short) : metric.label}, every head by layer`, left, 6);
     const half = Math.min(14, (width - left - right) / layers.length / 2.6);
-    if (metric.null) {
-      for (const layer of layers) {
-        const levels = Array.from({ length: layer.heads }, (_, head) => score(layer, head, "null_mean")).filter(Number.isFinite);
-        if (!levels.length) continue;
-        pen.fillStyle = colour("--ink");
-        pen.fillRect(x(layer.place) - half, y(quantile(levels, 0.5)) - 0.6, half * 2, 1.2);
-      }
-    }
+    pen.fillStyle = colour("--ink");
+    for (const layer of layers) if (Number.isFinite(medians[layer.place])) pen.fillRect(x(layer.place) - half, y(medians[layer.place]) - 0.6, half * 2, 1.2);
     for (const dot of this.dots) {
       Object.assign(dot, { x: x(dot.place), y: y(dot.value) });
       const chosen = dot.layer === state.layer && dot.head === state.head;
