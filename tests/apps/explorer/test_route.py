@@ -132,7 +132,7 @@ def test_the_map_of_a_saved_page_leads_to_its_links_and_says_that_it_runs_no_mod
     saved = explorer.save_html(tmp_path / "page.html", ablations=False)
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{saved.as_uri()}#layer=3&head=0&depth=route")
-    page.wait_for_function(SHOWS, arg=[NOTE, "A saved page cannot switch a line off"])
+    page.wait_for_function(SHOWS, arg=[NOTE, "A saved page cannot switch a line off: run workbench explore"])
     labels = explorer.material.one(explorer.location).tokens.labels[0]
     order = links.loc[links["value"].abs().sort_values(ascending=False).index[:5]]
     expected = [

@@ -24,7 +24,7 @@ export class Card {
     this.plane = make("canvas", "aw-plane");
     this.plane.setAttribute("role", "img");
     this.key = make("p", "aw-note");
-    const note = make("p", "aw-note", "Pattern: share of inputs with a score clearly above its null level. Link: mean ratio to uniform attention on the inputs where it is among the head's ten largest. Grey band of a circuit: Gaussian factors.");
+    const note = make("p", "aw-note", "Pattern: share of inputs with a score clearly above its null level. Link: on how many inputs it is among the head's ten largest, and its mean ratio to uniform attention there. Grey band of a circuit: weights drawn from a Gaussian.");
     const measure = button(`Make cards over ${INPUTS} inputs`, "The kernel runs the model on them once", () => host.cards(INPUTS));
     this.missing = make("div", "aw-norms", null, make("p", "aw-note", "A card of each head over many inputs: its strongest links, how stable its patterns are, its plane and its circuits."), measure);
     this.filled = make("div", "aw-norms", null, this.reads, this.patterns, this.links, ...this.circuits.map(({ title, canvas }) => make("div", "aw-norm", null, title, canvas)), make("div", "aw-row", null, make("h3", "", "Queries (●) and keys (■)"), this.kind), this.plane, this.key, note);
@@ -53,7 +53,7 @@ export class Card {
     refill(this.patterns, `Patterns, by share of ${cards.inputs} inputs`, stable.map(([name, share]) => row(short(name), percent(share), share)));
     const links = card?.links ?? [];
     const most = Math.max(...links.map((link) => link.ratio), 1);
-    refill(this.links, `Strongest links, query → key: inputs of ${cards.inputs}, times uniform`, links.map((link) => row(`${readable(link.query)} → ${readable(link.key)}`, `${number(link.ratio)} ×`, link.ratio / most, `${link.inputs}`, `On ${link.inputs} of ${cards.inputs} inputs`)));
+    refill(this.links, `Strongest links, query → key: number of inputs (of ${cards.inputs}), × uniform attention`, links.map((link) => row(`${readable(link.query)} → ${readable(link.key)}`, `${number(link.ratio)} ×`, link.ratio / most, `${link.inputs}`, `On ${link.inputs} of ${cards.inputs} inputs`)));
     const style = palette(theme, this.element);
     for (const { name, canvas, title } of this.circuits) {
       const spectrum = bundle.circuit(state.card, head, name);

@@ -59,7 +59,7 @@ export class Route {
       share: Math.abs(link.value / this.drawn[0].value), colour: this.colour(link.value), pressed: link === chosen, act: () => this.take(link),
     })));
     this.off.hidden = !this.host.linkOff || !chosen;
-    this.note.textContent = this.effect(chosen) ?? `Blue adds, orange takes away, without what later layers do with it; grey: all other links together. ${this.host.linkOff ? "Click a line to switch it off." : "A saved page cannot switch a line off; workbench explore can."}`;
+    this.note.textContent = this.effect(chosen) ?? `Blue adds, orange takes away, without what later layers do with it. Grey, and the numbers below: all other links of the layer together. ${this.host.linkOff ? "Click a line to switch it off." : "A saved page cannot switch a line off: run workbench explore for that."}`;
     this.canvas.setAttribute("aria-label", this.drawn.slice(0, LISTED).map((link) => this.words(link)).join("; "));
     return `Depth: what links of attention add to the logit of ${this.outcome}, ${percent(one.predicted(position)[0])}`;
   }
@@ -69,7 +69,7 @@ export class Route {
   }
 
   words({ layer, head, query, key, value }) {
-    return `layer ${layer.index}, head ${head}, ${this.named(query)} to ${this.named(key)}: ${signed(value)}`;
+    return `layer ${layer.index}, head ${head}, ${this.named(key)} → ${this.named(query)}: ${signed(value)}`;
   }
 
   colour(value) {
@@ -127,7 +127,7 @@ export class Route {
     layers.forEach((layer, place) => pen.fillText(layer.index, (x(place) + x(place + 1)) / 2, HEIGHT - 6));
     pen.textAlign = "right";
     for (const key of keys) pen.fillText(this.named(key), left - 8, y(key));
-    pen.fillText("others", left - 8, bottom);
+    pen.fillText("all others", left - 8, bottom + 9);
     pen.fillText("layer", left - 8, HEIGHT - 6);
     pen.fillStyle = style.getPropertyValue("--line");
     for (const key of keys) pen.fillRect(left, y(key), x(layers.length) - left, key === query ? 2 : 0.5);
@@ -168,7 +168,7 @@ export class Route {
     if (!this.near) return this.tip.hide();
     const { layer, head, query, key, value } = this.near;
     const maps = this.one.maps(layer);
-    this.tip.show(event, `${this.named(query)} to ${this.named(key)}: ${signed(value)}`, `Layer ${layer.index}, head ${head}; attention ${percent(maps.at(head, maps.rowOf(query), maps.columnOf(key)))}`);
+    this.tip.show(event, `${this.named(key)} → ${this.named(query)}: ${signed(value)}`, `Layer ${layer.index}, head ${head}; attention ${percent(maps.at(head, maps.rowOf(query), maps.columnOf(key)))}`);
   }
 }
 
