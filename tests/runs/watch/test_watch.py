@@ -229,7 +229,7 @@ def test_a_failure_is_noted_once_and_training_goes_on(tmp_path):
     model = vit()
     analyses = {"token-similarity": {}, "robust-components": {}}  # nothing for the second in this model
     watch = workbench.watch(model, images(), out=tmp_path, every=1, max_cost=None, analyses=analyses)
-    with pytest.warns(RuntimeWarning, match="robust-components failed: InputError") as caught:
+    with pytest.warns(RuntimeWarning, match="robust-components failed: NothingToMeasure") as caught:
         numbers = [watch.step(step) for step in range(6)]
     assert all(numbers)
     assert [one.category for one in caught].count(RuntimeWarning) == 2

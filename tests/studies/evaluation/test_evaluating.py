@@ -310,7 +310,7 @@ def test_models_that_do_not_fit_the_protocol_are_refused(language_model):
         evaluate(language_model, "fgsm")
     with pytest.raises(InputError, match="a window of 17 is too long"):
         evaluate(language_model, settings={"window": 17}, n=2)
-    with pytest.raises(InputError, match=r"the held-out part of .* has 68"):
+    with pytest.raises(InputError, match=r"the held-out part of .* is 68"):
         evaluate(language_model, n=4000)
     without_classes = PixelModel(torch.nn.Conv2d(1, 2, 3), (0.5,), (0.5,))
     with pytest.raises(InputError, match="not one logit per class"):
