@@ -120,6 +120,17 @@ def test_the_matrix_of_several_heads_is_their_mean(page, digits):
     assert float(re.search(r"largest ([\d.]+)\.", said).group(1)) == pytest.approx(mean.max(), abs=1e-3)
 
 
+def test_the_first_hover_leaves_every_patch_where_it_is(browser, digits):
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(digits[0])
+    page.wait_for_selector(".aw-suggestions:not([hidden]) button")
+    box = page.locator(".aw-stage canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 3.5 / 8, box["y"] + box["height"] * 5.5 / 8)
+    page.wait_for_function(SAYS, arg="from patch 5,3,")
+    assert page.locator(".aw-stage canvas").bounding_box() == box
+    page.close()
+
+
 def test_a_pattern_of_the_list_is_that_of_bars_and_depth(page):
     page.locator(".aw-leaders .aw-leader", has_text="local").click()
     page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "Bar: local"])

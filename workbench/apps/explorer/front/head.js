@@ -313,7 +313,7 @@ export class HeadView {
   suggest() {
     const { state } = this;
     const { layer, head, one, bundle, card } = state;
-    this.suggestions.hidden = state.opened !== viewKey(state) || state.hover !== null || state.link !== null || one.generated > 0 || card.without; // steps are played, and nothing jumps
+    this.suggestions.hidden = state.opened !== viewKey(state) || state.link !== null || one.generated > 0 || card.without; // steps are played, and nothing jumps
     if (this.suggestions.hidden || this.suggested === state.opened + bundle.metrics.length) return;
     this.suggested = state.opened + bundle.metrics.length;
     const found = striking(bundle, one);
