@@ -9,7 +9,7 @@ from tests.figures.study import titles
 from workbench.core.errors import InputError, UnknownName
 from workbench.figures.text_widths import text_width
 from workbench.figures.theme import ALLOWED, GREY, PAGE, PUBLISHED
-from workbench.papers.verdicts import COLUMNS, NOT_DIAGNOSTIC, OUTCOMES, PREMISE, RANDOM_TOO
+from workbench.papers.verdicts import COLUMNS, EQUIVALENT, NOT_DIAGNOSTIC, OUTCOMES, PREMISE, RANDOM_TOO
 from workbench.studies import claims_from_records
 from workbench.studies.figures import claims_caption, claims_figure
 from workbench.studies.figures.claims_chart import VERDICTS
@@ -266,13 +266,24 @@ def test_the_caption_names_the_claims_that_hold_and_defines_their_symbols():
     both = pd.concat([claims(verdict="holds"), claims("other", **NULL, comparison="<= null")])
     caption = claims_caption(both)
     assert caption.startswith(
-        "**1 of 2 verdicts holds: V and V̇ are unlike.** Claims of Sarıtaş et al. (2025)"
+        "**1 of 2 verdicts holds: V and V̇ are unlike (digits-vit).** Claims of Sarıtaş et al. (2025)"
     )
     assert "+ 10 %: of the way from the null to 1." in caption
     assert "V̇: kernel PCA's values." in caption
     assert "Not diagnostic" not in caption
     assert "Not diagnostic: noise passes." in claims_caption(claims(verdict=NOT_DIAGNOSTIC))
     assert "about trained mechanisms" in claims_caption(claims(**PAIR))
+
+
+def test_the_caption_tells_equivalence_from_holding_and_says_what_is_folded():
+    equal = claims(verdict=EQUIVALENT, comparison="near", threshold="0.05")
+    caption = claims_caption(equal)
+    assert caption.startswith("**1 of 1 claims holds (1 by equivalence): V and V̇ are unlike.**")
+    assert "Claimed ranges: distance from the nearer end (intervals folded)." in caption
+    denied = claims_caption(claims(verdict=EQUIVALENT))
+    assert denied.startswith("**None of 1 claims holds.**")
+    assert "No effect: equal within the margin, against the claim." in denied
+    assert "folded" not in denied
 
 
 def test_what_random_logits_show_is_one_line_of_no_model():

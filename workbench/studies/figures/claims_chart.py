@@ -75,7 +75,7 @@ _MARKS: dict[str, tuple[str, str, dict[str, Any], float]] = {
     "interval": ("estimate, 95 % CI", "", {**NEUTRAL_STYLE, "mode": "lines+markers"}, -2),
     "adjusted": ("Holm-adjusted CI", "Thin", _stroke(GREY, WIDTH.rule), -2),
     "untrained": ("untrained weights", "Triangles", {"mode": "markers", "marker": _UNTRAINED}, 4),
-    "published": ("published", "Red ×", {"mode": "markers", "marker": PUBLISHED}, _LINE),
+    "published": ("published or theory", "Red ×", {"mode": "markers", "marker": PUBLISHED}, _LINE),
     "null": ("", "Grey", _stroke("rgba(90,90,90,0.55)", 4), 4),
     "margin": ("margin of equivalence", "Pale grey", _stroke("rgba(0,0,0,0.12)", _LINE - 2), 0),
 }
@@ -151,10 +151,14 @@ def claims_caption(frame: pd.DataFrame) -> str:
         frame: what `claims_figure` takes.
     """
     claims = _drawn(frame)
-    held = claims[claims.apply(verdicts.outcome, axis=1) == verdicts.HOLDS]
-    names = [*dict.fromkeys(label.partition(":")[0] for label in held["label"])]
+    claims = claims.assign(held=claims.apply(verdicts.outcome, axis=1) == verdicts.HOLDS)
+    held = claims[claims["held"]]
+    equivalent = (held["verdict"] == EQUIVALENT).sum()
     noun = "verdict" if claims.duplicated(_KEYS).any() else "claim"
     finding = f"{len(held) or 'None'} of {len(claims)} {noun}s hold{'s' * (len(held) < 2)}"
+    finding += f" ({equivalent} by equivalence)" * bool(equivalent)
+    groups = [rows for _, rows in claims.groupby(_KEYS, sort=False, dropna=False) if rows["held"].any()]
+    names = [*dict.fromkeys(_held_in(rows) for rows in groups)]
     finding += f": {'; '.join(names)}" * (0 < len(names) < 5)
     about = "trained mechanisms" if claims["options"].ne("").any() else "what attention computes"
     parts = [
@@ -162,10 +166,32 @@ def claims_caption(frame: pd.DataFrame) -> str:
         "Distances from the threshold, scaled by row; 95 % CI over the grey sample",
         *(words for verdict, words in _MEANINGS.items() if verdict in {*claims["verdict"]}),
     ]
+    if any(map(_refuted, claims.to_dict("records"))):
+        parts.append("No effect: equal within the margin, against the claim")
+    if claims["comparison"].isin(["near", "equals", "between"]).any():
+        parts.append("Claimed ranges: distance from the nearer end (intervals folded)")
     if (claims["comparison"].str.endswith("null") & claims["margin"].str.endswith("%")).any():
         parts.append("+ 10 %: of the way from the null to 1")
     parts += [words for symbol, words in _TERMS.items() if symbol in " ".join(claims["label"])]
     return ". ".join([*parts, "Rules: docs/papers/verdicts.md."])
+
+
+def _held_in(rows: pd.DataFrame) -> str:
+    """Return the name of a claim, with the models in which it holds unless it holds in all."""
+    name = rows["label"].iloc[0].partition(":")[0]
+    models = ", ".join(map(_model, rows[rows["held"]].to_dict("records")))
+    return name if rows["held"].all() else f"{name} ({models})"
+
+
+def _refuted(row: Mapping[str, Any]) -> bool:
+    """Return whether the model is equivalent to what the claim denies."""
+    return row["verdict"] == EQUIVALENT and verdicts.refuted_by_equality(row["comparison"])
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    options = claim_options(row["options"])
+    name = options.get("model") or options.get("operator")
+    return verdicts.OF_NO_MODEL.get(row["over"]) or (_variant(name) if name else short_name(row["model"]))
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -193,12 +219,8 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     factor, unit = _unit(rows[0])
     spans = [_spans(row) for row in rows]
     for row, ends, places in zip(rows, spans, _positions(spans), strict=True):
-        options = claim_options(row["options"])
-        name, baseline = options.get("model") or options.get("operator"), options.get("baseline")
-        model = verdicts.OF_NO_MODEL.get(row["over"]) or (
-            _variant(name) if name else short_name(row["model"])
-        )
-        lines = [wrap(model, _STRIP - _MODEL, _FONT)]
+        baseline = claim_options(row["options"]).get("baseline")
+        lines = [wrap(_model(row), _STRIP - _MODEL, _FONT)]
         if baseline:
             against = f"{'minus' if '-' in row['over'] else 'over'} {_variant(baseline)}"
             lines.append(_coloured(wrap(against, _STRIP - _MODEL, _FONT), GREY))
@@ -207,7 +229,7 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if "published" in ends and row is rows[-1]:
             kind = "theory" if "exponent" in row["measure"] else "published"
             words.append(_coloured(f"{kind} {_number(factor * ends['published'][0])}{unit}", RED))
-        refuted = row["verdict"] == EQUIVALENT and verdicts.refuted_by_equality(row["comparison"])
+        refuted = _refuted(row)
         verdict = (
             "no effect"
             if refuted
