@@ -181,7 +181,7 @@ def test_growth_of_cost_is_told_by_operator():
         "a CPU, float32, 1 thread: time of a forward pass grows with the tokens to the power of 1.00 ["
     )
     assert "2.00 [2.00, 2.00] (softmax): slopes over the largest 4 sizes, 95 % CI." in grows
-    assert beside == "Attention by tssa takes 0.0 % of the time (n = 4096) of softmax."
+    assert beside == "Attention by tssa takes 0.0 % of the time of softmax (n = 4096)."
 
 
 def test_the_loss_names_the_variants_that_differ_by_how_much_and_another_baseline():

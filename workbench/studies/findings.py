@@ -325,8 +325,9 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
     if len(clear) <= 0.05 * len(table):
         listed = ", ".join(names[name] for name in table["mechanism"].unique())
         ends = f"from {table['low'].min():+{digits}} to {table['high'].max():+{digits}}".replace("-", "−")
+        decided = [f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples()]
         words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach {ends}{unit}, "
-        words += f"and {len(clear)} of {len(table)} exclude 0 ({chance})."
+        words += f"and {len(clear)} of {len(table)} exclude 0 ({'; '.join([*decided, chance])})."
         return words[0].upper() + words[1:]
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
     phrases = []

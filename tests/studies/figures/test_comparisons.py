@@ -14,6 +14,7 @@ from workbench.studies.figures import (
     robustness_figure,
     robustness_finding,
 )
+from workbench.studies.findings import largest_differences
 
 BASELINE = "bundled:digits-vit"
 
@@ -76,14 +77,24 @@ def test_the_change_of_an_error_is_in_per_cent_with_the_mean_over_kinds_last():
     fig = corruptions_figure(ratios)
     assert list(fig.layout.yaxis.ticktext) == ["Gaussian noise", "JPEG compression", "mean over kinds"]
     assert [place[0] for place in drawn(fig).values()] == pytest.approx([20, -10, 5])
-    assert corruptions_finding(ratios).startswith(
-        "Largest significant differences from the baseline: +20.0 % (Gaussian noise) with symmetric RPC. 1 of 2 are"
+    assert corruptions_finding(ratios) == (
+        "The error changes by +5 % [−5, +15] with symmetric RPC on average. "
+        "1 of 2 kinds are significant, 1 of them worse (by chance about 0.1)."
     )
 
 
 def test_the_finding_names_the_attacks_that_are_drawn():
     assert robustness_finding(DIFFERENCES).startswith(
         "Largest significant differences from the baseline: −12.7 points (PGD) with token statistics. 2 of 4 are"
+    )
+
+
+def test_undecided_differences_have_the_ends_of_their_intervals_and_the_exceptions_by_name():
+    table = pd.DataFrame({"mechanism": "a", "where": "b", "value": 1.0, "low": [-7.0] * 20, "high": 4.0})
+    table.loc[3, ["where", "low"]] = ["c", 0.5]
+    assert largest_differences(table, {"a": "mechanism A"}, " points") == (
+        "Mechanism A: differences from the baseline are undecided; 95 % CIs reach from −7.0 to +4.0 points, and "
+        "1 of 20 exclude 0 (c with mechanism A; by chance about 1)."
     )
 
 
@@ -109,7 +120,7 @@ def test_a_ratio_of_perplexities_stands_in_the_panel_of_its_share_of_swapped_wor
         0.7,
     ]
     assert perplexity_finding(frame) == (
-        "With 5 % of the words swapped, perplexity is 0.80 [0.70, 0.90] of symmetric softmax's with symmetric RPC."
+        "With 0 % and 5 % of the words swapped, perplexity is 0.90 and 0.80 of symmetric softmax's with symmetric RPC."
     )
     with pytest.raises(InputError, match="several training seeds"):
         perplexity_figure(frame[frame["seeds"] == 1])

@@ -96,7 +96,7 @@ def test_the_power_of_a_quantity_is_one_sentence_and_a_ratio_is_of_the_largest_c
     assert sentence.startswith("time of a forward pass grows with the tokens to the power of 1.00 [")
     assert sentence.endswith("2.00 [2.00, 2.00] (softmax): slopes over the largest 3 to 4 sizes, 95 % CI.")
     assert power_findings(frame, "memory") == power_findings(frame.iloc[:2], "time") == []
-    assert ratio_findings(frame) == ["Attention by tssa takes 25.0 % of the time (n = 1024) of softmax."]
+    assert ratio_findings(frame) == ["Attention by tssa takes 25.0 % of the time of softmax (n = 1024)."]
     assert ratio_findings(softmax) == ratio_findings(frame.iloc[:0]) == []
 
 

@@ -53,7 +53,8 @@ def robustness_figure(differences: pd.DataFrame, means: pd.DataFrame) -> go.Figu
 @checked
 def robustness_finding(differences: pd.DataFrame) -> str:
     """Name the largest significant differences of `robustness_figure`, or that none is decided."""
-    return _finding(_conditions(differences), " points")
+    rows = _conditions(differences)
+    return largest_differences(rows, _labels(rows), " points")
 
 
 @checked
@@ -74,8 +75,18 @@ def corruptions_figure(ratios: pd.DataFrame) -> go.Figure:
 
 @checked
 def corruptions_finding(ratios: pd.DataFrame) -> str:
-    """Name the largest significant changes of `corruptions_figure`, or that none is decided."""
-    return _finding(_corruptions(ratios), " %")
+    """State each mechanism's mean change of `corruptions_figure` over kinds, and how many kinds are significant."""
+    rows = _corruptions(ratios)
+    means, kinds = (rows[mask] for mask in (rows["where"] == _MEAN, rows["where"] != _MEAN))
+    parts = [
+        f"{row.value:+.0f} % [{row.low:+.0f}, {row.high:+.0f}] with {look_of(row.mechanism).label}"
+        for row in means.itertuples()
+    ]
+    worse, better = (kinds["low"] > 0).sum(), (kinds["high"] < 0).sum()
+    return (
+        f"The error changes by {', '.join(parts).replace('-', '−')} on average. {worse + better} of {len(kinds)} "
+        f"kinds are significant, {worse} of them worse (by chance about {0.05 * len(kinds):.1g})."
+    )
 
 
 @checked
@@ -102,18 +113,16 @@ def perplexity_figure(ratios: pd.DataFrame) -> go.Figure:
 
 @checked
 def perplexity_finding(ratios: pd.DataFrame) -> str:
-    """State each mechanism's ratio of perplexities at the largest share of swapped words, with its interval."""
-    rows = _perplexities(ratios)
-    rows = rows[(rows["epsilon"] == rows["epsilon"].max()) & (rows["metric"] == "perplexity")]
-    parts = [
-        f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}] of {row.side[1]}'s with {row.side[0]}"
-        for row in rows.itertuples()
-    ]
-    return (
-        f"With {rows['epsilon'].max():.0%} of the words swapped, perplexity is {', '.join(parts)}.".replace(
-            "% of", " % of"
-        )
-    )
+    """State each mechanism's ratio of perplexities at the smallest and the largest share of swapped words."""
+    rows = _perplexities(ratios).query("metric == 'perplexity'").sort_values("epsilon", kind="stable")
+    ends = [*dict.fromkeys([rows["epsilon"].min(), rows["epsilon"].max()])]
+    parts = []
+    for _, values in rows.groupby("side", sort=False):
+        mechanism, baseline = values["side"].iloc[0]
+        levels = " and ".join(f"{value:.2f}" for value in values[values["epsilon"].isin(ends)]["value"])
+        parts.append(f"{levels} of {baseline}'s with {mechanism}")
+    shares = " and ".join(f"{100 * share:g} %" for share in ends)
+    return f"With {shares} of the words swapped, perplexity is {', '.join(parts)}."
 
 
 def _perplexities(ratios: pd.DataFrame) -> pd.DataFrame:
@@ -160,10 +169,6 @@ def _corruptions(ratios: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("value", ascending=False).sort_values(
         "where", key=lambda names: names == _MEAN, kind="stable"
     )
-
-
-def _finding(rows: pd.DataFrame, unit: str) -> str:
-    return largest_differences(rows[rows["where"] != _MEAN], _labels(rows), unit)
 
 
 def _labels(rows: pd.DataFrame) -> dict[str, str]:

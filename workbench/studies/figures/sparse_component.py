@@ -93,7 +93,7 @@ def contamination_figure(frame: pd.DataFrame) -> go.Figure:
     # What stands for a model elsewhere is a candidate here, and a kind of contamination has a panel of its own.
     kinds_of = rows["contamination"].replace("fgsm", "FGSM")
     candidates = rows.assign(model=rows["candidate"].map(CANDIDATES), candidate=kinds_of)
-    return comparison_figure(candidates, random="patches permuted", ends=(-0.02, 1.02))
+    return comparison_figure(candidates, random="patches permuted", ends=(0.38, 1.02))
 
 
 _PARTS = {"sparse": "Relative error of S", "low_rank": "Relative error of L"}

@@ -154,7 +154,7 @@ def versus_baseline_figure(
         }
         forest = forest.add(Stroke("reference", name="; ".join(sorted(of))))
     forest = forest.add(Interval(columns=("value", "low", "high"), words=words, hollow=hollow))
-    return forest.add(Rule(levels, "ratio of 1" if lines else "softmax")).figure()
+    return forest.add(Rule(levels, "" if lines else "softmax")).figure()
 
 
 def _other_baselines(frame: pd.DataFrame) -> pd.Series:

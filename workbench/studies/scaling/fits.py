@@ -137,19 +137,21 @@ def ratio_findings(frame: pd.DataFrame, sweep: str = "tokens") -> list[str]:
 
     For a forward pass at the largest size of both operators, as in wu2025's Fig. 6.
     """
-    values = _forward(frame, sweep).pivot_table("value", SWEEPS[sweep].axis, ["metric", "operator"])
+    frame = _forward(frame, sweep)
+    costs = {
+        name: rows.pivot_table("value", SWEEPS[sweep].axis, "metric")
+        for name, rows in frame.groupby(frame["operator"].str.removesuffix("-causal"))
+    }
+    words = {"seconds_per_sample": "time", "device_memory": "memory"}
     sentences = []
     for other in ("softmax", "softmax-eager"):
-        parts = []
-        for metric, words in (("seconds_per_sample", "time"), ("device_memory", "memory")):
-            if (metric, "tssa") in values and (metric, other) in values:
-                both = values[metric][["tssa", other]].dropna()
-                if len(both):
-                    parts.append(
-                        f"{both['tssa'].iloc[-1] / both[other].iloc[-1]:.1%} of the {words} (n = {both.index[-1]})"
-                    )
-        if parts:
-            sentences.append(f"Attention by tssa takes {' and '.join(parts)} of {other}.".replace("%", " %"))
+        if not {"tssa", other} <= {*costs}:
+            continue
+        ratios = (costs["tssa"] / costs[other]).reindex(columns=[*words]).dropna(axis=1, how="all").dropna()
+        if ratios.size:
+            parts = [f"{ratio:.1%} of the {words[metric]}" for metric, ratio in ratios.iloc[-1].items()]
+            sentence = f"Attention by tssa takes {' and '.join(parts)} of {other} (n = {ratios.index[-1]})."
+            sentences.append(sentence.replace("%", " %"))
     return sentences
 
 
