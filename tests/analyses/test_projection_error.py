@@ -445,14 +445,26 @@ def test_ends_over_all_assignments_are_those_of_a_search():
 
 
 def test_a_training_is_told_by_quantity_and_convention():
-    values = {("saritas2025", "a"): (1.0, 2.0), ("saritas2025", "b"): (2.0, 4.0), ("exact", "a"): (9.0, 3.0),
-              ("exact", "b"): (9.0, 3.0)}  # fmt: skip
+    values = {
+        ("saritas2025", "a"): (1.0, 2.0),
+        ("saritas2025", "b"): (2.0, 4.0),
+        ("exact", "a"): (9.0, 3.0),
+        ("exact", "b"): (9.0, 3.0),
+    }
     rows = [
-        {"metric": "projection_error", "convention": convention, "checkpoint": checkpoint, "input": image,
-         "value": value, "layer": None, "head": None, "statistic": None}
+        {
+            "metric": "projection_error",
+            "convention": convention,
+            "checkpoint": checkpoint,
+            "input": image,
+            "value": value,
+            "layer": None,
+            "head": None,
+            "statistic": None,
+        }
         for (convention, image), ends in values.items()
         for checkpoint, value in zip(("epoch-0", "epoch-9"), ends, strict=True)
-    ]  # fmt: skip
+    ]
     frame = pd.DataFrame(rows)
     overall = frame.groupby(["metric", "convention", "checkpoint"], as_index=False)["value"].mean()
     (sentence,) = projection_error._through_training(pd.concat([frame, overall], ignore_index=True))

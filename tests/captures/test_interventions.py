@@ -189,9 +189,15 @@ def test_what_follows_the_stream_after_attention_depends_on_nothing_before_it(na
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_block_whose_halves_read_the_same_stream_has_none_between_them(parallel):
     model = hf_model(
-        "GPTNeoXModel", "GPTNeoXConfig", vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=20, use_parallel_residual=parallel,
-    )()  # fmt: skip
+        "GPTNeoXModel",
+        "GPTNeoXConfig",
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=20,
+        use_parallel_residual=parallel,
+    )()
     batch, block = words(), model.layers[1]
     if parallel:
         with pytest.raises(InputError, match="residual stream after attention is not known"):
@@ -210,10 +216,18 @@ def test_a_block_whose_halves_read_the_same_stream_has_none_between_them(paralle
 
 def test_a_stream_of_another_width_than_the_block_s_is_refused():
     model = hf_model(
-        "MobileBertModel", "MobileBertConfig", vocab_size=60, hidden_size=32, num_hidden_layers=1, embedding_size=16,
-        num_attention_heads=2, intermediate_size=20, intra_bottleneck_size=16, true_hidden_size=16,
+        "MobileBertModel",
+        "MobileBertConfig",
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=1,
+        embedding_size=16,
+        num_attention_heads=2,
+        intermediate_size=20,
+        intra_bottleneck_size=16,
+        true_hidden_size=16,
         num_feedforward_networks=1,
-    )()  # fmt: skip
+    )()
     refused = pytest.raises(InputError, match="layer 0: its stream after attention is not one tensor of all")
     with refused, torch.no_grad(), intervene(model, {(0, "*"): "zero"}, site="resid_mid"):
         model(**words())

@@ -16,9 +16,15 @@ LAYER, HEAD, WIDTH = 1, 2, 4
 def folder(tmp_path_factory):
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=11, n_embd=12, n_layer=2, n_head=3, n_positions=8, bos_token_id=1, eos_token_id=1,
+        vocab_size=11,
+        n_embd=12,
+        n_layer=2,
+        n_head=3,
+        n_positions=8,
+        bos_token_id=1,
+        eos_token_id=1,
         initializer_range=0.3,
-    )  # fmt: skip
+    )
     folder = tmp_path_factory.mktemp("gpt2")
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder

@@ -166,11 +166,15 @@ def test_a_frame_of_ranks_alone_is_refused():
 
 def test_values_of_a_sweep_have_the_ends_of_their_own_statistic():
     frame = study(
-        *({"metric": "LCKA", "statistic": name, "value": value}
-          for name, value in (("mean", 0.5), ("std", 0.1), ("low", 0.4), ("high", 0.6))),
-        *({"metric": "MOC", "statistic": name, "value": value}
-          for name, value in (("max", 0.9), ("std of max", 0.2), ("low of max", 0.7), ("high of max", 1.0))),
-    )  # fmt: skip
+        *(
+            {"metric": "LCKA", "statistic": name, "value": value}
+            for name, value in (("mean", 0.5), ("std", 0.1), ("low", 0.4), ("high", 0.6))
+        ),
+        *(
+            {"metric": "MOC", "statistic": name, "value": value}
+            for name, value in (("max", 0.9), ("std of max", 0.2), ("low of max", 0.7), ("high of max", 1.0))
+        ),
+    )
     rows = comparison._with_ends(frame, 5)
     numbers = rows[["metric", "value", "low", "high", "n"]].values.tolist()
     assert numbers == [["LCKA", 0.5, 0.4, 0.6, 5], ["MOC", 0.9, 0.7, 1.0, 5]]

@@ -141,8 +141,11 @@ def test_a_small_number_is_not_printed_as_zero():
     _, frame = measured("MOC", inputs=1, layers=2, heads=2)
     frame["value"] = [0.31, 0.0, 0.0004, 0.02]
     assert {note.text for note in head_grid_figure(frame, "MOC").layout.annotations} >= {
-        "0.310", "0.000", "0.0004", "0.020",
-    }  # fmt: skip
+        "0.310",
+        "0.000",
+        "0.0004",
+        "0.020",
+    }
 
 
 def test_a_null_of_one_level_is_named_at_its_number_on_the_bar():

@@ -23,10 +23,28 @@ OPERATIONS = {
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "mean": "sum", "floor": "ceil"}
 SCRIPT = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "===": "!==", "!==": "===", "+": "-", "-": "+", "*": "/", "/": "*",
-    "%": "*", "**": "*", "&&": "||", "||": "&&", "??": "&&", "Math.min": "Math.max", "Math.max": "Math.min",
-    "Math.floor": "Math.ceil", "Math.ceil": "Math.floor", "Math.round": "Math.floor", "!": "",
-}  # fmt: skip
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "===": "!==",
+    "!==": "===",
+    "+": "-",
+    "-": "+",
+    "*": "/",
+    "/": "*",
+    "%": "*",
+    "**": "*",
+    "&&": "||",
+    "||": "&&",
+    "??": "&&",
+    "Math.min": "Math.max",
+    "Math.max": "Math.min",
+    "Math.floor": "Math.ceil",
+    "Math.ceil": "Math.floor",
+    "Math.round": "Math.floor",
+    "!": "",
+}
 """Operations of JavaScript, and what they are changed to."""
 _IN_SCRIPT = re.compile(
     r"(?<= )(?:[<>]=?|[!=]==|\*\*|[-+*/%]|&&|\|\||\?\?)(?= )|Math\.(?:min|max|floor|ceil|round)\b"

@@ -321,13 +321,13 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
         digits: their format.
     """
     clear = table[(table["low"] > 0) | (table["high"] < 0)]
-    chance = f"by chance about {0.05 * len(table):.1g}"
+    expected = f"about {0.05 * len(table):.1g} expected under the null"
     if len(clear) <= 0.05 * len(table):
         listed = ", ".join(names[name] for name in table["mechanism"].unique())
         ends = f"from {table['low'].min():+{digits}} to {table['high'].max():+{digits}}".replace("-", "−")
         decided = [f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples()]
         words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach {ends}{unit}, "
-        words += f"and {len(clear)} of {len(table)} exclude 0 ({'; '.join([*decided, chance])})."
+        words += f"and {len(clear)} of {len(table)} exclude 0 ({'; '.join([*decided, expected])})."
         return words[0].upper() + words[1:]
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
     phrases = []
@@ -338,7 +338,7 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
         phrases.append(f"{' and '.join(texts).replace('-', '−')} with {names[name]}")
     return (
         f"Largest significant differences from the baseline: {'; '.join(phrases)}. {len(clear)} of {len(table)} are "
-        f"significant ({chance})."
+        f"significant ({expected})."
     )
 
 

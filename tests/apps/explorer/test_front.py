@@ -23,10 +23,13 @@ def run():
     """Run JavaScript with the exports of a script as ``m`` and Python's value as ``data``."""
     with chromium() as browser:
         page = browser.new_page()
-        page.route("**/*", lambda route: route.fulfill(
-            body=(FRONT / name).read_text() if (name := route.request.url[17:]) else "",
-            content_type="text/javascript" if name else "text/html",
-        ))  # fmt: skip
+        page.route(
+            "**/*",
+            lambda route: route.fulfill(
+                body=(FRONT / name).read_text() if (name := route.request.url[17:]) else "",
+                content_type="text/javascript" if name else "text/html",
+            ),
+        )
         page.goto("http://localhost/")
         yield lambda script, code, data=None: page.evaluate(
             f"async (data) => {{ const m = await import('/{script}.js'); {code} }}", data
@@ -161,8 +164,21 @@ def test_numbers_in_words(run):
     }
     read = run("colour", "return data.map(m.percent);", [*percents])
     assert read == [f"{words}\u00a0%" for words in percents.values()]
-    numbers = {0: "0.000", 0.0009: "9.0e-4", 0.001: "0.001", 0.9994: "0.999", 1: "1.00", 9.99: "9.99", 10: "10.0",
-               99.94: "99.9", 100: "100", 99999: "99999", 1e5: "1.0e+5", -2.5: "-2.50", math.inf: "–"}  # fmt: skip
+    numbers = {
+        0: "0.000",
+        0.0009: "9.0e-4",
+        0.001: "0.001",
+        0.9994: "0.999",
+        1: "1.00",
+        9.99: "9.99",
+        10: "10.0",
+        99.94: "99.9",
+        100: "100",
+        99999: "99999",
+        1e5: "1.0e+5",
+        -2.5: "-2.50",
+        math.inf: "–",
+    }
     assert run("colour", "return data.map(m.number);", [*numbers]) == [*numbers.values()]
     assert run("colour", "return m.percent(NaN);") == "–"
 
@@ -510,32 +526,59 @@ def arrays():
 
     start = f"inputs.0.layers.{LAYERS[1]}."
     return {
-        **{f"inputs.0.layers.{index}.attn": attention(HEADS, COUNT, COUNT, index, sink=1) for index in LAYERS},
-        start + "q": some(HEADS, COUNT, 3), start + "k": some(GROUPS, COUNT, 3, dtype=np.float16),
-        start + "scale": some(HEADS), start + "norms.v": some(GROUPS, COUNT), start + "membership": some(2, COUNT),
-        start + "plane.q": some(HEADS, COUNT, 2), start + "plane.k": some(HEADS, COUNT, 2),
+        **{
+            f"inputs.0.layers.{index}.attn": attention(HEADS, COUNT, COUNT, index, sink=1) for index in LAYERS
+        },
+        start + "q": some(HEADS, COUNT, 3),
+        start + "k": some(GROUPS, COUNT, 3, dtype=np.float16),
+        start + "scale": some(HEADS),
+        start + "norms.v": some(GROUPS, COUNT),
+        start + "membership": some(2, COUNT),
+        start + "plane.q": some(HEADS, COUNT, 2),
+        start + "plane.k": some(HEADS, COUNT, 2),
         start + "plane.share": some(HEADS, 2),
-        start + "route.links": some(COUNT, 3, 3), start + "route.total": some(COUNT),
+        start + "route.links": some(COUNT, 3, 3),
+        start + "route.total": some(COUNT),
         **{f"{start}spectra.rank.{which}": some(GROUPS, 6) for which in SPECTRUM},
-        "inputs.0.prediction.probability": some(COUNT, 3), "inputs.0.prediction.actual": some(COUNT),
+        "inputs.0.prediction.probability": some(COUNT, 3),
+        "inputs.0.prediction.actual": some(COUNT),
         "inputs.0.ablations.zero.probability": some(len(LAYERS), HEADS, 2, 3, dtype=np.float16),
         "inputs.0.removal.probability": some(COUNT, 2, 3),
-        "inputs.0.metrics.sink.value": some(len(LAYERS), HEADS), "inputs.0.by_layer.cosine.value": some(len(LAYERS)),
-    }  # fmt: skip
+        "inputs.0.metrics.sink.value": some(len(LAYERS), HEADS),
+        "inputs.0.by_layer.cosine.value": some(len(LAYERS)),
+    }
 
 
 @pytest.fixture(scope="module")
 def bundle(arrays):
     layers = [{"index": index, "heads": HEADS, "queries": 0, "keys": 0, "pooled": False} for index in LAYERS]
-    card = {"labels": list("abcde"), "kinds": ["word"] * COUNT, "real": [True, True, False, True, True],
-            "grid": None, "image": None, "streams": [], "id": "text/0"}  # fmt: skip
-    header = {"format": "attention-bundle", "bundle_schema": SCHEMA, "layers": layers, "inputs": [card],
-              "metrics": [], "ablations": {}, "removal": False, "by_layer": [], "model": {"spec": "x"}}  # fmt: skip
+    card = {
+        "labels": list("abcde"),
+        "kinds": ["word"] * COUNT,
+        "real": [True, True, False, True, True],
+        "grid": None,
+        "image": None,
+        "streams": [],
+        "id": "text/0",
+    }
+    header = {
+        "format": "attention-bundle",
+        "bundle_schema": SCHEMA,
+        "layers": layers,
+        "inputs": [card],
+        "metrics": [],
+        "ablations": {},
+        "removal": False,
+        "by_layer": [],
+        "model": {"spec": "x"},
+    }
     return base64.b64encode(save(arrays, {"workbench": json.dumps(header)})).decode()
 
 
 def test_arrays_of_a_bundle_are_read_by_head_group_and_position(run, arrays, bundle):
-    code = READ + """const list = (values) => Array.from(values);
+    code = (
+        READ
+        + """const list = (values) => Array.from(values);
     const spectrum = one.spectrum(layer, 3, 'rank');
     return {
       q: one.operand(layer, 'q', 2), k: one.operand(layer, 'k', 2), scale: one.scale(layer, 3),
@@ -547,7 +590,8 @@ def test_arrays_of_a_bundle_are_read_by_head_group_and_position(run, arrays, bun
       cosine: one.ofLayer('cosine', 'value', layer), norms: list(one.norms(layer, 'v').values),
       absent: [one.operand(layer, 'v', 0), one.metric('x', 'value', layer, 0), one.ofLayer('x', 'value', layer),
         one.has(bundle.layers[0], 'q'), one.has(layer, 'q')],
-    };"""  # fmt: skip
+    };"""
+    )
     read = run("bundle", code, {"bundle": bundle})
     start = f"inputs.0.layers.{LAYERS[1]}."
 
@@ -634,5 +678,9 @@ def test_steps_of_a_continuation_are_numbered_from_the_token_that_chose_the_firs
     });"""
     # of 9 tokens the last 4 were generated; token 4 chose the first of them, token 5
     assert run("steps", code, [[4, 1], [7, 4], [3, 0], [8, 9], [None, 2]]) == [
-        [5, 1, 5, 4], [5, 4, 8, 7], [5, 0, None, 4], [5, 0, None, 7], [5, 0, None, 5],
-    ]  # fmt: skip
+        [5, 1, 5, 4],
+        [5, 4, 8, 7],
+        [5, 0, None, 4],
+        [5, 0, None, 7],
+        [5, 0, None, 5],
+    ]

@@ -211,8 +211,10 @@ def test_a_typed_value_is_read_as_every_notebook_takes_it(monkeypatch):
     def taking(*kinds):
         return SimpleNamespace(accepts=lambda value: type(value) in kinds)
 
-    found = [SimpleNamespace(parameters={"n": taking(int, str), "x": taking(int)}),
-             SimpleNamespace(parameters={"n": taking(str)})]  # fmt: skip
+    found = [
+        SimpleNamespace(parameters={"n": taking(int, str), "x": taking(int)}),
+        SimpleNamespace(parameters={"n": taking(str)}),
+    ]
     monkeypatch.setattr(notebooks, "find_notebooks", lambda names: found)
     assert notebooks.read_typed_parameters(None, [("n", "3"), ("x", "4")]) == {"n": "3", "x": 4}
     assert notebooks.read_typed_parameters(None, []) == {}

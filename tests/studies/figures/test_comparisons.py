@@ -79,7 +79,7 @@ def test_the_change_of_an_error_is_in_per_cent_with_the_mean_over_kinds_last():
     assert [place[0] for place in drawn(fig).values()] == pytest.approx([20, -10, 5])
     assert corruptions_finding(ratios) == (
         "The error changes by +5 % [−5, +15] with symmetric RPC on average. "
-        "1 of 2 kinds are significant, 1 of them worse (by chance about 0.1)."
+        "1 of 2 kinds are significant, 1 of them worse (about 0.1 expected under the null)."
     )
 
 
@@ -94,7 +94,7 @@ def test_undecided_differences_have_the_ends_of_their_intervals_and_the_exceptio
     table.loc[3, ["where", "low"]] = ["c", 0.5]
     assert largest_differences(table, {"a": "mechanism A"}, " points") == (
         "Mechanism A: differences from the baseline are undecided; 95 % CIs reach from −7.0 to +4.0 points, and "
-        "1 of 20 exclude 0 (c with mechanism A; by chance about 1)."
+        "1 of 20 exclude 0 (c with mechanism A; about 1 expected under the null)."
     )
 
 

@@ -162,7 +162,7 @@ def test_the_finding_names_the_largest_significant_differences_of_the_figure():
     sentence = embedded_finding(record(), "accuracy")
     assert sentence.startswith(
         f"Largest significant differences from the baseline: −45.0 points (made) with {NAMES['primal']}. "
-        "1 of 1 are significant (by chance about 0.05)."
+        "1 of 1 are significant (about 0.05 expected under the null)."
     )
     assert "−0.450 nats (made)" in embedded_finding(record("loss"), "loss")
     more = record()

@@ -189,10 +189,16 @@ def save_page(
                 "empty; --max-size (limit_mb=) takes them"
             )
     made = partial(
-        bundle_at, material=material, layers=layers, samples=samples, with_operands=with_operands,
-        analyses=analyses, generate=generate, bins=bins,
+        bundle_at,
+        material=material,
+        layers=layers,
+        samples=samples,
+        with_operands=with_operands,
+        analyses=analyses,
+        generate=generate,
+        bins=bins,
         most_again=None if target.suffix.lower() == ".png" else MOST_AGAIN,
-    )  # fmt: skip
+    )
     bundle = made(address, ablations=ablations)
     for note in bundle.header.notes:
         if note.startswith(LEFT_OUT):

@@ -1,4 +1,4 @@
-"""The picture of an input that a model reads in tiles: the tiles' patches laid back over the one picture."""
+"""The image of an input that a model reads in tiles: the tiles' patches laid back over the one image."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from workbench.captures import TokenInfo
     from workbench.data.batches import Inputs
 
-_ALIKE = 0.95
-"""Correlation of the joined tiles with the picture from which on their arrangement counts as known."""
+_CORRELATION = 0.95
+"""Correlation of the joined tiles with the image from which on their arrangement counts as known."""
 
 
 class Tiling(NamedTuple):
-    """A picture, with the overview that the model reads beside its tiles at its right, and the cell of every patch."""
+    """An image, with the overview that the model reads beside its tiles at its right, and the cell of every patch."""
 
     image: np.ndarray
     grid: tuple[int, int]
@@ -34,11 +34,11 @@ class _Arrangement(NamedTuple):
     rows: int
     columns: int
     overview: int | None
-    """Which tile is the whole picture."""
+    """Which tile is the whole image."""
 
 
 def tiling_of(sample: Inputs, tokens: TokenInfo) -> Tiling | None:
-    """Return the picture of an input's first image; None where it is no tiles, or their arrangement is not clear."""
+    """Return the tiling of an input's first image; None where it is no tiles, or their arrangement is not clear."""
     grids = tokens.image_grids[0] if tokens.image_grids else []
     pixels = sample.batch.get("pixel_values") if isinstance(sample.batch, dict) else None
     if len(grids) < 2 or len(set(grids)) > 1 or sample.images is None or not isinstance(pixels, Tensor):
@@ -47,41 +47,41 @@ def tiling_of(sample: Inputs, tokens: TokenInfo) -> Tiling | None:
     tiles = tiles[(tiles != 0).flatten(1).any(-1)]  # tiles of zeros fill up inputs that have fewer
     if len(tiles) != len(grids) or math.prod(grids[0]) * len(grids) != tokens.kinds[0].count("patch"):
         return None
-    picture = np.array(sample.images[0])
-    found = _arrangement(tiles.mean(1), torch.from_numpy(picture).double().mean(-1))
-    if found is None:
+    image = np.array(sample.images[0])
+    arrangement = _arrangement(tiles.mean(1), torch.from_numpy(image).double().mean(-1))
+    if arrangement is None:
         return None
-    (rows, columns), across = grids[0], found.columns
-    parts = [tile for tile in range(len(grids)) if tile != found.overview]
-    grid = found.rows * rows, across * columns + (0 if found.overview is None else columns)
+    (rows, columns), across = grids[0], arrangement.columns
+    parts = [tile for tile in range(len(grids)) if tile != arrangement.overview]
+    grid = arrangement.rows * rows, across * columns + (0 if arrangement.overview is None else columns)
     cells = np.full(len(tokens.labels[0]), np.nan, np.float32)
     for token, label in enumerate(tokens.labels[0]):
         if tokens.kinds[0][token] != "patch":
             continue
         tile, _, place = label.partition(":")
         row, column = map(int, place.split(","))
-        if int(tile) == found.overview:
+        if int(tile) == arrangement.overview:
             column += across * columns
         else:
             down, right = divmod(parts.index(int(tile)), across)
             row, column = row + down * rows, column + right * columns
         cells[token] = row * grid[1] + column
-    return Tiling(picture if found.overview is None else _with_overview(picture, found), grid, cells)
+    return Tiling(image if arrangement.overview is None else _with_overview(image, arrangement), grid, cells)
 
 
 def _arrangement(
-    tiles: Float[Tensor, "tile height width"], picture: Float[Tensor, "height width"]
+    tiles: Float[Tensor, "tile height width"], image: Float[Tensor, "height width"]
 ) -> _Arrangement | None:
-    """Return the arrangement whose joined tiles are most like the picture."""
-    best, most = None, _ALIKE
-    for found in _arrangements(len(tiles)):
-        parts = torch.stack([tile for number, tile in enumerate(tiles) if number != found.overview])
-        rows = parts.unflatten(0, (found.rows, found.columns)).transpose(1, 2).flatten(2)
+    """Return the arrangement whose joined tiles are most like the image."""
+    best, highest = None, _CORRELATION
+    for arrangement in _arrangements(len(tiles)):
+        parts = torch.stack([tile for number, tile in enumerate(tiles) if number != arrangement.overview])
+        rows = parts.unflatten(0, (arrangement.rows, arrangement.columns)).transpose(1, 2).flatten(2)
         joined = rows.flatten(0, 1)
-        reference = resize(picture[None], list(joined.shape), antialias=True)[0]
-        alike = torch.corrcoef(torch.stack([joined.flatten(), reference.flatten()]))[0, 1].item()
-        if alike > most:  # false for a picture of one colour, whose correlation is NaN
-            best, most = found, alike
+        reference = resize(image[None], list(joined.shape), antialias=True)[0]
+        correlation = torch.corrcoef(torch.stack([joined.flatten(), reference.flatten()]))[0, 1].item()
+        if correlation > highest:  # false for an image of one colour, whose correlation is NaN
+            best, highest = arrangement, correlation
     return best
 
 
@@ -94,14 +94,11 @@ def _arrangements(count: int) -> Iterator[_Arrangement]:
                 yield _Arrangement(rows, parts // rows, overview)
 
 
-def _with_overview(picture: np.ndarray, found: _Arrangement) -> np.ndarray:
-    """Return the picture with itself, as large as one tile, at its right."""
-    height, width = (
-        max(1, round(size / parts)) for size, parts in zip(picture.shape[:2], found[:2], strict=True)
-    )
-    small = resize(torch.from_numpy(picture).permute(2, 0, 1), [height, width], antialias=True).permute(
-        1, 2, 0
-    )
-    wider = np.pad(picture, [(0, 0), (0, width), (0, 0)])
-    wider[:height, -width:] = small.numpy()
+def _with_overview(image: np.ndarray, arrangement: _Arrangement) -> np.ndarray:
+    """Return the image with itself, as large as one tile, at its right."""
+    height = max(1, round(len(image) / arrangement.rows))
+    width = max(1, round(image.shape[1] / arrangement.columns))
+    pixels = torch.from_numpy(image).permute(2, 0, 1)
+    wider = np.pad(image, [(0, 0), (0, width), (0, 0)])
+    wider[:height, -width:] = resize(pixels, [height, width], antialias=True).permute(1, 2, 0).numpy()
     return wider

@@ -85,7 +85,7 @@ def corruptions_finding(ratios: pd.DataFrame) -> str:
     worse, better = (kinds["low"] > 0).sum(), (kinds["high"] < 0).sum()
     return (
         f"The error changes by {', '.join(parts).replace('-', '−')} on average. {worse + better} of {len(kinds)} "
-        f"kinds are significant, {worse} of them worse (by chance about {0.05 * len(kinds):.1g})."
+        f"kinds are significant, {worse} of them worse (about {0.05 * len(kinds):.1g} expected under the null)."
     )
 
 
