@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from tests.mutants import drawn
 from tests.mutants.__main__ import LISTED, ROOT, chosen, listed
-from tests.mutants.drawn import mutations
+from tests.mutants.drawn import mutations, script_mutations
 
 
 def test_every_line_that_is_changed_stands_once_in_its_file():
@@ -56,3 +57,22 @@ def test_a_drawn_mutant_changes_one_line_and_has_tests():
     assert {change for _, change in mutations("a = b < 1  # c\nd = (\n    2,\n)\ne: Annotated[int, Ge(1)] = 0")} == {
         "a = (b <= 1)  # c", "a = b < 2  # c", "3,",
     }  # fmt: skip
+
+
+def test_sizes_assertions_and_joined_texts_are_not_drawn():
+    text = "f(width=3, n=4)\ng = {'size': 5, 'k': 6}\nassert x < 7\nh = 'a' + b\nz = zip(p, strict=True)"
+    changes = {change for _, change in mutations(text)}
+    assert changes == {"f(width=3, n=5)", "g = {'size': 5, 'k': 7}", "pass"}
+    assert [*script_mutations("const a = 16 + b[0];")] == [
+        ("const a = 16 + b[0];", "const a = 16 - b[0];"),
+        ("const a = 16 + b[0];", "const a = 16 + b[1];"),
+    ]
+
+
+def test_the_tests_of_a_file_are_its_own_then_those_that_import_it_then_those_of_its_users():
+    assert drawn.tests_of("workbench/core/store.py")[0] == "tests/core/test_store.py"
+    assert {"tests/figures/test_attention.py", "tests/figures/test_grammar.py"} <= {
+        *drawn.tests_of("workbench/figures/marks.py")
+    }
+    assert drawn.tests_of("workbench/figures/export/measure.js")[0] == "tests/figures/export/test_checks.py"
+    assert drawn.tests_of("workbench/apps/explorer/front/grid.js")[0] == "tests/apps/explorer/test_front.py"

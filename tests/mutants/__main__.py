@@ -12,13 +12,17 @@ torch and its like are imported, in which pytest runs. A test that does not end 
 
 from __future__ import annotations
 
+import ast
 import compileall
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import py_compile
 import random
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -27,6 +31,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.drawn import drawn
 
@@ -60,6 +65,17 @@ class Mutant:
         parts = [self.old, self.new, (ROOT / self.file).read_text(encoding="utf-8")]
         parts += [(ROOT / test.partition("::")[0]).read_text(encoding="utf-8") for test in self.tests]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def names(self) -> frozenset[str]:
+        """Return the names of the functions and classes around the line."""
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        if not self.file.endswith(".py"):
+            return frozenset()
+        number = [line.strip() for line in text.split("\n")].index(self.old) + 1
+        kinds = ast.FunctionDef | ast.ClassDef
+        around = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+        around = [node.name for node in around if node.lineno <= number <= (node.end_lineno or 0)]
+        return frozenset(name.strip("_") for name in around)
 
     def places(self) -> int:
         """How often the line stands in the file: once, or the list is to be mended."""
@@ -101,8 +117,13 @@ def copy(folder: Path) -> None:
     compileall.compile_dir(folder / "workbench", quiet=2, invalidation_mode=mode)
 
 
-def fails(folder: Path, tests: tuple[str, ...]) -> bool:
-    """Whether one of the tests fails in the copy, or does not end."""
+def failing(folder: Path, tests: tuple[str, ...], names: frozenset[str] = frozenset()) -> str:
+    """Return the first test that fails in the copy, or does not end; empty where all pass.
+
+    Tests that contain one of the names run first.
+    """
+    report = folder / "report"
+    report.write_text("does not end\n", encoding="utf-8")
     child = os.fork()
     if child == 0:
         quiet = os.open(os.devnull, os.O_RDWR)
@@ -111,24 +132,46 @@ def fails(folder: Path, tests: tuple[str, ...]) -> bool:
         os.setsid()
         os.chdir(folder)
         sys.dont_write_bytecode = True
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
             del sys.modules[name]
         sys.path[:] = [str(folder), *(place for place in sys.path if place not in ("", str(ROOT)))]
         os.environ["PYTHONPATH"] = str(folder)
         import pytest
 
-        os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])))
-    until = time.monotonic() + SECONDS
+        status = int(
+            pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests], plugins=[Run(report, names)])
+        )
+        os._exit(status)
+    until = time.monotonic() + 5 * SECONDS
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             if os.waitstatus_to_exitcode(status) in (4, 5):
                 raise SystemExit(f"there are no such tests: {' '.join(tests)}")
-            return status != 0
+            return "" if status == 0 else report.read_text(encoding="utf-8").splitlines()[-1]
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return True
+    return "does not end"
+
+
+class Run:
+    """Plug-in of pytest: order the tests, and write the name of a test or file that fails to a file."""
+
+    def __init__(self, report: Path, names: frozenset[str]) -> None:
+        self.report, self.names = report, names
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        words = {item: {*re.findall(r"\w+", inspect.getsource(item.function))} for item in items}
+        items.sort(key=lambda item: not self.names & words[item])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and getattr(report, "outcome", "") != "rerun":
+            self.report.write_text(f"{report.nodeid}\n", encoding="utf-8")
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.pytest_runtest_logreport(report)
 
 
 def chosen(words: list[str]) -> list[Mutant]:
@@ -146,7 +189,7 @@ def chosen(words: list[str]) -> list[Mutant]:
 def main(words: list[str]) -> int:
     """Run what is not known yet, and print the score; the status is 1 where a mutant survives."""
     mutants = chosen(words)
-    known: dict[str, bool] = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
+    known: dict[str, str] = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
     gone = [one for one in mutants if one.places() != 1]
     keys = {one: one.key for one in mutants}  # of now: whoever edits meanwhile is looked at by the next run
     waiting = [one for one in mutants if keys[one] not in known and one not in gone]
@@ -162,19 +205,30 @@ def main(words: list[str]) -> int:
             target = folder / one.file
             whole = target.read_text(encoding="utf-8")
             target.write_text(one.applied(whole), encoding="utf-8")
-            known[keys[one]] = fails(folder, one.tests)
+            test = failing(folder, one.tests, one.names())
             target.write_text(whole, encoding="utf-8")
+            known[keys[one]] = test
             FOUND.write_text(json.dumps(known))
-            print(
-                f"{number} of {len(waiting)} {'noticed ' if known[keys[one]] else 'SURVIVES'} {one.name}",
-                flush=True,
-            )
+            verdict = f"noticed by {test}:" if test else "SURVIVES"
+            print(f"{number} of {len(waiting)} {verdict} {one.name}", flush=True)
+        tests = {known[keys[one]] for one in waiting if "::" in known[keys[one]]}
+        while unsound := failing(folder, tuple(sorted(tests))) if tests else "":
+            print(f"fails without a change too: {unsound}", flush=True)
+            known = {key: test for key, test in known.items() if test != unsound}
+            tests -= {unsound}
+        FOUND.write_text(json.dumps(known))
     for one in gone:
         print(f"its line stands there {one.places()} times: {one.name}")
-    for one in mutants:
-        if one not in gone and not known[keys[one]]:
-            print(f"survives: {one.name}")
-    noticed = sum(known.get(keys[one], False) for one in mutants if one not in gone)
+    asked = [one for one in mutants if one not in gone]
+    for one in asked:
+        if not known.get(keys[one]):
+            print(f"{'survives' if keys[one] in known else 'not known'}: {one.name}")
+    rooms: dict[str, list[bool]] = {}
+    for one in asked:
+        rooms.setdefault(one.file.split("/")[1], []).append(bool(known.get(keys[one])))
+    for room, verdicts in sorted(rooms.items()):
+        print(f"{room}: {sum(verdicts)} of {len(verdicts)}")
+    noticed = sum(map(sum, rooms.values()))
     print(
         f"{noticed} of {len(mutants)} mutants are noticed by the tests of their file ({noticed / len(mutants):.1%})"
     )

@@ -1,6 +1,7 @@
 """Mutants drawn at random: one comparison, operation, number, truth value or call of a line is changed.
 
-Of the explorer's scripts, one comparison, operation or number.
+In the explorer's scripts, one comparison, operation or small number. Sizes of a drawing, checks of equal lengths
+(`strict=True`) and assertions are not drawn.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 import random
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,14 @@ _IN_SCRIPT = re.compile(
 _NO_CODE = re.compile(r"""//.*|"[^"]*"|'[^']*'|`[^`]*`|^\s*/?\*.*|^import.*""")
 _PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "drawing", "page"))
 """Tests that run the scripts of the explorer in a browser."""
+_SMALL = ("0", "1", "2", "10", "100")
+"""Numbers of a script that are changed: places, bounds, powers and percent. Others are mostly pixels."""
+_SIZES = {
+    "width", "height", "size", "opacity", "x", "y", "xshift", "yshift", "l", "r", "t", "b", "pad", "dash", "thickness",
+    "borderwidth", "borderpad", "ticklen", "tickwidth", "nticks", "indent", "flush", "stacklevel", "strict", "repr",
+    "include_url", "include_input", "include_context",
+}  # fmt: skip
+"""Arguments and keys whose constants only place a drawing, write a file for the eye or check a call."""
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -61,7 +71,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(new, ast.Compare) and type(new.ops[0]) in COMPARISONS:
         new.ops[0] = COMPARISONS[type(new.ops[0])]()
         yield new
-    elif isinstance(new, ast.BinOp | ast.BoolOp) and type(new.op) in OPERATIONS:
+    elif isinstance(new, ast.BinOp | ast.BoolOp) and type(new.op) in OPERATIONS and not _joins(new):
         new.op = OPERATIONS[type(new.op)]()
         yield new
     elif isinstance(new, ast.UnaryOp) and isinstance(new.op, ast.Not | ast.USub):
@@ -79,8 +89,28 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Pass()
 
 
+def _joins(node: ast.AST) -> bool:
+    """Return whether an operation joins strings, lists or paths: changed, it could only raise an error."""
+    sides = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    texts = [isinstance(side, ast.Constant) and isinstance(side.value, str | bytes) for side in sides]
+    return any(texts) or any(isinstance(side, ast.JoinedStr | ast.List | ast.Tuple) for side in sides)
+
+
+def _size(node: ast.AST | None, name: str | None) -> bool:
+    constant = isinstance(node, ast.Constant | ast.UnaryOp)
+    return constant and name in _SIZES
+
+
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk the code, without annotations, decorators, messages and what only a type checker runs."""
+    """Walk the code, without annotations, decorators, messages, sizes, assertions and code for a type checker."""
+    if isinstance(tree, ast.Assert) or (isinstance(tree, ast.keyword) and _size(tree.value, tree.arg)):
+        return
+    if isinstance(tree, ast.Dict):
+        for key, value in zip(tree.keys, tree.values, strict=True):
+            if not _size(value, key.value if isinstance(key, ast.Constant) else None):
+                yield value
+                yield from nodes(value)
+        return
     for name, field in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "exc") or isinstance(tree, ast.JoinedStr):
             continue
@@ -99,7 +129,9 @@ def script_mutations(text: str) -> Iterator[tuple[str, str]]:
         code = _NO_CODE.sub(lambda match: " " * len(match.group()), line)
         for match in _IN_SCRIPT.finditer(code) if lines.count(line) == 1 else ():
             old = match.group()
-            new = SCRIPT[old] if old in SCRIPT else str(2 * float(old) if "." in old else int(old) + 1)
+            if old not in SCRIPT and old not in _SMALL:
+                continue
+            new = SCRIPT[old] if old in SCRIPT else str(int(old) + 1)
             yield line, f"{line[: match.start()]}{new}{line[match.end() :]}"
 
 
@@ -125,15 +157,48 @@ def mutations(text: str) -> Iterator[tuple[str, str]]:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Return the tests of a file: those of its name, then those of its room that import it; at most eight files."""
-    if file.endswith(".js"):
+    """Return the tests of a file, at most eight files of its room.
+
+    Those of its name are first, then those that import it, then those of the modules of its room that import it.
+    """
+    if file.startswith("workbench/apps/") and file.endswith(".js"):
         return tuple(test for test in _PAGES if (ROOT / test).is_file())
-    room, *folders, name = Path(file).with_suffix("").parts[1:]
-    own = Path("tests", room, *folders, f"test_{name}.py")
-    dotted = re.compile(rf"\b{re.escape('.'.join([room, *folders]))}(?:\.| import .*\b){name}\b")
-    others = sorted((ROOT / "tests" / room).rglob("test_*.py")) if (ROOT / "tests" / room).is_dir() else []
-    naming = [path.relative_to(ROOT) for path in others if dotted.search(path.read_text(encoding="utf-8"))]
-    return tuple(dict.fromkeys(str(path) for path in [own, *naming] if (ROOT / path).is_file()))[:8]
+    if file.endswith(".js"):  # what measures a printed page
+        file = str(Path(file).with_name("checks.py"))
+    users = [path for path in _python(f"workbench/{_room(file)}") if _imports(path, file)]
+    naming = [
+        path
+        for path in _python(f"tests/{_room(file)}")
+        if path.name.startswith("test_") and _imports(path, file)
+    ]
+    ranked = [_own(Path(file)), *naming, *(_own(path) for path in users)]
+    return tuple(dict.fromkeys(str(path) for path in ranked if (ROOT / path).is_file()))[:8]
+
+
+def _room(file: str) -> str:
+    return Path(file).parts[1]
+
+
+def _own(file: Path) -> Path:
+    """Return where the tests of a module would be."""
+    return Path("tests", *file.parts[1:-1], f"test_{file.name}")
+
+
+@cache
+def _python(folder: str) -> list[Path]:
+    return sorted(path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def _text(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _imports(path: Path, file: str) -> bool:
+    """Return whether a Python file names a module."""
+    *folders, name = Path(file).with_suffix("").parts[1:]
+    dotted = rf"\b{re.escape('.'.join(folders))}(?:\.| import .*\b){name}\b"
+    return str(path) != file and re.search(dotted, _text(path)) is not None
 
 
 def drawn(count: int, seed: int, words: list[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
