@@ -23,7 +23,7 @@ from workbench.apps.explorer.bundle import (
     why_without,
 )
 from workbench.apps.explorer.evidence import SPECTRA, joint_plane
-from workbench.apps.explorer.measures import NUMBERS
+from workbench.apps.explorer.measures import NULL_SAMPLES, NUMBERS
 from workbench.captures import TokenInfo, capture, recorder
 from workbench.captures.layer_records import LayerRecord
 from workbench.core.errors import InputError
@@ -454,3 +454,29 @@ def test_analyses_that_run_a_large_model_again_are_left_out_unless_asked_for(mod
     )
     assert "inputs.0.layers.2.membership" in asked.arrays
     assert "coding_rate" in [card.name for card in asked.header.by_layer]
+
+
+def test_the_null_of_spectra_has_the_mean_square_of_queries_and_keys_and_rescales_no_value(bundle):
+    """Drawn here again, entry by entry: singular values of softmax, and eigenvalues of the centred kernel."""
+    random, draws = np.random.default_rng(5), 60
+    q, k = (bundle.arrays[f"inputs.0.layers.2.{site}"][1].astype(float) for site in ("q", "k"))
+    scale = bundle.arrays["inputs.0.layers.2.scale"][1]
+    centre = np.eye(len(k)) - 1 / len(k)
+    singular, eigen = [], []
+    for _ in range(draws):
+        queries, keys = (random.normal(0, np.sqrt(np.mean(part**2)), part.shape) for part in (q, k))
+        attention = np.exp(scale * queries @ keys.T)
+        attention /= attention.sum(1, keepdims=True)
+        singular.append(np.linalg.svd(attention, compute_uv=False))
+        kernel = np.exp(scale * keys @ keys.T)
+        kernel /= np.outer(kernel.sum(0), kernel.sum(0))
+        eigen.append(np.linalg.eigvalsh(centre @ kernel @ centre)[::-1])
+    for name, drawn in {"singular_value": np.array(singular), "eigenvalue": np.array(eigen)}.items():
+        mean = bundle.arrays[f"inputs.0.layers.2.spectra.{name}.null_mean"][1]
+        drawn = drawn[:, : len(mean)][:, :12]
+        error = drawn.std(0, ddof=1) * np.sqrt(1 / NULL_SAMPLES + 1 / draws)
+        assert (np.abs(mean[:12] - drawn.mean(0)) < 4.5 * error).all()
+        value = bundle.arrays[f"inputs.0.layers.2.spectra.{name}.value"][1]
+        assert (
+            np.abs(value[1:12] - mean[1:12]) > 4.5 * error[1:]
+        ).sum() > 6  # a test that noise passes says nothing

@@ -179,7 +179,8 @@ def _tabs_show_the_bundles_numbers(page, bundle):
 
     page.keyboard.press("3")
     share = bundle.arrays[f"{start}.plane.share"][1].sum()
-    page.wait_for_function(SHOWS, arg=[".aw-reads", f"The plane holds {share * 100:.0f}\u00a0%"])
+    words = f"The plane holds {share * 100:.0f}\u00a0% of the variance of queries and keys"
+    page.wait_for_function(SHOWS, arg=[".aw-reads", words])
     assert page.evaluate(COLOURS, ".aw-plane") > 20
 
     page.keyboard.press("5")
@@ -196,7 +197,7 @@ def _tabs_show_the_bundles_numbers(page, bundle):
     assert page.evaluate(COLOURS, ".aw-spectra canvas") > 20
 
     page.keyboard.press("7")
-    page.get_by_role("button", name="uniform", exact=True).click()
+    page.get_by_role("button", name="head uniform", exact=True).click()
     effect = bundle.arrays["inputs.0.ablations.uniform.divergence"][:, :, 0]
     rank = int((effect > effect[2, 1]).sum()) + 1
     page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-body > div > .aw-reads", f"rank {rank} of 12"])
@@ -236,16 +237,16 @@ def _patches_are_taken_out_and_belong_to_heads(page, bundle):
     page.evaluate("() => { location.hash = '#layer=2&head=1&token=20&tab=effect&ablation=token'; }")
     effect = bundle.arrays["inputs.0.removal.divergence"][:, 0]
     rank = int((effect[1:] > effect[20]).sum()) + 1
-    page.wait_for_function(
-        SHOWS, arg=[".aw-evidence .aw-reads", f"rank {rank} of 64; the median patch gives"]
-    )
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", f"rank {rank} of 64 (median patch: "])
     assert page.evaluate(COLOURS, ".aw-effects") > 20
     page.locator(".aw-evidence .aw-most .aw-leader").first.click()
     page.wait_for_function("token => location.hash.includes(`token=${token}`)", arg=int(np.nanargmax(effect)))
     page.keyboard.press("8")
-    share = bundle.arrays["inputs.0.layers.2.membership"][1, 1:].mean()
-    words = f"Head 1 holds {share * 100:.0f}\u00a0% of the membership of the patches (uniform: 33\u00a0%)"
-    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", words])
+    membership = bundle.arrays["inputs.0.layers.2.membership"][:, 1:]
+    most, share = int((membership.argmax(0) == 1).sum()), membership[1].mean()
+    words = f"{most} of 64 patches belong to head 1 more than to any other head; mean membership "
+    numbers = f"{share * 100:.0f}\u00a0% (uniform: 33\u00a0%)"
+    page.wait_for_function(SHOWS, arg=[".aw-evidence .aw-reads", words + numbers])
 
 
 def _what_is_seen_is_taken_away(page, bundle, folder):

@@ -19,6 +19,7 @@ from tests.browser import needs_chrome
 from tests.captures.multimodal import LOOKING
 from tests.folders import gpt2_folder, several_kinds_folder
 from workbench.apps.explorer import Explorer, make_bundle
+from workbench.apps.explorer.bundle import Bundle, MetricCard
 from workbench.apps.explorer.page import page_html
 from workbench.apps.explorer.widget import PageWidget
 from workbench.captures import capture_generation, token_info
@@ -654,3 +655,47 @@ def test_the_command_of_a_view_draws_its_picture(page, tmp_path, name):
         drawn = image.convert("RGB")
     assert drawn.size == exported.size
     assert np.abs(np.asarray(drawn).astype(float) - exported).mean() < 0.5
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_numbers_of_few_layers_are_a_sentence_or_two_dots_and_no_title_is_cut(browser, tmp_path, layers):
+    """One layer has no chart, two have dots without a line; the whole name stands above, at every width."""
+    bundle = many_heads(layers, 2, 7, 0)
+    label = "Similarity of the tokens after every block of the model, mean over all pairs of tokens of a text"
+    card = MetricCard(
+        name="long",
+        label=label,
+        short="",
+        definition="",
+        source="",
+        unit="nats",
+        low=None,
+        high=None,
+        null="",
+    )
+    values = np.linspace(-0.25, 0.5, layers)
+    header = bundle.header.model_copy(update={"by_layer": [card]})
+    path = tmp_path / "page.html"
+    path.write_text(
+        page_html(Bundle(header, bundle.arrays | {"inputs.0.by_layer.long.value": values}), "few")
+    )
+    for width in (390, 768, 1280):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(f"{path.as_uri()}#layer=0&head=0&depth=tokens")
+        page.wait_for_selector(".aw-trajectory h3:not(:empty)")
+        assert page.text_content(".aw-trajectory h3") == f"{label} (nats), layer 0: −0.250"
+        cut = "one => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight"
+        assert not page.eval_on_selector(".aw-trajectory h3", cut)
+        assert page.locator(".aw-trajectory canvas").is_visible() == (layers > 1)
+        if layers > 1:
+            blue = page.evaluate(
+                """() => {
+                  const canvas = document.querySelector(".aw-trajectory canvas");
+                  const x = Math.round((44 + (canvas.width - 54) * 0.5));
+                  const { data } = canvas.getContext("2d").getImageData(x, 0, 1, canvas.height);
+                  return Array.from({ length: canvas.height }, (_, i) => data.slice(4 * i, 4 * i + 4))
+                    .some(([red, , blue, alpha]) => alpha > 100 && blue - red > 100);
+                }"""
+            )
+            assert blue == (layers > 2)  # halfway along there is a line or nothing
+        page.close()

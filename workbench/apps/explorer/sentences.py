@@ -13,19 +13,19 @@ SENTENCES: dict[Name, str] = {
     "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
     "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries "
     "{mean}",
-    "norms": "of the {operands}, that of {token} is longest ({largest})",
+    "norms": "of the {operands}, that of {token} is longest ({largest}); line: median, {median}",
     "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",
     "singular": "{rank} of {count} singular values hold 90 % of their squared sum",
     "above": "{count} above the null range",
-    "membership": "head {head} holds {share} of the membership of the {tokens} (uniform: {uniform}); {most} of all "
-    "{count} belong to it most",
+    "membership": "{most} of {count} {tokens} belong to head {head} more than to any other head; mean membership "
+    "{share} (uniform: {uniform})",
     "compare": "{tokens}, {first} and {second} place {share} of their attention on different tokens",
     "usual": "{heads}: {share} (median)",
-    "effect": "without {what}: {outcome} {before} → {after} ({change} points), divergence {divergence} nats, rank "
-    "{rank} of {count}; the median {kind} gives {median}",
-    "products": "{side} {asked}: feature {feature} adds most to the logit of {token}, {lead} nats above the mean "
-    "{other}; all features together {sum}",
-    "plane": "the plane holds {share} of their variance: {across} across, {up} up",
+    "effect": "without {what}, {outcome} goes from {before} to {after} ({change} points): divergence {divergence} "
+    "nats, rank {rank} of {count} (median {kind}: {median})",
+    "products": "{side} {asked}, {other} {token}: the logit is {sum} nats above that of the mean {other}; feature "
+    "{feature} adds most, {lead} nats",
+    "plane": "the plane holds {share} of the variance of queries and keys: {across} across, {up} up",
     "umap": "UMAP of {keys} keys and {queries}",
     "link": "{query} gives {key} {share} of its attention, {times}\u00a0× uniform attention (p = {p} among this head's "
     "other pairs)",

@@ -122,7 +122,7 @@ export class Compare {
       { view: here, values: second, limit, title: `Here: layer ${here.layer}, head ${here.head}` },
       { view: here, values: change, limit: most, title: change ? `Difference (full at ${percent(most)})` : "No difference: the numbers of tokens differ" },
     ];
-    const stacked = width < 520;
+    const stacked = width < 400;
     this.element.classList.toggle("aw-stacked", stacked);
     this.element.classList.toggle("aw-images", Boolean(here.one.grid && pinned.one.grid));
     sets.forEach(({ view, values, limit: full, title }, place) => {

@@ -25,7 +25,7 @@ export class Depth {
     this.title = make("h2", "", "Depth");
     const [first, second, ...others] = state.bundle.by_layer; // the tokens first, then the last measurement
     this.trajectories = [first, second, ...others.slice(2 - MOST_CHARTS)].filter(Boolean).map((metric) => this.trajectory(metric));
-    this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ canvas }) => canvas));
+    this.tokens = make("div", "aw-trajectories", null, ...this.trajectories.map(({ box }) => box));
     this.pins = new Pins(state, tip);
     this.chart.addEventListener("pointermove", (event) => this.pointed(event));
     this.chart.addEventListener("click", () => this.near && state.set({ layer: this.near.layer, head: this.near.head, more: [] }));
@@ -157,12 +157,13 @@ export class Depth {
     pen.globalAlpha = 1;
   }
 
-  /** A canvas for a number of whole layers: a click goes to the layer, hovering tells the number. */
+  /** The chart of a metric of whole layers, below its name: a click goes to the layer, hovering shows the number. */
   trajectory(metric) {
     const { state, tip } = this;
     const canvas = make("canvas");
     canvas.setAttribute("role", "img");
-    const found = { metric, canvas, left: 44, right: 10 };
+    const title = make("h3");
+    const found = { metric, canvas, title, box: make("div", "aw-trajectory", null, title, canvas), left: 44, right: 10 };
     const layerAt = (event) => {
       const { layers } = state.bundle;
       const across = canvas.offsetWidth - found.left - found.right;
@@ -189,36 +190,43 @@ export class Depth {
     const tall = count === 1 ? 112 : Math.max(height, 90);
     const style = palette(state.theme, this.box);
     const colour = (name) => style.getPropertyValue(name);
-    for (const { metric, canvas, left, right } of this.trajectories) {
-      const pen = fresh(canvas, width, tall);
-      if (!pen) continue;
+    for (const each of this.trajectories) {
+      const { metric, canvas, title, box, left, right } = each;
       const of = (which) => layers.map((layer) => state.one.ofLayer(metric.name, which, layer));
       const values = of("value");
       const [mean, low, high] = metric.null ? ["null_mean", "null_low", "null_high"].map(of) : [[], [], []];
+      const measured = [...values.keys()].filter((place) => Number.isFinite(values[place]));
+      const at = measured.length === 1 ? measured[0] : state.card.place;
+      const named = `${metric.label}${metric.unit ? ` (${metric.unit})` : ""}`;
+      const said = `${signed(values[at])}${metric.null ? ` (null ${signed(mean[at])})` : ""}`;
+      const where = `layer ${layers[at].index}`;
+      const words = measured.length ? `${named}, ${where}: ${said}` : `${named}: in no layer of this file`;
+      if (each.titled !== words + width) {
+        each.titled = words + width;
+        title.textContent = words;
+        title.title = metric.definition;
+        box.style.width = `${width}px`;
+        each.deep = Math.max(60, tall - title.offsetHeight - 4);
+      }
+      const { deep } = each;
+      canvas.hidden = measured.length < 2; // of one layer the sentence says all
+      const pen = canvas.hidden ? null : fresh(canvas, width, deep);
+      if (!pen) continue;
       const known = [...values, ...mean, ...low, ...high].filter(Number.isFinite);
       const [bottom, top] = [Math.min(0, ...known), Math.max(...known, Math.min(0, ...known) + 1e-9)];
       const x = (place) => left + ((place + 0.5) / layers.length) * (width - left - right);
-      const y = (value) => 20 + (1 - (value - bottom) / (top - bottom)) * (tall - 38);
-      const at = state.card.place;
+      const y = (value) => 7 + (1 - (value - bottom) / (top - bottom)) * (deep - 25);
       pen.font = `10.5px ${style.fontFamily}`;
       pen.textBaseline = "middle";
       pen.fillStyle = colour("--line");
       for (const value of [bottom, top]) pen.fillRect(left, Math.round(y(value)), width - left - right, 1);
       pen.fillStyle = colour("--muted");
       pen.textAlign = "right";
-      for (const value of [bottom, top]) pen.fillText(number(value), left - 7, y(value));
+      for (const value of [bottom, top]) pen.fillText(signed(value), left - 7, y(value));
       pen.textAlign = "center";
       const every = Math.ceil((layers.length * 18) / (width - left - right));
-      layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), tall - 7));
-      pen.fillStyle = colour("--ink");
-      pen.textAlign = "left";
-      const named = `${metric.label}${metric.unit ? ` (${metric.unit})` : ""}`;
-      const said = `${number(values[at])}${metric.null ? ` (null ${number(mean[at])})` : ""}`;
-      const room = width - left - right - pen.measureText(`: ${said}`).width;
-      let words = named;
-      while (words.length > 4 && pen.measureText(words).width > room) words = `${words.slice(0, -2).trimEnd()}…`;
-      pen.fillText(`${words}: ${said}`, left, 6);
-      canvas.setAttribute("aria-label", `${named} by layer: ${layers.map((layer, place) => `${layer.index}: ${number(values[place])}`).join(", ")}`);
+      layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), deep - 7));
+      canvas.setAttribute("aria-label", `${named} by layer: ${layers.map((layer, place) => `${layer.index}: ${signed(values[place])}`).join(", ")}`);
       pen.fillStyle = colour("--band");
       layers.forEach((_, place) => {
         if (!Number.isFinite(low[place])) return;
@@ -228,14 +236,14 @@ export class Depth {
       pen.setLineDash([3, 3]);
       pen.strokeStyle = colour("--muted");
       pen.beginPath();
-      pen.moveTo(x(at), 16);
+      pen.moveTo(x(at), 3);
       pen.lineTo(x(at), y(bottom));
       pen.stroke();
       pen.setLineDash([]);
       pen.strokeStyle = pen.fillStyle = tint(state, 1, "from");
       pen.lineWidth = 1.75;
       pen.beginPath();
-      values.forEach((value, place) => Number.isFinite(value) && pen.lineTo(x(place), y(value)));
+      if (measured.length > 2) for (const place of measured) pen.lineTo(x(place), y(values[place]));
       pen.stroke();
       values.forEach((value, place) => {
         if (!Number.isFinite(value)) return;
@@ -255,6 +263,11 @@ export class Depth {
     if (this.near) this.tip.show(event, `Layer ${this.near.layer}, head ${this.near.head}`, number(this.near.value));
     else this.tip.hide();
   }
+}
+
+/** A number as an axis or a sentence has it. */
+function signed(value) {
+  return value === 0 ? "0" : number(value).replace("-", "−");
 }
 
 /** What the queries in question draw from each token through all layers up to a place: residual and attention alike. */

@@ -5,7 +5,8 @@ import { arranged, tint } from "./grid.js";
 import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
-const WORDS = { zero: "off", mean: "its mean", batch: "batch mean", uniform: "uniform" };
+const WORDS = { zero: "head off", mean: "head mean", batch: "batch mean", uniform: "head uniform" };
+const PREDICTED = "Prediction: whole model (bar), without (tick)";
 const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends equally to all visible tokens" };
 
 export class Effect {
@@ -17,10 +18,11 @@ export class Effect {
     const ablations = { ...(this.live ? ASKED : {}), ...state.bundle.ablations };
     if (!(host.choices?.length > 1) && !state.bundle.ablations.batch) delete ablations.batch; // of one input it is its own mean
     this.modes = [...Object.keys(ablations), ...outings(state.bundle).filter((mode) => mode === "token")];
-    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.grid ? "patch" : "word", `Without one ${state.one.grid ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
+    const ways = this.modes.map((mode) => (mode === "token" ? [mode, state.one.grid ? "patch off" : "word off", `Without one ${state.one.grid ? "patch" : "word"}: ${state.bundle.removal}`] : [mode, WORDS[mode] ?? mode, `Without the head: ${ablations[mode]}`]));
     this.kind = choice("part to remove, and how", ways, state.ablation, (ablation) => this.choose(ablation));
     this.kind.hidden = !this.modes.length;
-    this.without = make("h3", "", "Taken out");
+    this.without = make("h3", "", "Without");
+    this.mapped = make("h3");
     this.list = make("div", "aw-most");
     this.title = make("h3");
     this.bars = make("div", "aw-outcomes");
@@ -30,7 +32,7 @@ export class Effect {
     this.map = make("canvas", "aw-effects");
     this.map.setAttribute("role", "img");
     this.note = make("p", "aw-note");
-    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.ask, this.map, this.list, this.note);
+    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.ask, this.mapped, this.map, this.list, this.note);
     this.map.addEventListener("pointermove", (event) => this.pointed(event));
     this.map.addEventListener("click", () => {
       if (!this.near) return;
@@ -64,6 +66,8 @@ export class Effect {
     this.list.hidden = !known || !tokens;
     for (const part of [this.bars, this.reads, this.map]) part.hidden = part === this.bars ? !prediction : !known;
     if (tokens && !one.grid) this.map.hidden = true; // words have their list
+    this.mapped.hidden = this.map.hidden;
+    this.without.textContent = tokens ? `Without one ${one.grid ? "patch" : "word"}` : "Without one head";
     this.element.children[2].hidden = !prediction || !(ready || this.live);
     const at = this.position;
     const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
@@ -74,7 +78,7 @@ export class Effect {
     const outcomes = prediction.outcomes[at];
     const before = one.predicted(at);
     const after = known ? one.ablated(state.ablation, "probability", state.card, state.head, at, outcomes.length) : null;
-    this.title.textContent = prediction.of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;
+    this.title.textContent = prediction.of === "class" ? PREDICTED : `Prediction after “${readable(one.labels[at])}”: whole model (bar), without (tick)`;
     this.draws(outcomes, before, after, prediction.actual[at]);
     if (!known) {
       this.kind.show("");
@@ -96,8 +100,9 @@ export class Effect {
       ? this.live ? `Layer ${state.layer}, head ${state.head} has not been switched off so.` : "This head could not be switched off so: where its output goes, or its values, are not known."
       : this.told(`layer ${state.layer}, head ${state.head}`, "head", outcomes[0], before[0], after[0], own, larger + 1, sorted.length, median);
     this.heat(this.live ? all : finite, width);
+    this.mapped.textContent = `Divergence without each head: layers × heads, full colour at ${number(sorted.at(-1) ?? NaN)} nats`;
     const where = prediction.of === "class" ? "" : " at this position";
-    this.note.textContent = `Bars: the whole model; ticks and grey numbers: without this head. Below, ${finite.length < all.length ? `${finite.length} heads, most of them at random,` : "every head"} switched off by ${finite.length < all.length ? "themselves" : "itself"} (${bundle.ablations[state.ablation]}): Kullback–Leibler divergence of the prediction${where} from that of the whole model, in nats. Click one to look at it.`;
+    this.note.textContent = `${bundle.ablations[state.ablation].replace(/^its|^it/, (word) => (word === "its" ? "The head's" : "The head"))}. Divergence: Kullback–Leibler divergence of the prediction${where} from that of the whole model, ${finite.length < all.length ? `of ${finite.length} heads, most of them at random` : "of each head by itself"}. Click a head to look at it.`;
   }
 
   /** Look at what a token does: of a class it is the token in question, of a next token one beside it. */
@@ -121,16 +126,17 @@ export class Effect {
     const kind = one.grid ? "patch" : "word";
     const before = one.predicted(at);
     const after = out === undefined ? null : one.without(out, "probability", at, outcomes[at].length);
-    this.title.textContent = of === "class" ? "Prediction" : `Prediction of the token after “${readable(one.labels[at])}”`;
+    this.title.textContent = of === "class" ? PREDICTED : `Prediction after “${readable(one.labels[at])}”: whole model (bar), without (tick)`;
     this.draws(outcomes[at], before, after, actual[at]);
     this.kind.show(state.ablation);
     const median = order.length ? effects[order[Math.floor(order.length / 2)]] : NaN;
     const named = (token) => (one.kinds[token] === "patch" ? `patch ${one.labels[token]}` : `“${readable(one.labels[token])}”`);
-    this.reads.textContent = out === undefined ? `No ${kind} before this one could be taken out.`
+    this.reads.textContent = out === undefined ? `No ${kind} before this one could be removed.`
       : this.told(named(out), kind, outcomes[at][0], before[0], after[0], effects[out], order.indexOf(out) + 1, order.length, median);
     this.cells = [];
-    this.map.hidden = !one.grid;
+    this.map.hidden = this.mapped.hidden = !one.grid;
     if (one.grid) {
+      this.mapped.textContent = `Divergence without each patch, full colour at ${number(effects[order[0]])} nats`;
       const { values, rows, columns, most } = arranged(effects, one);
       const side = Math.min(190, width);
       const [wide, tall] = [side / columns, (side * (one.image[0] / one.image[1])) / rows];
@@ -145,11 +151,11 @@ export class Effect {
       }
       this.map.setAttribute("aria-label", this.reads.textContent);
     }
-    refill(this.list, "Most effect on the prediction", order.slice(0, one.grid ? 4 : 10).map((token) => ({
-      name: readable(one.labels[token]), where: String(token), value: number(effects[token]), title: `Take this ${kind} out`, colour: tint(state, 1, "from"),
+    refill(this.list, "Largest divergence (nats)", order.slice(0, one.grid ? 4 : 10).map((token) => ({
+      name: readable(one.labels[token]), where: String(token), value: number(effects[token]), title: `Show the prediction without this ${kind}`, colour: tint(state, 1, "from"),
       share: effects[token] / Math.max(effects[order[0]], 1e-12), pressed: token === out, act: () => this.take(token),
     })));
-    this.note.textContent = `Every ${kind} taken out by itself (${bundle.removal}): Kullback–Leibler divergence of the prediction from that of the whole input, in nats. The replacement is itself an input that the model may not know.`;
+    this.note.textContent = `Each ${kind} is removed by itself: ${bundle.removal}. Divergence: Kullback–Leibler divergence of the prediction from that of the whole input. The model may not know such an input.`;
   }
 
   /** What is predicted without a head, patch or word, beside what others of its kind do. */
@@ -163,6 +169,7 @@ export class Effect {
     const { state } = this;
     this.bars.replaceChildren();
     const most = Math.max(...before, ...(after ?? []), 1e-9);
+    this.bars.append(make("div", "aw-columns", null, make("span"), make("span"), make("span", "aw-value", "whole"), make("span", "aw-where", after ? "without" : "")));
     outcomes.slice(0, 6).forEach((outcome, place) => {
       const bar = make("span", "aw-bar", null, make("i"), make("b"));
       bar.firstChild.style.width = `${(before[place] / most) * 100}%`;

@@ -351,7 +351,7 @@ export class Evidence {
       const most = Math.max(...places.map((token) => values[token]));
       const top = places.find((token) => values[token] === most);
       const middle = quantile(places.map((token) => values[token]), 0.5);
-      row.firstChild.textContent = state.filled("norms", { operand: site, operands: name, median: number(middle), largest: number(most), token: `“${readable(one.labels[top])}”` });
+      row.firstChild.textContent = state.sentence("norms", { operand: site, operands: name, median: number(middle), largest: number(most), token: `“${readable(one.labels[top])}”` });
       const [width, height] = [this.body.clientWidth, Math.max(60, Math.min(150, (this.body.clientHeight - 140) / 3))];
       const pen = fresh(canvas, width, height);
       if (!pen) return;

@@ -12,10 +12,11 @@ export class Membership {
     this.reads = make("p", "aw-reads");
     this.map = make("canvas", "aw-effects");
     this.map.setAttribute("role", "img");
+    this.title = make("h3");
     this.heads = make("div", "aw-most");
     this.tokens = make("div", "aw-most");
-    this.note = make("p", "aw-note", "Membership of every token in the heads of the layer, which add up to 1 (Wu et al. 2025, eq. 10): of token statistics attention as the layer computes it, of any other from the subspaces that its value projections read. The null is a uniform share: no token belongs to one head more than to another.");
-    this.element = make("div", "aw-norms", null, this.reads, this.map, this.heads, this.tokens, this.note);
+    this.note = make("p", "aw-note", "Membership is a token's share in each head of its layer; the shares add up to 100 % (Wu et al. 2025, eq. 10). Token statistics attention computes it. In other layers it is computed from the subspaces that the value projections read. Null (tick): each head has the same share.");
+    this.element = make("div", "aw-norms", null, this.reads, this.title, this.map, this.heads, this.tokens, this.note);
     this.map.addEventListener("pointermove", (event) => {
       const token = this.tokenAt(event);
       if (token === null) return tip.hide();
@@ -51,6 +52,8 @@ export class Membership {
     const what = one.grid ? "patches" : "tokens";
     const most = known.filter((token) => all.every((row) => row[token] <= this.shares[token])).length;
     this.reads.textContent = state.sentence("membership", { head: own, share: percent(means[own]), tokens: what, uniform: percent(1 / all.length), most, count: known.length });
+    this.title.textContent = `Membership of each patch in head ${own}, full colour at ${percent(this.shares[order[0]])}`;
+    this.title.hidden = this.map.hidden = !one.grid; // words have their list
     const map = arranged(this.shares, one);
     const tokens = one.grid ? patchesOf(one) : [...one.real.keys()].filter((token) => one.real[token]);
     const side = Math.min(width, 220);
@@ -74,7 +77,7 @@ export class Membership {
     });
     const least = 1 / all.length;
     const largestMean = Math.max(...means, least);
-    refill(this.heads, `Mean over the ${what}, by head (tick: uniform)`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
-    refill(this.tokens, "Largest in this head", order.slice(0, 6).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, least), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
+    refill(this.heads, `Mean membership of the ${what}, by head`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
+    refill(this.tokens, `Largest membership in head ${own}`, order.slice(0, one.grid ? 6 : 14).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, least), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
   }
 }

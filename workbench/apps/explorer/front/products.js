@@ -5,10 +5,10 @@ import { tint } from "./grid.js";
 import { button, choice, make, placeOn, readable } from "./state.js";
 
 const ROWS = 24;
-const MOVED = "keys moved onto the mean of the queries and both brought to one size, which leaves attention as it is (after Yeh et al. 2023). Keys are as strong as the attention they get.";
+const MOVED = "Keys are moved onto the mean of the queries and both are brought to one size, which leaves attention unchanged (after Yeh et al. 2023).";
 const READS = {
-  pca: `First two principal components of queries (blue) and keys (orange) together; ${MOVED}`,
-  umap: `Queries (blue) and keys (orange) laid out by UMAP (McInnes et al. 2018): near points are similar; axes and distances between groups have no meaning; ${MOVED}`,
+  pca: `Axes: the first two principal components of queries and keys together. ${MOVED}`,
+  umap: `Laid out by UMAP (McInnes et al. 2018): near points are similar; axes and distances between groups have no meaning. ${MOVED}`,
 };
 
 /** The tokens in question as one vector, the mean of their queries (or keys), and every token on the other side. */
@@ -30,8 +30,9 @@ export class Products {
     this.tip = tip;
     this.reads = make("p", "aw-note aw-reads");
     this.rows = make("div", "aw-products");
-    this.note = make("p", "aw-note", "A row is scale × query × key, one cell for each feature of the head; its sum is the logit that softmax takes, before mask and bias. Blue adds, orange takes away.");
-    this.element = make("div", "aw-norms", null, this.reads, this.rows, this.note);
+    this.note = make("p", "aw-note", "A row is a key. Its cells are scale × query × key, one for each feature of the head: blue raises the logit, orange lowers it. The sum of a row is the logit that softmax takes, before mask and bias.");
+    this.header = make("div", "aw-columns", null, make("span"), make("span"), make("span", "aw-value", "logit"), make("span", "aw-value", "attention"));
+    this.element = make("div", "aw-norms", null, this.reads, make("div", "aw-products", null, this.header, this.rows), this.note);
     this.rows.addEventListener("pointermove", (event) => this.pointed(event));
   }
 
@@ -57,7 +58,9 @@ export class Products {
       this.rows.append(row);
     }
     const names = one.labels.every((label) => label.length <= 5) ? 42 : 92;
-    this.rows.style.setProperty("--aw-names", `${names}px`);
+    this.header.parentNode.style.setProperty("--aw-names", `${names}px`);
+    this.header.children[0].textContent = to ? "query" : "key";
+    this.header.children[1].textContent = `features 0 to ${mean.length - 1}`;
     const wide = Math.max(60, width - names - 122);
     table.forEach(({ token, parts }, place) => {
       const row = this.rows.children[place];
@@ -78,7 +81,7 @@ export class Products {
     const ahead = first.parts.map((part, i) => part - level[i]);
     const best = ahead.indexOf(Math.max(...ahead));
     const sum = ahead.reduce((all, part) => all + part, 0);
-    const who = asked.length === 1 && state.asked.length ? `“${readable(one.labels[asked[0]])}”` : `${asked.length === real.length ? "all" : asked.length} tokens (mean)`;
+    const who = asked.length === 1 && state.asked.length ? `“${readable(one.labels[asked[0]])}”` : `of ${asked.length === real.length ? "all" : asked.length} tokens (mean)`;
     this.reads.textContent = state.sentence("products", {
       side: to ? "key" : "query", asked: who, feature: best, token: `“${readable(one.labels[first.token])}”`, lead: number(ahead[best]), other: to ? "query" : "key", sum: number(sum).replace("-", "−"),
     });
@@ -107,10 +110,11 @@ export class Plane {
       else state.set({ plane });
     });
     this.kind.hidden = !host.umap;
+    this.key = make("p", "aw-reads");
     this.canvas = make("canvas", "aw-plane");
     this.canvas.setAttribute("role", "img");
     this.note = make("p", "aw-note");
-    this.element = make("div", "aw-norms", null, this.kind, this.reads, this.canvas, this.note);
+    this.element = make("div", "aw-norms", null, this.kind, this.reads, this.key, this.canvas, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.pointed(event));
     this.canvas.addEventListener("click", () => this.near && state.set({ tokens: [this.near.token], direction: this.near.side === "q" ? "from" : "to", hover: null }));
   }
@@ -132,6 +136,9 @@ export class Plane {
     this.kind.show(kind);
     this.note.textContent = READS[kind];
     this.points = [];
+    const dot = (side) => Object.assign(make("b", "", "● "), { style: `color: ${tint(state, 1, side)}` });
+    const strength = !state.asked.length ? "Choose a token to see its attention" : state.direction === "to" ? "a stronger query gives more attention to the chosen key" : "a stronger key gets more attention from the chosen query";
+    this.key.replaceChildren(dot("from"), "query of a token  ", dot("to"), `key of a token. ${strength[0].toUpperCase()}${strength.slice(1)}.`);
     this.reads.textContent = embedding
       ? state.sentence("umap", { keys: one.real.filter(Boolean).length, queries: plane.q.length === 1 ? "one query" : "their queries" })
       : state.sentence("plane", { share: percent(plane.share[0] + plane.share[1]), across: percent(plane.share[0]), up: percent(plane.share[1]) });
@@ -182,14 +189,17 @@ export class Plane {
       const [x, y] = at(plane[to ? "q" : "k"][token]);
       const name = readable(one.labels[token]).slice(0, 18);
       const wide = pen.measureText(name).width;
-      const left = x + 8 + wide > width ? x - 8 - wide : x + 8;
-      if (taken.some((box) => Math.abs(box.y - y) < 13 && left < box.right && left + wide > box.left)) continue;
-      taken.push({ y, left, right: left + wide });
+      const places = [[x + 8, y], [x - 8 - wide, y], [x - wide / 2, y - 13], [x - wide / 2, y + 14]].filter(([from, at]) => from >= 0 && from + wide <= width && at > 6 && at < side - 6
+        && !taken.some((box) => Math.abs(box.y - at) < 13 && from < box.right && from + wide > box.left));
+      const covers = ([from, at]) => this.points.filter((point) => point.x > from - 4 && point.x < from + wide + 4 && Math.abs(point.y - at) < 9).length;
+      if (!places.length) continue;
+      const [left, level] = places.reduce((best, place) => (covers(place) < covers(best) ? place : best));
+      taken.push({ y: level, left, right: left + wide });
       pen.strokeStyle = style.getPropertyValue("--panel");
       pen.lineWidth = 3;
-      pen.strokeText(name, left, y);
+      pen.strokeText(name, left, level);
       pen.fillStyle = style.getPropertyValue("--ink");
-      pen.fillText(name, left, y);
+      pen.fillText(name, left, level);
     }
   }
 

@@ -5,6 +5,10 @@ import { tint } from "./grid.js";
 import { make, placeOn } from "./state.js";
 
 const TITLE = { eigenvalue: "Gram matrix of the keys: eigenvalues", singular_value: "Attention matrix: singular values" };
+const DRAWS = {
+  eigenvalue: "Null: Gram matrices of Gaussian keys, drawn with the mean square of this head's key entries. No eigenvalue is rescaled.",
+  singular_value: "Null: softmax of Gaussian queries and keys, each drawn with the mean square of this head's entries. Scale and mask stay; no singular value is rescaled.",
+};
 const FLOOR = 1e-7; // of the largest value: below it a spectrum is rounding
 
 export class Spectra {
@@ -12,17 +16,17 @@ export class Spectra {
     this.state = state;
     this.tip = tip;
     this.element = make("div", "aw-spectra");
-    this.note = make("p", "aw-note", "Blue: this head by rank, logarithmic; grey: the null distribution, its mean and its range over random samples of the same shape and mean square.");
+    this.note = make("p", "aw-note", "Blue: this head, by rank; the axis is logarithmic. Grey: null mean, and the band of 95 % of the null samples.");
     this.charts = state.bundle.spectra.map((metric) => {
       const canvas = make("canvas");
       canvas.setAttribute("role", "img");
-      const row = make("div", "aw-norm", null, make("h3", "", TITLE[metric.name] ?? metric.label), make("p", "aw-note aw-reads"), canvas);
+      const row = make("div", "aw-norm", null, make("h3", "", TITLE[metric.name] ?? metric.label), make("p", "aw-note aw-reads"), canvas, make("p", "aw-note", DRAWS[metric.name] ?? ""));
       row.title = `${metric.definition} (${metric.source})`;
       canvas.addEventListener("pointermove", (event) => this.pointed(event, canvas));
       this.element.append(row);
       return { metric, canvas, row };
     });
-    this.element.append(this.note);
+    this.element.prepend(this.note);
   }
 
   draw(width, height) {
@@ -31,7 +35,7 @@ export class Spectra {
     if (this.drawn === key) return; // no hover changes it
     this.drawn = key;
     const style = palette(state.theme, this.element);
-    const tall = Math.max(110, Math.min(230, (height - 60) / Math.max(1, this.charts.length) - 72));
+    const tall = Math.max(96, Math.min(230, (height - 60) / Math.max(1, this.charts.length) - 122));
     for (const { metric, canvas, row } of this.charts) {
       const spectrum = state.one.spectrum(state.card, state.head, metric.name);
       canvas.held = spectrum;
@@ -50,7 +54,7 @@ export class Spectra {
     const rank = Math.floor(((placeOn(canvas, event)[0] - 46) / (canvas.offsetWidth - 58)) * spectrum.value.length);
     if (rank < 0 || rank >= spectrum.value.length) return this.tip.hide();
     const [value, mean, low, high] = ["value", "null_mean", "null_low", "null_high"].map((name) => spectrum[name][rank]);
-    this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null ${number(mean)}, range ${number(low)} to ${number(high)}` : "no null distribution");
+    this.tip.show(event, `Rank ${rank + 1}: ${number(value)}`, Number.isFinite(mean) ? `null mean ${number(mean)}, 95 % from ${number(low)} to ${number(high)}` : "no null distribution");
   }
 }
 
