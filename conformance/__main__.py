@@ -1,4 +1,4 @@
-"""Make the conformance table: `python -m conformance [--only TYPE…] [--red] [--unbuilt] [--older] [--again [TYPE…]]`.
+"""Make the conformance table: `python -m conformance [--only TYPE…] [--red] [--unbuilt] [--older] [--again [TYPE…]] [--stream]`.
 
 Rows that are there for the installed versions stay, so that a run goes on where another stopped; `--older` makes those
 again that other sources of the captures made, and goes on as well. Models run in a process of their own that is started
@@ -36,6 +36,9 @@ SHOWN = (
     "attn_layers",
     "refusal",
     "projections",
+    "resid_mid",
+    "resid_mid_layers",
+    "resid_mid_refusal",
     "seconds",
 )
 SECONDS, MEMORY = 40, 9 << 30
@@ -56,6 +59,9 @@ def main() -> None:
         "--older", action="store_true", help="make the rows again that other sources of captures made"
     )
     parser.add_argument("--again", nargs="*", metavar="TYPE", help="make these rows again, or all")
+    parser.add_argument(
+        "--stream", action="store_true", help="fill the columns of resid_mid in exact rows that lack them"
+    )
     parser.add_argument("--page", action="store_true", help="write the page from the rows that are there")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -63,6 +69,8 @@ def main() -> None:
         work()
     elif options.only:
         try_some(options.only)
+    elif options.stream:
+        fill_stream()
     else:
         make(options)
 
@@ -105,6 +113,24 @@ def make(options: argparse.Namespace) -> None:
     write_page(list(rows.values()), len(set(every_type()) - set(rows)))
 
 
+def fill_stream() -> None:
+    """The columns of resid_mid in exact rows that lack them, a row at a time; the others stay as they are."""
+    from conformance.row import EXACT
+    from conformance.table import read_rows, write_page, write_rows
+
+    rows = read_rows()
+    todo = [key for key, row in rows.items() if row["status"] == EXACT and not row["resid_mid"]]
+    worker = Worker()
+    for number, key in enumerate(todo):
+        made = worker.row(*key, "stream")
+        rows[key] |= {name: value for name, value in made.items() if name.startswith("resid_mid")}
+        rows[key]["resid_mid"] = rows[key]["resid_mid"] or "not built"
+        write_rows(rows.values())
+        print(f"{number + 1}/{len(todo)} {':'.join(key)}: {rows[key]['resid_mid']}", flush=True)
+    worker.stop()
+    write_page(list(rows.values()), len(set(every_type()) - set(rows)))
+
+
 def every_type(library: str | None = None) -> list[tuple[str, str]]:
     """Every type of the installed libraries."""
     from conformance.models import timm_models, transformers_types
@@ -140,7 +166,7 @@ class Worker:
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
-    def row(self, library: str, name: str) -> dict[str, Any]:
+    def row(self, library: str, name: str, part: str = "all") -> dict[str, Any]:
         from conformance.row import NOT_BUILT, Row, version_of
 
         if self.process is None:
@@ -154,7 +180,7 @@ class Worker:
             self.process.stdout.readline()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{library} {name}\n")
+        self.process.stdin.write(f"{library} {name} {part}\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], 30 * SECONDS)
         line = self.process.stdout.readline() if ready else ""
@@ -186,7 +212,7 @@ def work() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what models print is no answer
     quiet()
-    from conformance.row import NOT_BUILT, Row, row, version_of
+    from conformance.row import NOT_BUILT, Row, row, stream_columns, version_of
 
     def stop(*_: Any) -> None:
         raise TimeLimit
@@ -194,10 +220,13 @@ def work() -> None:
     signal.signal(signal.SIGPROF, stop)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        library, name = line.split()
+        library, name, part = line.split()
         start = time.perf_counter()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
+            if part == "stream":
+                print(json.dumps(stream_columns(library, name)), file=answers, flush=True)
+                continue
             found = row(library, name)
         except (TimeLimit, MemoryError) as error:
             why = (

@@ -20,6 +20,30 @@ def kept(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def stream_output(built: Built, layers: list[int]) -> tuple[list[Tensor] | None, list[int], str]:
+    """The output of the identity at resid_mid, the layers where it ran, and why others refuse it."""
+    ran: set[int] = set()
+
+    def noted(layer: int) -> Any:
+        def value(stream: Tensor) -> Tensor:
+            ran.add(layer)
+            return stream
+
+        return value
+
+    able, why = [], ""
+    for layer in layers:
+        ran.clear()
+        try:
+            with workbench.intervene(built.model, {(layer, "*"): noted(layer)}, site="resid_mid"):
+                run(built.model, built.batch)
+        except WorkbenchError as error:
+            why = why or str(error)
+        if layer in ran:
+            able.append(layer)
+    return changed_output(built, able, "resid_mid", kept) if able else None, able, why
+
+
 def changed_output(built: Built, layers: list[int], site: str, value: Any) -> list[Tensor]:
     """The model's output where ``site`` of all heads of ``layers`` is replaced."""
     with workbench.intervene(built.model, {(layer, "*"): value for layer in layers}, site=site):

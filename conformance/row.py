@@ -18,7 +18,13 @@ from torch import Tensor
 
 import workbench
 from conformance.below import Weights, watched_below
-from conformance.changes import NO_EFFECT, changed_output, identity_output, readable_projections
+from conformance.changes import (
+    NO_EFFECT,
+    changed_output,
+    identity_output,
+    readable_projections,
+    stream_output,
+)
 from conformance.exceptions import DENSE, ELSEWHERE
 from conformance.models import SEED, Built, NotBuilt, build, family, run, said, tensors_in
 from workbench import captures
@@ -62,6 +68,12 @@ class Row:
     """Why the first layer without it refuses an intervention."""
     projections: str = ""
     """Layers whose output projection is read by head, of those that have one, as in 2/2."""
+    resid_mid: str = ""
+    """The output where `intervene` replaces resid_mid by itself, as head_out; "refused" where no layer has it."""
+    resid_mid_layers: int = 0
+    """Layers whose resid_mid can be changed."""
+    resid_mid_refusal: str = ""
+    """Why the first layer without it refuses the change."""
     seconds: float = 0.0
     torch: str = torch.__version__.partition("+")[0]
     version: str = ""
@@ -126,7 +138,8 @@ def _fill(found: Row, built: Built) -> None:
     except Exception as error:
         found.status, found.why = CRASH, f"{said(error)} ({_place(error)})"
     if captured is not None:
-        _intervene(found, built, before, [n for n, record in enumerate(captured) if record.attn is not None])
+        _intervene(found, built, before, _with_map(captured))
+        _intervene_in_stream(found, built, before, _with_map(captured))
     try:
         own = _below(built)
         differs = _made_eager(model)
@@ -179,6 +192,42 @@ def _intervene(found: Row, built: Built, before: list[Tensor], layers: list[int]
     except Exception as error:
         found.refusal = f"{said(error)} ({_place(error)})"
         found.attn = found.attn or "traceback"
+
+
+def _with_map(captured: Any) -> list[int]:
+    return [index for index, record in enumerate(captured) if record.attn is not None]
+
+
+def stream_columns(library: str, name: str) -> dict[str, Any]:
+    """The columns of resid_mid of one type, without the others."""
+    found = Row(library, name, "", NOT_BUILT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            built = build(library, name)
+            before = [t.clone() for t in tensors_in(run(built.model, built.batch))]
+            torch.manual_seed(SEED)
+            layers = _with_map(workbench.capture(built.model, built.batch))
+            _intervene_in_stream(found, built, before, layers)
+        except (NotBuilt, WorkbenchError) as error:
+            found.resid_mid_refusal = str(error)
+    return {key: value for key, value in found.as_dict().items() if key.startswith("resid_mid")}
+
+
+def _intervene_in_stream(found: Row, built: Built, before: list[Tensor], layers: list[int]) -> None:
+    """Replace resid_mid of every layer by itself, and by zeros."""
+    if not layers:
+        return
+    try:
+        after, able, found.resid_mid_refusal = stream_output(built, layers)
+        found.resid_mid_layers = len(able)
+        found.resid_mid = "refused" if after is None else _compared(before, after)
+        if found.resid_mid == "the same":
+            zeroed = changed_output(built, able, "resid_mid", "zero")
+            if len(zeroed) == len(before) and all(map(torch.equal, before, zeroed)):
+                found.resid_mid = NO_EFFECT
+    except Exception as error:
+        found.resid_mid, found.resid_mid_refusal = "traceback", f"{said(error)} ({_place(error)})"
 
 
 def _compared(before: list[Tensor], after: list[Tensor]) -> str:
