@@ -79,20 +79,19 @@ class NormalizedAttention(SoftmaxAttention):
 
 
 @torch.no_grad()
-def clip_queries_keys(
-    module: AttentionModule, max_logit: Float[Tensor, " head"], threshold: float = 100.0
-) -> None:
+def clip_queries_keys(module: Any, max_logit: Float[Tensor, " head"], threshold: float = 100.0) -> None:
     """Scale W_Q and W_K of each head whose ``max_logit`` (nats) exceeds the threshold by √(threshold/max_logit).
 
     QK-Clip (Kimi Team 2025), called after a step of the optimiser: on the same tokens no logit exceeds the threshold.
-    Raises InputError unless there is one logit for each head.
+    The module is timm's attention, or a variant. Raises InputError unless there is one logit for each head.
     """
     if max_logit.shape != (module.num_heads,):
         raise InputError(
             f"max_logit has shape {tuple(max_logit.shape)}; expected a number for each of {module.num_heads} heads"
         )
+    projections = getattr(module, "projections", ("q", "k", "v"))
     factor = (threshold / max_logit.clamp_min(threshold)).sqrt().repeat_interleave(module.head_dim)
     for parameter in module.qkv.parameters():  # the weight and, where there is one, the bias: features first
-        for name, part in zip(module.projections, parameter.data.chunk(len(module.projections)), strict=True):
+        for name, part in zip(projections, parameter.data.chunk(len(projections)), strict=True):
             if name in ("q", "k"):
                 part.mul_(factor.to(part).reshape(-1, *[1] * (part.ndim - 1)))

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import workbench
 from workbench.attention import VARIANTS
 from workbench.attention.primal import ksvd_penalty, primal_layers
 from workbench.core.errors import InputError
@@ -14,6 +15,7 @@ from workbench.models.architectures import build
 from workbench.models.checkpoints import read_checkpoint, restore
 from workbench.studies.training import load_recipe, train
 from workbench.studies.training.costs import model_costs
+from workbench.studies.training.logit_clipping import LogitClipping
 from workbench.studies.training.monitoring import attends_to_tokens, monitor
 from workbench.studies.training.recipes import Recipe
 from workbench.studies.training.run_folder import command_line
@@ -155,6 +157,40 @@ def test_the_ksvd_penalty_enters_the_gradient_with_its_weight():
         zero = torch.zeros(()) if plain is None else plain
         if own is not None:
             torch.testing.assert_close(both, zero + 0.5 * own, rtol=1e-3, atol=1e-5)
+
+
+def largest_logits(model, task):
+    """Of every layer and head (head_dim 4), on all training examples."""
+    captured = workbench.capture(model, torch.stack([image for image, _ in task.train]), sites=("q", "k"))
+    return torch.stack([(layer.q @ layer.k.mT / 2).amax((0, 2, 3)) for layer in captured])
+
+
+def test_after_a_step_with_qk_clip_no_logit_exceeds_the_threshold():
+    task = load_task("digits", 6)
+    recipe = dataclasses.replace(recipe_of("digits"), learning_rate=1e-12, weight_decay=0.0, batch_size=6)
+    before = largest_logits(Trainer(task, recipe, 0, "cpu").module, task)
+    threshold = float(before.median())
+    trainer = Trainer(task, dataclasses.replace(recipe, qk_clip=threshold), 0, "cpu")
+    metrics = trainer.train_epoch(1)
+    assert metrics["max_logit"] == pytest.approx(float(before.max()), rel=1e-5)
+    after = largest_logits(trainer.module, task)
+    torch.testing.assert_close(after[0], before[0].clamp_max(threshold), rtol=1e-4, atol=1e-6)
+    assert "max_logit" not in Trainer(task, recipe, 0, "cpu").train_epoch(1)
+
+
+def test_qk_clip_counts_no_logit_of_a_later_token():
+    model = build(
+        {"name": "lm", "vocabulary": 11, "context": 7, "embed_dim": 12, "depth": 2, "num_heads": 3}
+    ).train()
+    clipping = LogitClipping(model, 1e-6)
+    ids = torch.randint(11, (2, 7), generator=torch.manual_seed(0))
+    model(ids)
+    captured = workbench.capture(model.eval(), ids, sites=("q", "k"))
+    seen = torch.ones(7, 7).tril().bool()
+    logits = torch.stack([(layer.q @ layer.k.mT / 2).masked_fill(~seen, -torch.inf) for layer in captured])
+    assert float(clipping.clip()) == pytest.approx(float(logits.max()), rel=1e-4)
+    with pytest.raises(InputError, match="has no such layer"):
+        LogitClipping(build({"name": "vit", "img_size": 8, "patch_size": 4, "attention": "tssa"}), 1.0)
 
 
 def test_learning_a_text_lowers_its_perplexity(tmp_path):

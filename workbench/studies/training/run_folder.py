@@ -38,7 +38,7 @@ from workbench.studies.training.trainer import Trainer
 MODEL_FILE = "model.json"
 _RESUME_FILE = "resume.pt"
 METRIC_COLUMNS = ("run", "task", "attention", "seed", "epoch", "split", "metric", "value", "unit")
-_UNITS = {"loss": "nats", "seconds": "s", "peak_memory": "bytes"}
+_UNITS = {"loss": "nats", "max_logit": "nats", "seconds": "s", "peak_memory": "bytes"}
 # What a checkpoint says of its epoch: nothing that the clock decides, or the same run would not give the same
 # bytes; the rest is in metrics.csv.
 _IN_CHECKPOINT = (

@@ -20,6 +20,7 @@ from workbench.models.architectures import build
 from workbench.models.loading import find_device
 from workbench.studies.training.augmentation import Mixing, augment, drop_paths
 from workbench.studies.training.feeding import feed, named_tensors, shapes_of
+from workbench.studies.training.logit_clipping import LogitClipping
 from workbench.studies.training.objectives import classification_scores
 from workbench.studies.training.recipes import Augmentation
 
@@ -65,6 +66,7 @@ class Trainer:
                 "leave them out"
             )
         self._primal = primal_layers(self.module) if recipe.ksvd_weight else []
+        self._clipping = LogitClipping(self.module, recipe.qk_clip) if recipe.qk_clip else None
         loader = DataLoader(
             task.train,
             recipe.batch_size,
@@ -102,14 +104,14 @@ class Trainer:
         """Train for one pass over the training set; calls `on_step(done, total)` after each batch.
 
         Returns means over the epoch while the weights change: the task's scores (``loss`` in nats, ``accuracy``, …),
-        ``gradient_norm`` (before clipping), ``ksvd_penalty`` of primal layers (not part of ``loss``), and
-        ``learning_rate`` (at the end), ``seconds``. Raises TrainingDiverged, before the weights change, if the loss or
-        the gradient is not finite.
+        ``gradient_norm`` (before clipping), ``ksvd_penalty`` of primal layers (not part of ``loss``),
+        ``max_logit`` (nats, the largest before QK-Clip), and ``learning_rate`` (at the end), ``seconds``. Raises
+        TrainingDiverged, before the weights change, if the loss or the gradient is not finite.
         """
         self._seed_everything(epoch)
         self._model.train()
         started = time.perf_counter()
-        means, norms, penalties = _Means(), [], []
+        means, norms, penalties, logits = _Means(), [], [], []
         for step, (batch, targets) in enumerate(self._train, start=1):
             seen, wanted = self._mix(augment(batch, self.recipe.augmentation), targets)
             scores = self.objective.score(feed(self._model, seen), wanted)
@@ -127,6 +129,8 @@ class Trainer:
                 raise TrainingDiverged(f"the loss is {total.item()} in epoch {epoch}, step {step}: {where}")
             self._optimizer.step()
             self._scheduler.step()
+            if self._clipping is not None:
+                logits.append(self._clipping.clip())
             means.add(self.accelerator.gather_for_metrics(_detached(scores)))
             norms.append(norm.detach())
             if on_step is not None:
@@ -135,6 +139,7 @@ class Trainer:
             **self.objective.derive(means.result()),
             "gradient_norm": _mean([torch.stack(norms)]),
             **({"ksvd_penalty": _mean([torch.stack(penalties)])} if penalties else {}),
+            **({"max_logit": float(torch.stack(logits).max())} if logits else {}),
             "learning_rate": float(self.scheduler.get_last_lr()[0]),
             "seconds": time.perf_counter() - started,
         }

@@ -97,6 +97,8 @@ class Recipe:
     """Probability of skipping the last block's update (stochastic depth), growing linearly from the first."""
     ksvd_weight: float = 0.0
     """η of chen2023 eq. 10: weight of the KSVD penalty of primal layers in the loss."""
+    qk_clip: float = 0.0
+    """Threshold (nats) of QK-Clip: heads with a larger logit are scaled down after the step; 0: never."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.architecture.get("name"), str):
@@ -104,7 +106,7 @@ class Recipe:
         for name in ("epochs", "batch_size", "learning_rate", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise InputError(f"recipe: {name} must be positive, got {getattr(self, name)!r}")
-        for name in ("weight_decay", "mixup", "cutmix", "ksvd_weight"):
+        for name in ("weight_decay", "mixup", "cutmix", "ksvd_weight", "qk_clip"):
             if getattr(self, name) < 0:
                 raise InputError(f"recipe: {name} must not be negative, got {getattr(self, name)!r}")
         for name in ("label_smoothing", "drop_path"):
@@ -286,6 +288,7 @@ _TYPES: dict[str, type] = {
     "cutmix": float,
     "drop_path": float,
     "ksvd_weight": float,
+    "qk_clip": float,
 }
 _TABLES: dict[str, type[Augmentation] | type[Images]] = {"augmentation": Augmentation, "images": Images}
 _WANTED: dict[str, type] = {"float": float, "int": int, "str": str}
