@@ -74,6 +74,8 @@ class Row:
     """Layers whose resid_mid can be changed."""
     resid_mid_refusal: str = ""
     """Why the first layer without it refuses the change."""
+    resid_mid_code: str = ""
+    """The sources that made these three, as ``code``."""
     seconds: float = 0.0
     torch: str = torch.__version__.partition("+")[0]
     version: str = ""
@@ -218,6 +220,7 @@ def _intervene_in_stream(found: Row, built: Built, before: list[Tensor], layers:
     """Replace resid_mid of every layer by itself, and by zeros."""
     if not layers:
         return
+    found.resid_mid_code = found.code
     try:
         after, able, found.resid_mid_refusal = stream_output(built, layers)
         found.resid_mid_layers = len(able)

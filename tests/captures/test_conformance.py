@@ -44,6 +44,8 @@ def test_what_the_table_says_is_exact_is(library: str, name: str):
     assert (found.attn == "refused") == (kept["attn"] == "refused")
     assert found.attn != "changed"
     assert found.projections == kept["projections"]
+    if kept["resid_mid"]:
+        assert (found.resid_mid, str(found.resid_mid_layers)) == (kept["resid_mid"], kept["resid_mid_layers"])
 
 
 def test_no_row_is_wrong_and_none_is_silent():
@@ -60,6 +62,14 @@ def test_a_site_replaced_by_itself_gives_the_model_s_output(site: str):
     assert len(tried) > 800
     assert len(whole) >= 0.95 * len(tried)
     assert [found["type"] for found in tried if found not in same and found[site] != "refused"] == []
+
+
+def test_the_stream_after_attention_replaced_by_itself_gives_the_model_s_output():
+    tried = [found for found in ROWS.values() if found["resid_mid"]]
+    assert {found["resid_mid"] for found in tried} <= {"the same", "rounded", NO_EFFECT, "refused"}
+    for found in tried:
+        missing = int(found["layers"]) - int(found["resid_mid_layers"])
+        assert bool(missing) == bool(found["resid_mid_refusal"]), found["type"]
 
 
 class Retrieval(nn.Module):
