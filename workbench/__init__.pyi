@@ -15,7 +15,7 @@ from .data.batches import Inputs as Inputs
 from .data.batches import inputs as inputs
 from .figures.export import save_figure as save_figure
 from .figures.grammar import plot as plot
-from .frames.metrics import METRICS as METRICS
+from .frames.metric import METRICS as METRICS
 from .frames.results import read_frame as read_frame
 from .frames.results import write_frame as write_frame
 from .models.loading import LoadedModel as LoadedModel

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.analyses.registry import ANALYSES, Analysis, OfInputs
 from workbench.core.errors import InputError
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 from workbench.frames.results import make_frame, write_frame
 
 OURS = {name: ANALYSES[name] for name in ANALYSES if ANALYSES.is_ours(name)}

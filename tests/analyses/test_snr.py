@@ -15,7 +15,7 @@ from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.data.batches import NoImages
 from workbench.data.corruptions import corrupt
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.results import COLUMNS
 from workbench.runs.analyze import analyze
 

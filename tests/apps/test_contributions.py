@@ -17,7 +17,7 @@ from workbench.apps.contributions import write_files
 from workbench.apps.rendering import read_notebook, render, reproduce
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_file
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 
 NAMES = ("ab", "the_mean_of_what_all_heads_do_to_all_keys")
 LINT = (("check", "--quiet"), ("format", "--check", "--quiet"))

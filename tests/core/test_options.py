@@ -114,7 +114,7 @@ def test_naming_analyses_and_metrics_of_studies_loads_neither_torch_nor_pydantic
     code = (
         "import sys\n"
         "from workbench.analyses.registry import ANALYSES\n"
-        "from workbench.frames.metrics import METRICS\n"
+        "from workbench.frames.metric import METRICS\n"
         "assert 'gram-spectrum' in ANALYSES and len(ANALYSES) >= 16\n"
         "assert METRICS['accuracy_top1'].low == 0\n"
         "print(sorted({'torch', 'pydantic'} & set(sys.modules)))\n"

@@ -20,11 +20,11 @@ from workbench.captures import family as registry_of_families
 from workbench.core import plugins
 from workbench.core.errors import UnknownName
 from workbench.core.plugins import OURS, Registry, instance_of
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 METRIC = """
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 {} = Metric("{}", "Label", "…")
 """
 

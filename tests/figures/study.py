@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.results import conform
 
 MODEL = "bundled:digits-vit"

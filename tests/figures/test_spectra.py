@@ -8,7 +8,7 @@ from tests.figures.drawn import lines
 from tests.figures.study import titles
 from workbench.core.errors import InputError
 from workbench.figures import spectrum_figure
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.results import make_frame
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 
 def test_the_table_is_keyed_by_name_without_duplicates():

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.results import conform, make_frame
 from workbench.frames.tables import csv_bytes, latex_table, summary_table, without_apostrophes
 from workbench.frames.tex import tex_text

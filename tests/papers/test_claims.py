@@ -11,7 +11,7 @@ import workbench
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
 from workbench.core.errors import MissingResource, UnknownName
 from workbench.core.intervals import mean_interval
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
 from workbench.papers.published import CLAIM_COLUMNS, RECORDED, stated_claims

@@ -11,7 +11,7 @@ from workbench.analyses.gram_spectrum import gram_spectrum
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 from workbench.data.corruptions import CORRUPTIONS
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.models import catalog
 from workbench.papers import verdicts
 from workbench.papers.published import (

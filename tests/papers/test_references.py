@@ -12,7 +12,7 @@ from workbench._version import __version__
 from workbench.core.errors import InputError
 from workbench.data.pools import BUNDLED
 from workbench.figures.export import save_figure
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.provenance import PACKAGES
 from workbench.frames.results import make_frame
 from workbench.models.catalog import CATALOG, bundled_models

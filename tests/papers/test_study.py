@@ -117,7 +117,7 @@ def test_numbers_from_a_file_do_not_depend_on_batches(name, per_head, qkv):
 
 @pytest.mark.parametrize("name", STUDY)
 def test_metrics_are_in_their_range_and_chance_follows_the_seed(name, qkv):
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     first, other = (analyze(name, qkv=qkv, seed=seed, **FEW) for seed in (1, 2))
     for metric, rows in first.groupby("metric"):

@@ -51,7 +51,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 # When `attention_report` lists a head; each is compared with a mean over the inputs.
 _DEAD_NORM = 0.01  # output norm as a share of the layer's: below it

@@ -16,7 +16,7 @@ from workbench.attention.primal import PrimalAttention, primal_kernel
 from workbench.captures import attention_weights
 from workbench.core import null_distributions
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 # Of an entry of attention, which is at most 1: beyond the rounding of single precision.
 _SAME = 1e-3

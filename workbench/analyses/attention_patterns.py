@@ -40,7 +40,7 @@ from workbench.analyses.tiles import Attention, Operands, Reduced, layer_attenti
 from workbench.core.null_distributions import ROUNDING, Null
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 _BAND = 1.959964  # standard deviations to either side of the mean that hold 95 % of a normal distribution
 _PERMUTED = (

@@ -41,7 +41,7 @@ from workbench.core.errors import InputError
 from workbench.core.operands import TOKENS, check_axes, check_finite, checked_tensors, map_heads, stack_heads
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,7 +39,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import compare_with_null, first_to_last, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 Query = Annotated[
     Literal["auto", "mean", "first", "last"],

@@ -27,7 +27,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import Finding, mean_interval
 from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 STREAMS = ("input", "resid_mid", "resid_post")
 

@@ -30,7 +30,7 @@ from workbench.core.null_distributions import derived_seed
 from workbench.core.operands import checked_tensors, map_tokens, stack_heads
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 CANDIDATES = ("true", "perturbed", "values")
 PAIR_STATISTICS = ("mean", "std")

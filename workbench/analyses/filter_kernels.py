@@ -31,7 +31,7 @@ from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 KERNELS = {
     "gaussian": ("position",),

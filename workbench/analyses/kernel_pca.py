@@ -15,7 +15,7 @@ from workbench.analyses.gram_spectrum import Factored, check_psd_eigenvalues, gr
 from workbench.analyses.linalg import EPSILON, leading_eigenpairs
 from workbench.analyses.tiled_spectra import GramTiles
 from workbench.core.operands import checked_tensors
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 SPAN_SHARE = Metric(
     "span_share",

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from workbench.captures import Capture
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import ranges
+from workbench.core.options import checked, ranges
 
 if TYPE_CHECKING:
     from workbench.captures import LayerRecord, TokenInfo

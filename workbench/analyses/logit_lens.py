@@ -19,7 +19,7 @@ from workbench.core.null_distributions import generator
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 
 @dataclass(frozen=True)

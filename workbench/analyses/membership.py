@@ -30,7 +30,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import null_range, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 MEMBERSHIP = ("head", "token")
 OURS = "ours"

@@ -24,7 +24,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 Site = Annotated[
     Literal["resid_pre", "resid_mid", "resid_post", "q", "k", "v"],

@@ -30,7 +30,7 @@ from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import Accepted, NullSamples
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 TERMS = ("token-token", "token-position", "position-token", "position-position")
 """Query, then key: "token-position" is the content of the query with the position of the key."""

@@ -32,7 +32,7 @@ from workbench.core.intervals import mean_interval, paired_interval
 from workbench.core.operands import check_axes, check_finite, checked_tensors, map_heads, stack_heads
 from workbench.frames.estimate import over_everything, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 CONVENTIONS = ("teo2024_as_published", "teo2024_as_implemented", "saritas2025", "exact")
 _STANDARDS = ("none", "per-token")

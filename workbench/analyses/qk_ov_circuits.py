@@ -25,7 +25,7 @@ from workbench.core.null_distributions import generator
 from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 QK, OV = "QK", "OV"
 KINDS = ("Q", "K", "V")

@@ -12,7 +12,7 @@ from annotated_types import Predicate
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import Accepted, NullSamples, Option, check_options, options_of
 from workbench.core.plugins import Registry, instance_of
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 if TYPE_CHECKING:
     import pandas as pd

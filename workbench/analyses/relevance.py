@@ -37,7 +37,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples, ranges
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 _GRADIENT_ROLLOUT, _GRADIENT, _ROLLOUT, _INTEGRATED = MAPS = (
     "gradient rollout",

@@ -24,7 +24,7 @@ from workbench.core.errors import InputError
 from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.frames.estimate import over_everything, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 # Of the pursuit by ADMM: beyond what a rank of sizes can tell.
 _TOLERANCE, _STEPS = 1e-5, 500

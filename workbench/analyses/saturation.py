@@ -23,7 +23,7 @@ from workbench.core.null_distributions import Null
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from workbench.core.operands import checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 MEDIAN = 0.6744897501960817
 """Median of |x| for a standard normal x."""

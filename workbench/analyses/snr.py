@@ -31,7 +31,7 @@ from workbench.core.options import Accepted
 from workbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from workbench.frames.estimate import over_everything, over_inputs, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 if TYPE_CHECKING:
     from workbench.data.batches import Inputs

@@ -35,7 +35,7 @@ from workbench.core.operands import TOKENS, check_axes, check_finite, checked_te
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import compare_with_null, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 from workbench.frames.results import shared
 
 CONSTANT = 0.5

@@ -29,7 +29,7 @@ from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import null_range
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 DIRECTIONS = ("head", "width", "head_dim")
 Of = Annotated[

@@ -24,7 +24,7 @@ from workbench.core.operands import check_axes, check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import first_to_last, null_range, over_inputs
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,7 +34,7 @@ from workbench.core.operands import check_finite, checked_tensors
 from workbench.core.options import NullSamples
 from workbench.frames.estimate import over_inputs, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 ATTENTION, _VALUE_OUTPUT = "attention", "value-output"
 

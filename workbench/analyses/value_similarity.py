@@ -31,7 +31,7 @@ from workbench.core.errors import UnknownName
 from workbench.core.operands import checked_tensors, map_tokens, stack_heads
 from workbench.frames.estimate import null_range, over_everything, overall_null_rows, side_of_null, unit_of
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 SAMPLES, SAMPLED = 4, 1024  # of tokens, in place of a matching of all of them
 

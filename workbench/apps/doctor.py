@@ -152,7 +152,7 @@ def _plugins() -> Iterator[Finding]:
     from workbench.attention import VARIANTS
     from workbench.captures.family import load_plugin_families
     from workbench.core.plugins import plugins
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they would say stands in the table

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from workbench.captures.capturing import Capture
 from workbench.captures.layer_records import SITE_AXES, SITES, LayerRecord
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 
 
 @checked

@@ -40,10 +40,9 @@ from workbench.captures.storage import Contents, read_capture, write_capture
 from workbench.captures.thread_guard import CAPTURING
 from workbench.captures.token_labels import fit_tokens, token_info
 from workbench.core import sources
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName, WorkbenchError
 from workbench.core.notebook_html import card, fold
-from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, are_inputs, checked, parse_numbers, ranges
 
 
 class Placed(dict[str, Any]):
@@ -343,7 +342,7 @@ def tensors_and_inputs(batch: Any, model: Any) -> tuple[Any, Any]:
 
     A spec and a list of texts or images are made a batch for the model.
     """
-    if sources.are_inputs(batch):
+    if are_inputs(batch):
         batch = sources.INPUTS[0](batch, model)
     return (batch, None) if is_plain(batch) else (getattr(batch, "batch", batch), batch)
 

@@ -42,9 +42,8 @@ from workbench.captures.position_path import POSITION
 from workbench.captures.projections import PROJ_OUT
 from workbench.captures.recorder import Recorder
 from workbench.captures.token_labels import readable_token, token_info
-from workbench.core.arguments import checked
 from workbench.core.errors import IncompleteCapture, InputError
-from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, checked, parse_numbers, ranges
 
 _MODES = ("greedy_search", "sample")
 _AFTERWARDS = "generate first, and capture the whole text in one pass: capture(model, model.generate(…))"

@@ -26,8 +26,8 @@ from workbench.captures.layout import (
 )
 from workbench.captures.recomputation import TOLERANCE, attention_weights
 from workbench.captures.recorder import Recorder
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import checked
 
 INTERVENTION_SITES = ("q", "k", "v", "attn", "head_out", "resid_pre", "resid_mid", "resid_post")
 """Sites that `intervene` can change."""

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from workbench.captures.capturing import Capture, Placed, capture, check_sites
 from workbench.captures.layer_records import DEFAULT_SITES
 from workbench.captures.thread_guard import CAPTURING, in_this_thread
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, parse_numbers
+from workbench.core.options import Numbers, checked, parse_numbers
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 

@@ -1,4 +1,4 @@
-"""Values from people and files, checked by annotated types: options, numbers of layers and heads, JSON.
+"""Values from people and files, checked by annotated types: arguments, options, numbers of layers and heads, JSON.
 
 A field's type defines the accepted values of an option, and its last text is the help:
 
@@ -18,19 +18,34 @@ import math
 import operator
 import os
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from annotated_types import Ge, Gt, Le, Predicate
 
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.notebook_html import shortened
 
 Content = TypeVar("Content")
 Options = TypeVar("Options")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Numbers = None | int | str | Sequence[int]
 """Of layers or heads: "0,3-5", some of them, or None for all."""
 _MOST = 100_000  # in a range of layers or heads; more would only fill the memory
@@ -316,3 +331,80 @@ def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+def check_argument(name: str, kind: Any, value: Any) -> Any:
+    """Convert a value to an annotated type; raise `InputError` with the argument, the accepted values and the value."""
+    try:
+        return accept(kind, value)
+    except ValueError as error:
+        raise InputError(f"{name} must be {error}; got {shortened(repr(value))}") from None
+
+
+def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Check the arguments of a public function against its annotations.
+
+        @checked
+        def sweep(models: str | Sequence[str], *, workers: Annotated[int, Ge(1)] = 1): ...
+
+    `InputError` reads "workers must be a whole number from 1 up; got 0". `Any`, `Numbers` (which `parse_numbers`
+    checks) and annotations imported only for type checkers accept every value.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Parameters.args, **settings: Parameters.kwargs) -> Result:
+        try:
+            values = signature.bind(*arguments, **settings).arguments
+        except TypeError:
+            return function(*arguments, **settings)  # Python's own error names the argument
+        for name, kind in _kinds(function).items():
+            if name in values and values[name] is not signature.parameters[name].default:
+                check_argument(name, kind, values[name])
+        return function(*arguments, **settings)
+
+    return call
+
+
+@functools.cache
+def _kinds(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Types of the arguments that are checked."""
+    kinds = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, str):
+            try:
+                kind = eval(kind, vars(sys.modules[function.__module__]))
+            except NameError:
+                continue
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and kind not in (
+            Any,
+            Numbers,
+            parameter.empty,
+        ):
+            kinds[name] = _by_instance(kind)
+    return kinds
+
+
+def _by_instance(kind: Any) -> Any:
+    """Accept any instance of a class of ours or of a library, whose fields pydantic would check."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_by_instance, get_args(kind)))
+    if get_origin(kind) in (Mapping, Sequence):
+        return get_origin(kind)[tuple(map(_by_instance, get_args(kind)))]
+    if kind is Any or not isinstance(kind, type) or get_origin(kind) is not None or kind in WORDS:
+        return kind
+    return Annotated[Any, Predicate(lambda value: isinstance(value, kind)), Accepted(f"a {kind.__name__}")]
+
+
+def are_inputs(value: Any) -> bool:
+    """Return whether inputs are named by a spec or listed: texts, paths, arrays, PIL images, and pairs."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(_is_input, value))
+
+
+def _is_input(item: Any) -> bool:
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str):
+        item = item[0]
+    return isinstance(item, str | os.PathLike) or hasattr(item, "__array_interface__")

@@ -2,6 +2,7 @@ from .attention import attention_heatmap_figure as attention_heatmap_figure
 from .attention import attention_summary_figure as attention_summary_figure
 from .comparison import comparison_figure as comparison_figure
 from .comparison import with_range as with_range
+from .component_colours import patch_pca_figure as patch_pca_figure
 from .estimates import null_of_means as null_of_means
 from .frames import model_pages as model_pages
 from .frames import page_name as page_name
@@ -25,7 +26,6 @@ from .marks import Stroke as Stroke
 from .multipanel import multipanel as multipanel
 from .notes import absent_notes as absent_notes
 from .notes import with_absent as with_absent
-from .patch_pca import patch_pca_figure as patch_pca_figure
 from .projection import projection_error_figure as projection_error_figure
 from .projection import projection_training_figure as projection_training_figure
 from .spectra import spectrum_figure as spectrum_figure

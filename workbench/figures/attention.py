@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, parse_numbers, ranges
+from workbench.core.options import Numbers, checked, parse_numbers, ranges
 from workbench.figures.composition import in_the_middle
 from workbench.figures.figure_arguments import check_arguments
 from workbench.figures.frames import rows_of

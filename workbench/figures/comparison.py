@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.estimates import input_count, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Null, Published
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 
 _HERE, _ELSEWHERE = "measured here", "published, other data"
 # What tells one quantity from another; a panel for each.

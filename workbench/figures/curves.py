@@ -22,7 +22,7 @@ from workbench.figures.specification import SERIES, Specification
 from workbench.figures.text_widths import cut, widest
 from workbench.figures.theme import WIDTHS, depth_scale, theme_of
 from workbench.figures.words import COLUMNS
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 _USUAL_ROOM = 160  # pixels along y
 _ASIDE = 0.6  # of the way between two places, that bars of several series take

@@ -19,7 +19,7 @@ from workbench.figures.theme import COLOURS, DASHES, GREY, SIZE, depth_colours, 
 from workbench.figures.variants import LOOKS, in_order, look_of
 from workbench.figures.words import NAMES, attention_of
 from workbench.frames.estimate import null_range
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 _ORDERED = ("layer", "rank", "epoch", "severity", "step")  # as colours these run from dark to light
 

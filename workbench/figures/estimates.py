@@ -18,7 +18,7 @@ from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval
 from workbench.figures.frames import rows_of
 from workbench.figures.words import UNITS
-from workbench.frames.metrics import bounds_of
+from workbench.frames.metric import bounds_of
 from workbench.frames.results import provenance_of
 
 FEW = 10

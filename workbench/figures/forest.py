@@ -31,7 +31,7 @@ from workbench.figures.marks import (
 from workbench.figures.specification import Specification
 from workbench.figures.text_widths import widest
 from workbench.figures.theme import PALE, SIZE, WIDTH, theme_of
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 _GRID = {"color": PALE, "width": WIDTH.hair}
 _ROW_LINE = {"type": "line", "xref": "domain", "layer": "below", "line": _GRID}

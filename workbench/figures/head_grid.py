@@ -22,7 +22,7 @@ from workbench.figures.overlays import CHOSEN, frame_shape, outline
 from workbench.figures.scales import Scale
 from workbench.figures.text_widths import line_count, widest, wrap_evenly
 from workbench.figures.theme import DIVERGING, SEQUENTIAL, SIZE, WIDTH, luminance, theme_of
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 
 _ALL_HEADS = "all heads"
 _PRINTED = 24  # cells at most whose numbers stand in them

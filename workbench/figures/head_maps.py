@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.attention import MAX_TOKENS
 from workbench.figures.composition import Axis, Panel, compose, round_up
 from workbench.figures.frames import model_label

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot

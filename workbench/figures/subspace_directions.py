@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
+from workbench.core.options import checked
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import model_label
 from workbench.figures.maps import add_scale, squared

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.core.intervals import FEW_NULL_SAMPLES, Finding, mean_interval
-from workbench.frames.metrics import bounds_of
+from workbench.frames.metric import bounds_of
 from workbench.frames.results import provenance_of
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import Null, null_of_draws
 from workbench.core.options import ranges
-from workbench.frames.metrics import METRICS, Metric
+from workbench.frames.metric import METRICS, Metric
 from workbench.frames.moments import Moments
 from workbench.frames.results import STEP, conform
 

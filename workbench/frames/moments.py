@@ -18,7 +18,7 @@ from ddsketch import DDSketch
 from torch import Tensor
 
 from workbench.core.intervals import half_width
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 
 ACCURACY = 0.005
 """Largest relative error of a quantile."""

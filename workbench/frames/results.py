@@ -15,11 +15,10 @@ import numpy as np
 import pandas as pd
 
 from workbench._version import __version__
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import atomic_write, check_format
-from workbench.core.options import conforming, parsed
-from workbench.frames.metrics import METRICS
+from workbench.core.options import checked, conforming, parsed
+from workbench.frames.metric import METRICS
 from workbench.frames.tables import csv_bytes, is_overall, latex_table, without_apostrophes
 
 SCHEMA_VERSION = 3

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.intervals import interval_words, mean_interval
-from workbench.frames.metrics import METRICS, bounds_of
+from workbench.frames.metric import METRICS, bounds_of
 from workbench.frames.tex import tex_symbols, tex_text
 
 # The columns of a result frame that a table reads.

@@ -15,7 +15,6 @@ from annotated_types import Ge
 from workbench.analyses.snr import least_bound
 from workbench.analyses.softmax_sensitivity import SAMPLING, fit_root, sampled_sensitivity
 from workbench.captures.position_path import NoAdditivePositions
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, WorkbenchError
 from workbench.core.intervals import (
     Finding,
@@ -26,10 +25,10 @@ from workbench.core.intervals import (
     sign_p,
     smallest_detectable,
 )
-from workbench.core.options import NullSamples
+from workbench.core.options import NullSamples, checked
 from workbench.data.batches import PREPROCESSING, NoImages, pool_count
 from workbench.data.pools import open_pool
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.results import RANDOM_WEIGHTS, join_frames, provenance_of, shared
 from workbench.models import catalog
 from workbench.models.loading import bundled_checkpoints, resolve, split_spec

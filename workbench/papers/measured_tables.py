@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from annotated_types import Ge
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import NullSamples
+from workbench.core.options import NullSamples, checked
 from workbench.data.pools import DEFAULT_INPUTS
 from workbench.frames.results import provenance_of, shared
 from workbench.models import catalog

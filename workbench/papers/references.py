@@ -125,7 +125,7 @@ def _model_keys(spec: str) -> Iterator[str]:
 def _sources(path: Path, provenance: Mapping[str, Any]) -> list[str]:
     """Return the sources of the metrics that a figure shows, or else of those that its analyses have."""
     from workbench.analyses.registry import ANALYSES
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     table = path.with_name(f"{provenance['name']}.csv")
     names: Iterable[str] = []

@@ -23,7 +23,7 @@ from workbench.core.intervals import (
     median_interval,
     p_value,
 )
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 EQUIVALENT = "equivalent within the margin"

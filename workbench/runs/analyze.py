@@ -15,10 +15,9 @@ import pandas as pd
 from workbench.analyses.null_values import SOURCES
 from workbench.analyses.registry import ANALYSES, Analysis, OfValues, Per, check_request, find_analysis
 from workbench.captures import Capture
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.null_distributions import ROUNDING
-from workbench.core.options import Numbers, parse_numbers
+from workbench.core.options import Numbers, checked, parse_numbers
 from workbench.core.progress import bar_of_fraction
 from workbench.frames.measurement import Accumulator
 from workbench.frames.provenance import versions

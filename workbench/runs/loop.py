@@ -36,11 +36,9 @@ from workbench.captures.capturing import batch_on_device, call_model, is_plain
 from workbench.captures.generation import capture_generation, steps_of
 from workbench.captures.joining import cut_layer, inputs_in, join_captures
 from workbench.captures.layout import module_of
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.files import sha256_bytes
-from workbench.core.options import Numbers, parse_numbers
-from workbench.core.sources import are_inputs
+from workbench.core.options import Numbers, are_inputs, checked, parse_numbers
 from workbench.data.classes import class_indices, outcome_index
 from workbench.frames.measurement import Accumulator, Counts, Measurement
 from workbench.frames.results import STEP

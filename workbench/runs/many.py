@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.analyses.registry import Per
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, NothingToMeasure, WorkbenchError
-from workbench.core.options import Numbers
+from workbench.core.options import Numbers, checked
 from workbench.data.batches import inputs as choose_inputs
 from workbench.frames.results import join_frames, with_distinct_models
 from workbench.models.loading import load

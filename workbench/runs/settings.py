@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Le, Predicate
 
-from workbench.core.arguments import check_argument
 from workbench.core.errors import InputError
-from workbench.core.options import Accepted, Numbers, options_of, parse_numbers
+from workbench.core.options import Accepted, Numbers, check_argument, options_of, parse_numbers
 from workbench.models.loading import DEVICE
 
 if TYPE_CHECKING:

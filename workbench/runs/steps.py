@@ -10,9 +10,8 @@ from torch import nn
 
 from workbench.analyses.registry import find_analysis
 from workbench.captures import Capture, capture_steps
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers, parse_numbers
+from workbench.core.options import Numbers, checked, parse_numbers
 from workbench.frames.results import STEP, conform, join_frames
 from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis

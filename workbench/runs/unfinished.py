@@ -18,7 +18,7 @@ from workbench.core.errors import MissingResource
 from workbench.core.files import atomic_write, sha256_bytes
 from workbench.core.null_distributions import Null
 from workbench.frames.measurement import Measurement
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 
 SUFFIX = ".layer"
 WORTH = 5.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.frames.metrics import Metric
+from workbench.frames.metric import Metric
 
 _METRICS = (
     Metric(

@@ -13,7 +13,7 @@ import torch
 from workbench import load
 from workbench.apps import cli
 from workbench.core.errors import InputError, UnknownName
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
 from workbench.studies.evaluation import PROTOCOLS, evaluate

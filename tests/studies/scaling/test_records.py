@@ -10,7 +10,7 @@ import pytest
 from tests.studies.scaling.conftest import Planted
 from workbench.apps import cli
 from workbench.core.errors import InputError, MissingResource
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.studies import records
 from workbench.studies.records import scaling_record
 from workbench.studies.scaling import study

@@ -100,7 +100,7 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
     \b
     workbench metrics attention_entropy
     """
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     rows = [
         {

@@ -104,7 +104,7 @@ def _notebooks() -> Iterable[str]:
 
 
 ANALYSIS = Known("analysis", "analyses.registry:ANALYSES")
-METRIC = Known("metric", "frames.metrics:METRICS")
+METRIC = Known("metric", "frames.metric:METRICS")
 MODEL = Known("SPEC", _models, more=True)
 INPUTS = Known("SPEC", _inputs, more=True)
 NOTEBOOK = Known("NOTEBOOK", _notebooks, more=True)

@@ -1047,7 +1047,7 @@ def _measured(
 
 def _spectrum_cards(ranked: Sequence[Mapping[str, pd.DataFrame]]) -> list[MetricCard]:
     """Return the cards of the metrics that have a number for every rank."""
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     spectra = {name: rows for of_input in ranked for name, rows in of_input.items()}
     return [_metric_card(Series(name, METRICS[name], "", True, rows)) for name, rows in spectra.items()]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from workbench.apps.explorer.address import Address
     from workbench.apps.explorer.material import Material
-    from workbench.frames.metrics import Metric
+    from workbench.frames.metric import Metric
 
 NUMBERS = ("value", "null_mean", "null_low", "null_high")
 """Columns of a number and its null distribution."""
@@ -103,7 +103,7 @@ def series(analysis: str, frame: pd.DataFrame) -> Iterator[Series]:
     """
     import pandas as pd
 
-    from workbench.frames.metrics import METRICS
+    from workbench.frames.metric import METRICS
 
     is_whole = frame["layer"].notna() & frame["rank"].isna() & ~frame["metric"].isin(_LEFT_OUT)
     rows = frame[is_whole & (frame["statistic"].isna() | (frame["statistic"] == "mean"))]

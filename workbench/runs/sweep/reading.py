@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, UnknownName
 from workbench.core.files import sha256_file
-from workbench.core.options import parse_numbers
+from workbench.core.options import checked, parse_numbers
 from workbench.core.store import differences
 from workbench.data.batches import skipped_note
 from workbench.frames.provenance import versions

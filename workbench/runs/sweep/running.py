@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
-from workbench.core.options import Accepted, Numbers
+from workbench.core.options import Accepted, Numbers, checked
 from workbench.core.progress import progress_bars
 from workbench.models.loading import LoadedModel
 from workbench.runs import settings as setting

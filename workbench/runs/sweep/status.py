@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.core.arguments import checked
+from workbench.core.options import checked
 from workbench.runs.sweep.plan import Plan, Task
 from workbench.runs.sweep.sweep_folder import DamagedPart, SweepFolder
 

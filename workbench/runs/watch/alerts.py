@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from workbench.analyses.registry import ANALYSES
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
-from workbench.frames.metrics import METRICS
+from workbench.core.options import checked
+from workbench.frames.metric import METRICS
 
 _COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _CONDITION = re.compile(r"\s*(<=|>=|<|>)\s*(\S+)\s*")

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from workbench.analyses.registry import ANALYSES, check_request
 from workbench.captures.capturing import capture, is_plain
-from workbench.core.arguments import check_argument, checked
 from workbench.core.errors import InputError
-from workbench.core.options import Numbers
+from workbench.core.options import Numbers, check_argument, checked
 from workbench.frames.results import conform, provenance_of, shared
 from workbench.runs import settings as setting
 from workbench.runs.analyze import run_analysis

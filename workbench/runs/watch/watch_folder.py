@@ -14,9 +14,8 @@ import pandas as pd
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
-from workbench.core.options import conforming, matching
+from workbench.core.options import checked, conforming, matching
 from workbench.core.store import RunStore
 from workbench.frames.provenance import versions
 from workbench.frames.results import STEP, read_frames, write_frame

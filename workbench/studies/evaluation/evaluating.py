@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from workbench._version import __version__
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import accept
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import UNTRAINED_NOTE, shared
 from workbench.studies.evaluation.protocols import PROTOCOLS, Protocol, Request, mean_corruption_error

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import interval_words
+from workbench.core.options import checked
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.frames import short_name
 from workbench.figures.marks import NEUTRAL_STYLE, key_entry

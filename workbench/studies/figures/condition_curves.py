@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
+from workbench.core.options import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Band, Line, Null
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.intervals import mean_interval, welch_interval
+from workbench.core.options import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Rule
 from workbench.figures.words import variant_words

@@ -9,8 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from annotated_types import Predicate
 
-from workbench.core.arguments import checked
-from workbench.core.options import Accepted
+from workbench.core.options import Accepted, checked
 from workbench.figures.composition import Axis, Panel, compose, with_sentences
 from workbench.figures.estimates import NULL_COLUMNS, means_and_heads, titled
 from workbench.figures.frames import rows_of, series_labels, short_name

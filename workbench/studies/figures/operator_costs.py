@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Line, Points, Published, Stroke
 from workbench.figures.variants import LOOKS

@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.composition import Axis, Panel, compose
 from workbench.figures.maps import squared
 from workbench.figures.marks import key_entry

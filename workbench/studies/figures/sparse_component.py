@@ -9,9 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from annotated_types import Predicate
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
-from workbench.core.options import Accepted
+from workbench.core.options import Accepted, checked
 from workbench.figures.comparison import comparison_figure
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot

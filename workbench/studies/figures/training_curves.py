@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError, UnknownName
+from workbench.core.options import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import NOISE, Band, Interval, Line, Null, Published, Rule, Stroke
 from workbench.figures.variants import in_order, look_of

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import Interval, Published, Rule
 from workbench.figures.overlays import need_columns

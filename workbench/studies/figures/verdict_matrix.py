@@ -7,8 +7,8 @@ import re
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.frames import short_name
 from workbench.figures.text_widths import cut, line_count, text_width, wrap
 from workbench.figures.theme import PAGE, WIDTH, marker_of

@@ -17,7 +17,7 @@ from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import write_json
 from workbench.core.progress import progress_bars
 from workbench.core.store import RunStore
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.papers.operators import CONDITIONS, LAYERS, OPERATORS, SWEEPS, Point

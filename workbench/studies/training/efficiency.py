@@ -16,7 +16,7 @@ from workbench.attention.bilateral import BilateralAttention
 from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError
 from workbench.core.threads import one_thread
-from workbench.frames.metrics import METRICS
+from workbench.frames.metric import METRICS
 from workbench.frames.provenance import versions
 from workbench.frames.results import shared
 from workbench.models.architectures import ATTENTION_KEYS, build

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
 from workbench.core.extras import require
-from workbench.core.options import Numbers
+from workbench.core.options import Numbers, checked
 from workbench.runs.settings import Seed
 from workbench.studies.training.cost_measures import peak_memory
 from workbench.studies.training.costs import model_costs

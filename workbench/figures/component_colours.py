@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.core.arguments import checked
 from workbench.core.errors import InputError
+from workbench.core.options import checked
 from workbench.figures.composition import Panel, compose
 from workbench.figures.maps import image_panel, squared
 from workbench.figures.overlays import need_columns
