@@ -322,10 +322,10 @@ def test_a_z_score_needs_ten_null_samples():
 
 def test_pairs_whose_logits_hardly_differ_are_counted(monkeypatch):
     model, batch, *_ = parts("vit")
-    way = patching._Patching.way.fget
+    gap = patching._Patching.gap.fget
     plain = workbench.analyze("patching", model, batch, layers=[1], null_samples=2)
     assert not any("large by chance" in note for note in plain.attrs["notes"])
-    monkeypatch.setattr(patching._Patching, "way", property(lambda self: way(self) / 1000))
+    monkeypatch.setattr(patching._Patching, "gap", property(lambda self: gap(self) / 1000))
     close = workbench.analyze("patching", model, batch, layers=[1], null_samples=2)
     assert any("large by chance" in note for note in close.attrs["notes"])
 

@@ -276,7 +276,7 @@ def test_a_reduction_joins_by_being_defined_and_others_are_refused():
             self.values = shape.rows()
 
         def add(self, tile):
-            self.values[tile.place] = tile.weights.amax(-1).double()
+            self.values[tile.slices] = tile.weights.amax(-1).double()
 
         def result(self):
             return self.values

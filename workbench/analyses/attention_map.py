@@ -228,18 +228,18 @@ def _measures(reduced: Reduced, queries: Bool[Tensor, "batch query"] | None) -> 
     if "distance" in reduced.results:
         distance, distance_uniform = _mean_distances(reduced["distance"], rows)
 
-    def known(values: Tensor) -> Tensor:
+    def defined(values: Tensor) -> Tensor:
         return values.masked_fill(undefined, math.nan)
 
     return HeadMaps(
-        entropy=known((entropy * rows).sum(-1) / count),
-        entropy_uniform=known(torch.where(choosing, room, 0).sum(-1) / count),
-        entropy_share=known(share).clamp(max=1.0),  # above 1 only by rounding
-        distance=known(distance),
-        distance_uniform=known(distance_uniform),
-        sink=known(sink),
+        entropy=defined((entropy * rows).sum(-1) / count),
+        entropy_uniform=defined(torch.where(choosing, room, 0).sum(-1) / count),
+        entropy_share=defined(share).clamp(max=1.0),  # above 1 only by rounding
+        distance=defined(distance),
+        distance_uniform=defined(distance_uniform),
+        sink=defined(sink),
         sink_key=sink_key.masked_fill(undefined, -1),
-        sink_uniform=known((received.uniform / count[..., None]).amax(-1)),
+        sink_uniform=defined((received.uniform / count[..., None]).amax(-1)),
         nonfinite=(reduced.nonfinite * real).sum(-1),
     )
 

@@ -65,18 +65,22 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     for number, name in enumerate(layer.ids):
         tokens = real[number].nonzero()[:, 0]
         read = tokens if readout.token is None else torch.tensor([readout.token])
-        own = passes.logits[number].double().reshape(-1, passes.logits.shape[-1])
-        own = (own if readout.token is not None else own[tokens.to(own.device)]).log_softmax(-1)
-        places, drawn = [read], generator(layer.seed, name, layer.index)
+        model_logits = passes.logits[number].double().reshape(-1, passes.logits.shape[-1])
+        model_logits = (
+            model_logits if readout.token is not None else model_logits[tokens.to(model_logits.device)]
+        ).log_softmax(-1)
+        positions, drawn = [read], generator(layer.seed, name, layer.index)
         for _ in range(options.null_samples if len(tokens) > 1 else 0):
             steps = torch.randint(1, len(tokens), (len(read),), generator=drawn)
             index = torch.searchsorted(tokens, read)
-            places.append(tokens[(index + steps) % len(tokens)])
+            positions.append(tokens[(index + steps) % len(tokens)])
         of_input = []
-        for place in places:
-            seen = readout.logits(stream[number : number + 1, place.to(stream.device)])[0].log_softmax(-1)
-            divergence = (own.exp() * (own - seen)).sum(-1).clamp_min(0)  # below by rounding alone
-            agreement = (own.argmax(-1) == seen.argmax(-1)).double()
+        for position in positions:
+            seen = readout.logits(stream[number : number + 1, position.to(stream.device)])[0].log_softmax(-1)
+            divergence = (
+                (model_logits.exp() * (model_logits - seen)).sum(-1).clamp_min(0)
+            )  # below by rounding alone
+            agreement = (model_logits.argmax(-1) == seen.argmax(-1)).double()
             of_input.append(torch.stack([divergence.mean(), agreement.mean()]))
         of_input += [torch.full_like(of_input[0], torch.nan)] * (1 + options.null_samples - len(of_input))
         results.append(torch.stack(of_input, -1))

@@ -93,16 +93,16 @@ class _Pairs(NamedTuple):
     """The logits that each input of a batch is read by; an input's partner is the other of its pair."""
 
     position: Int[Tensor, " batch"] | None
-    own: Int[Tensor, " batch"]
-    partner: Int[Tensor, " batch"]
-    known: Bool[Tensor, " batch"]
+    outcome: Int[Tensor, " batch"]
+    partner_outcome: Int[Tensor, " batch"]
+    distinct: Bool[Tensor, " batch"]
     """Whether both outcomes are known and differ."""
 
     def difference(self, logits: Float[Tensor, "batch ..."]) -> Float[Tensor, " batch"]:
-        """Return the logit of the partner's outcome less that of the own outcome."""
+        """Return the logit of the partner's outcome minus that of its own outcome."""
         at = logits_at(logits, self.position).double()
-        own, partner = (index[:, None].to(at.device) for index in (self.own, self.partner))
-        return (at.gather(-1, partner) - at.gather(-1, own))[:, 0]
+        outcome, other = (index[:, None].to(at.device) for index in (self.outcome, self.partner_outcome))
+        return (at.gather(-1, other) - at.gather(-1, outcome))[:, 0]
 
 
 def logits_at(
@@ -139,16 +139,16 @@ def _pairs(layer: Layer, passes: Passes, real: Bool[Tensor, "batch token"], targ
         last = (real * torch.arange(real.shape[1])).argmax(-1)
         position = last - 1 if target == "right" else last
     if "/" in target:
-        own = torch.tensor(passes.two_outcomes(target)).repeat(batch // 2)
+        outcome = torch.tensor(passes.two_outcomes(target)).repeat(batch // 2)
     elif target == "predicted":
-        own = logits_at(logits, position).argmax(-1).cpu()
+        outcome = logits_at(logits, position).argmax(-1).cpu()
     elif passes.targets is None:
         raise InputError("the right outcomes are not known; give target='predicted'")
     else:
-        own = (passes.targets if position is None else logits_at(passes.targets, position + 1)).cpu()
-    partner = _swapped(own)
-    known = (own >= 0) & (partner >= 0) & (own != partner)
-    return _Pairs(position, own.clamp_min(0), partner.clamp_min(0), known)
+        outcome = (passes.targets if position is None else logits_at(passes.targets, position + 1)).cpu()
+    other = _swapped(outcome)
+    distinct = (outcome >= 0) & (other >= 0) & (outcome != other)
+    return _Pairs(position, outcome.clamp_min(0), other.clamp_min(0), distinct)
 
 
 class _Patching(NamedTuple):
@@ -158,7 +158,7 @@ class _Patching(NamedTuple):
     donor: Float[Tensor, "batch head token head_dim"]
     real: Bool[Tensor, "batch token"]
     pairs: _Pairs
-    own: Float[Tensor, " batch"]
+    difference: Float[Tensor, " batch"]
     passes: Passes
     layer: int
 
@@ -168,20 +168,22 @@ class _Patching(NamedTuple):
         return self.pairs.difference(self.passes.run(changes, grad=grad))
 
     @property
-    def way(self) -> Float[Tensor, " batch"]:
-        """The way to the logit difference of the partner, NaN without two outcomes; equal differences have none."""
-        partner = -_swapped(self.own)
-        way = partner - self.own
-        some = self.pairs.known.to(way.device) & (way.abs() > _SAME * (partner.abs() + self.own.abs()))
-        return torch.where(some, way, torch.nan)
+    def gap(self) -> Float[Tensor, " batch"]:
+        """The gap to the logit difference of the partner, NaN without two outcomes; equal differences have none."""
+        partner = -_swapped(self.difference)
+        gap = partner - self.difference
+        some = self.pairs.distinct.to(gap.device) & (
+            gap.abs() > _SAME * (partner.abs() + self.difference.abs())
+        )
+        return torch.where(some, gap, torch.nan)
 
     def share(self, change: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         """Return a change of the logit difference as a share of the way to the partner's."""
-        return change / self.way
+        return change / self.gap
 
     def effect(self, head: int, outputs: Tensor) -> Float[Tensor, " batch"]:
         """Return the normalised effect of other outputs of one head."""
-        return self.share(self.run({head: outputs}) - self.own)
+        return self.share(self.run({head: outputs}) - self.difference)
 
 
 def _patching(layer: Layer, target: str) -> _Patching:
@@ -191,18 +193,18 @@ def _patching(layer: Layer, target: str) -> _Patching:
     layer.choose_heads(head_out)
     real = real_outputs(layer, head_out)
     pairs = _pairs(layer, passes, real, target)
-    own = pairs.difference(passes.logits)
-    patching = _Patching(head_out, _swapped(head_out), real, pairs, own, passes, layer.index)
-    known, none = pairs.known[::2], patching.way.cpu().isnan()[::2]
+    difference = pairs.difference(passes.logits)
+    patching = _Patching(head_out, _swapped(head_out), real, pairs, difference, passes, layer.index)
+    distinct, none = pairs.distinct[::2], patching.gap.cpu().isnan()[::2]
     layer.counts.add(
         f"pairs, counted per layer, have no value: both inputs have the same outcome (target={target!r}); "
         "target='right' or 'Mary/John' gives two",
-        ~known,
+        ~distinct,
     )
     layer.counts.add(
         "pairs, counted per layer, have no value: both inputs have the same logit difference; let them differ before "
         "the token that is predicted",
-        known & none,
+        distinct & none,
     )
     return patching
 
@@ -235,7 +237,7 @@ def _null_effects(layer: Layer, patching: _Patching, options: Options) -> Float[
     ]
     effects = torch.stack(samples, 1)
     if options.null == "others":
-        lacking = effects[::2, 0].isnan().any(-1) & ~patching.way[::2].isnan()
+        lacking = effects[::2, 0].isnan().any(-1) & ~patching.gap[::2].isnan()
         layer.counts.add(
             f"pairs, counted per layer, have no null: null='others' needs {options.null_samples} other pairs with as "
             "many tokens in a batch",
@@ -266,12 +268,12 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
             (null_effects.abs() >= 1).any((1, 2)),
         )
     if not layer.before:  # of the pairs, and so the same for every layer
-        baselines = {"clean": -patching.own[::2], "corrupted": patching.own[1::2]}
+        baselines = {"clean": -patching.difference[::2], "corrupted": patching.difference[1::2]}
         for name, values in baselines.items():
-            known = values.where(patching.pairs.known[::2].to(values.device), torch.nan)
+            measured = values.where(patching.pairs.distinct[::2].to(values.device), torch.nan)
             columns = {"candidate": name}
             yield Measurement(
-                _PATCHING_BASELINE, known, ("input",), columns=columns, form="across", inputs=names
+                _PATCHING_BASELINE, measured, ("input",), columns=columns, form="across", inputs=names
             )
     yield Measurement(_PATCHING_EFFECT, of_pairs(effects), null_samples=null_samples, inputs=names)
 
@@ -286,9 +288,9 @@ def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
     patching = _patching(layer, options.target)
     of_heads = []
     for head in layer.heads:
-        own, of_tokens = patching.head_out[:, head], []
-        for token in range(own.shape[1]):
-            outputs = own.clone()
+        head_out, of_tokens = patching.head_out[:, head], []
+        for token in range(head_out.shape[1]):
+            outputs = head_out.clone()
             outputs[:, token] = patching.donor[:, head, token]
             of_tokens.append(patching.effect(head, outputs))
         of_heads.append(torch.stack(of_tokens, -1))

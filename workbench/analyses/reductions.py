@@ -31,7 +31,7 @@ class _OfRows(Reduction):
         self.values = shape.rows()
 
     def add(self, tile: Tile) -> None:
-        self.values[tile.place] = self.of(tile)
+        self.values[tile.slices] = self.of(tile)
 
     @abstractmethod
     def of(self, tile: Tile) -> Tensor:
@@ -96,9 +96,9 @@ class Scores(Reduction):
         below = tile.below if tile.visible is None else tile.below * tile.visible
         sums, squares = row_sums(below), row_sums(below * below)
         top = torch.where(tile.top > -math.inf, tile.top, 0)
-        self.rows.largest[tile.place] = tile.top
-        self.rows.total[tile.place] = sums + tile.count * top
-        self.rows.squares[tile.place] = squares + 2 * top * sums + tile.count * top.square()
+        self.rows.largest[tile.slices] = tile.top
+        self.rows.total[tile.slices] = sums + tile.count * top
+        self.rows.squares[tile.slices] = squares + 2 * top * sums + tile.count * top.square()
 
     def result(self) -> RowScores:
         return self.rows
@@ -144,7 +144,7 @@ class RowDistance(Reduction):
     def add(self, tile: Tile) -> None:
         distance, placed = self.once.of(tile, self._distances)
         mass = tile.total if self.everywhere else tile.sum_of(placed)
-        self.values[tile.place] = torch.where(mass > 0, tile.sum_of(distance) / mass, math.nan)
+        self.values[tile.slices] = torch.where(mass > 0, tile.sum_of(distance) / mass, math.nan)
 
         def uniform(tile: Tile) -> tuple[Tensor]:
             parts = [part if tile.visible is None else part * tile.visible for part in (distance, placed)]
@@ -152,7 +152,7 @@ class RowDistance(Reduction):
             return (sums[0] / sums[1],)
 
         by_head = tile.count.shape[-2] > 1
-        (self.uniform[tile.place],) = uniform(tile) if by_head else self.once_uniform.of(tile, uniform)
+        (self.uniform[tile.slices],) = uniform(tile) if by_head else self.once_uniform.of(tile, uniform)
 
     def _distances(self, tile: Tile) -> tuple[Tensor, ...]:
         here, there = self.from_[tile.rows], self.to[tile.columns]
@@ -246,7 +246,9 @@ class OnPatterns(Reduction):
                 added = torch.zeros(len(part), inputs * queries, dtype=torch.float64, device=on.device)
                 added.index_add_(1, numbers * queries + rows, part.double())
                 by_input = added.view(-1, inputs, queries).expand(heads, -1, -1)
-                into[tile.place] = by_input[:, 0] if isinstance(tile.batch, int) else by_input.transpose(0, 1)
+                into[tile.slices] = (
+                    by_input[:, 0] if isinstance(tile.batch, int) else by_input.transpose(0, 1)
+                )
 
     def _inside(self, name: str, tile: Tile) -> tuple[Tensor, ...]:
         """Inputs, rows and columns within the tile of the pattern's pairs."""
@@ -325,8 +327,8 @@ class TopKeys(Reduction):
         rank_count = min(self.count, tile.weights.shape[-1])
         if rank_count:
             weights, keys = tile.weights.topk(rank_count, -1)
-            self.weights[tile.place][..., :rank_count] = weights
-            self.keys[tile.place][..., :rank_count] = torch.where(weights > 0, keys + tile.columns.start, -1)
+            self.weights[tile.slices][..., :rank_count] = weights
+            self.keys[tile.slices][..., :rank_count] = torch.where(weights > 0, keys + tile.columns.start, -1)
 
     def result(self) -> Top:
         return Top(self.weights, self.keys)
@@ -353,7 +355,7 @@ class HeadOutput(Reduction):
         *_, heads, height, width = weights.shape
         grouped = weights.reshape(*values.shape[:-2], heads // values.shape[-3] * height, width)
         output = grouped @ values[..., tile.columns, :]
-        self.values[tile.place] = output.view(*weights.shape[:-1], -1)
+        self.values[tile.slices] = output.view(*weights.shape[:-1], -1)
 
     def result(self) -> Float[Tensor, "batch head query value_dim"]:
         return self.values
@@ -479,7 +481,7 @@ class ChosenColumns(Reduction):
     def add(self, tile: Tile) -> None:
         for column, key in enumerate(self.keys):
             if tile.columns.start <= key < tile.columns.stop:
-                self.values[tile.place][..., column] = tile.weights[..., key - tile.columns.start]
+                self.values[tile.slices][..., column] = tile.weights[..., key - tile.columns.start]
 
     def result(self) -> Float[Tensor, "batch head query chosen"]:
         return self.values

@@ -156,7 +156,7 @@ class Tile:
     top: Tensor | None = None
 
     @property
-    def place(self) -> tuple[int | slice, slice, slice]:
+    def slices(self) -> tuple[int | slice, slice, slice]:
         """Index of these rows in (batch, head, query)."""
         return self.batch, self.heads, self.rows
 

@@ -155,36 +155,42 @@ def decayed_linear_map(
 # The scans of transformers ------------------------------------------------------------------------------------
 
 
-def _selective_scan(given: Mapping[str, Any], output: Any, name: str) -> Mixing:
-    dt = _step(given["dt"], given.get("delta_bias"), given.get("delta_softplus"), given["dt"].dtype)
-    x = given["hidden_states"]
-    effective = selective_scan_map(_wide(dt), _wide(given["A"]), _wide(given["B"]), _wide(given["C"]))
-    mixing = Mixing.of(effective, _wide(x)[..., None], _skip(given.get("D")))
-    gate = given.get("z")
+def _selective_scan(arguments: Mapping[str, Any], output: Any, name: str) -> Mixing:
+    dt = _step(
+        arguments["dt"], arguments.get("delta_bias"), arguments.get("delta_softplus"), arguments["dt"].dtype
+    )
+    x = arguments["hidden_states"]
+    effective = selective_scan_map(
+        _wide(dt), _wide(arguments["A"]), _wide(arguments["B"]), _wide(arguments["C"])
+    )
+    mixing = Mixing.of(effective, _wide(x)[..., None], _skip(arguments.get("D")))
+    gate = arguments.get("z")
     mixing.check(output[..., None], name, 1.0 if gate is None else F.silu(_wide(gate))[..., None])
     return mixing
 
 
-def _chunk_scan(given: Mapping[str, Any], output: Any, name: str) -> Mixing:
-    x = given["hidden_states"]  # (batch, token, head, head_dim)
-    dt = _step(given["dt"].mT, given.get("dt_bias"), given.get("dt_softplus"), x.dtype)
-    dt = dt.clamp(*given.get("dt_limit", (0.0, math.inf)))
-    shared = x.shape[2] // given["B"].shape[2]
+def _chunk_scan(arguments: Mapping[str, Any], output: Any, name: str) -> Mixing:
+    x = arguments["hidden_states"]  # (batch, token, head, head_dim)
+    dt = _step(arguments["dt"].mT, arguments.get("dt_bias"), arguments.get("dt_softplus"), x.dtype)
+    dt = dt.clamp(*arguments.get("dt_limit", (0.0, math.inf)))
+    shared = x.shape[2] // arguments["B"].shape[2]
     b, c = (
-        _wide(given[key]).repeat_interleave(shared, dim=2, output_size=x.shape[2]).transpose(1, 2)
+        _wide(arguments[key]).repeat_interleave(shared, dim=2, output_size=x.shape[2]).transpose(1, 2)
         for key in "BC"
     )
-    effective = state_space_map(_wide(dt), _wide(given["A"]), b, c)
-    mixing = Mixing.of(effective, x.transpose(1, 2), _skip(given.get("D")))
+    effective = state_space_map(_wide(dt), _wide(arguments["A"]), b, c)
+    mixing = Mixing.of(effective, x.transpose(1, 2), _skip(arguments.get("D")))
     mixing.check(output.transpose(1, 2), name)
     return mixing
 
 
-def _delta_rule(given: Mapping[str, Any], output: Any, name: str) -> Mixing:
-    q, k, v, g, beta = (_wide(given[key]).transpose(1, 2) for key in ("query", "key", "value", "g", "beta"))
+def _delta_rule(arguments: Mapping[str, Any], output: Any, name: str) -> Mixing:
+    q, k, v, g, beta = (
+        _wide(arguments[key]).transpose(1, 2) for key in ("query", "key", "value", "g", "beta")
+    )
     shared = v.shape[1] // k.shape[1]
     q, k = q.repeat_interleave(shared, dim=1), k.repeat_interleave(shared, dim=1)
-    if given.get("use_qk_l2norm_in_kernel"):
+    if arguments.get("use_qk_l2norm_in_kernel"):
         q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q, k))
     decay = g.exp() if g.ndim == k.ndim else g.exp()[..., None]
     mixing = Mixing.of(delta_rule_map(q * q.shape[-1] ** -0.5, k, decay, beta), v)
@@ -192,10 +198,10 @@ def _delta_rule(given: Mapping[str, Any], output: Any, name: str) -> Mixing:
     return mixing
 
 
-def _rwkv(given: Mapping[str, Any], output: Any, name: str) -> Mixing:
-    rate = _wide(given["time_decay"]).exp()
-    effective = decayed_softmax_map(_wide(given["key"]).mT, rate, _wide(given["time_first"]))
-    mixing = Mixing.of(effective, given["value"].mT[..., None])
+def _rwkv(arguments: Mapping[str, Any], output: Any, name: str) -> Mixing:
+    rate = _wide(arguments["time_decay"]).exp()
+    effective = decayed_softmax_map(_wide(arguments["key"]).mT, rate, _wide(arguments["time_first"]))
+    mixing = Mixing.of(effective, arguments["value"].mT[..., None])
     mixing.check(output.mT[..., None], name)
     return mixing
 
@@ -263,9 +269,9 @@ def _watching(
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = scan(*args, **kwargs)
-        given = names.bind(*args, **kwargs).arguments
+        arguments = names.bind(*args, **kwargs).arguments
         output = result[0] if isinstance(result, tuple) else result
-        seen(lambda title: SCANS[name](given, output, title))
+        seen(lambda title: SCANS[name](arguments, output, title))
         return result
 
     return watched

@@ -94,8 +94,8 @@ def null_finding(rows: pd.DataFrame, words: str) -> str:
         return mean_finding(rows, words)
     columns = ["value", "null_mean", "null_low", "null_high"]
     by_layer = null_rows.groupby(["model", "layer"], sort=False)[columns].mean()
-    findings = {place: over_inputs(rows) for place, rows in rows.groupby(["model", "layer"], sort=False)}
-    ends = [findings[place] for place in by_layer.index]
+    findings = {key: over_inputs(rows) for key, rows in rows.groupby(["model", "layer"], sort=False)}
+    ends = [findings[key] for key in by_layer.index]
     low = pd.Series([finding.low for finding in ends], by_layer.index).fillna(by_layer["value"])
     high = pd.Series([finding.high for finding in ends], by_layer.index).fillna(by_layer["value"])
     above, below = low > by_layer["null_high"], high < by_layer["null_low"]
@@ -139,8 +139,8 @@ def range_finding(rows: pd.DataFrame, words: str, format: str = ".2f") -> str:
     """State the heads with the smallest and the largest mean of a metric of one model."""
     means = rows.groupby(["layer", "head"])["value"].mean()
     ends = [
-        f"{means[place]:{format}} (layer {place[0]:g}, head {place[1]:g})"
-        for place in (means.idxmin(), means.idxmax())
+        f"{means[head]:{format}} (layer {head[0]:g}, head {head[1]:g})"
+        for head in (means.idxmin(), means.idxmax())
     ]
     return f"{words} runs from {ends[0]} to {ends[1]}."
 

@@ -124,18 +124,18 @@ def pilot(
     if task in PRETRAINED:
         attention = planned.pretrained or planned.attention
         start = read_start(pretrain(task, attention, PILOT, work, epochs=epochs, limit=None))
-    whole = load_task(
+    loaded = load_task(
         task,
         data=PREFIX + name,
         architecture=recipe.architecture,
         images=recipe.images,
         characters=start.characters if start else "",
     )
-    recipe = recipe.completed(whole.architecture)
-    numbers = _split(name, whole)
-    parts = {part: Subset(whole.train, chosen) for part, chosen in numbers.items()}
-    divided = dataclasses.replace(whole, train=parts["training"], test=parts["validation"])
-    score = "normalised_return" if whole.acting else whole.objective.headline
+    recipe = recipe.completed(loaded.architecture)
+    numbers = _split(name, loaded)
+    parts = {part: Subset(loaded.train, chosen) for part, chosen in numbers.items()}
+    divided = dataclasses.replace(loaded, train=parts["training"], test=parts["validation"])
+    score = "normalised_return" if loaded.acting else loaded.objective.headline
     level = 1 - _ERROR / recipe.epochs
     rows = []
     with one_thread(), reproducible():
@@ -153,7 +153,7 @@ def pilot(
                 break
     frame = pd.DataFrame(rows).assign(data=name, variant=planned.variant, seed=PILOT, metric=score)
     about = {"data": name, "variant": planned.variant, "level": level, "epochs": recipe.epochs}
-    return frame, about | {"train": whole.data["train"]} | {
+    return frame, about | {"train": loaded.data["train"]} | {
         part: {"n": len(chosen), "numbers_sha256": sha256_bytes(" ".join(map(str, chosen)).encode())}
         for part, chosen in numbers.items()
     }
