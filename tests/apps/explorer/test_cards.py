@@ -103,10 +103,18 @@ def test_the_page_shows_the_card_of_the_chosen_head(tmp_path):
         rows = page.locator(".aw-links .aw-leader")
         assert rows.count() == LINKS
         assert rows.first.locator(".aw-name").text_content() == f"{card.links[0].query} → {card.links[0].key}"
-        pattern, share = max(card.stability.items(), key=lambda each: each[1])
-        short = next(metric.short for metric in bundle.header.metrics if metric.name == pattern)
-        said = f"On {percent(share)} of {INPUTS} inputs of bundled:digits the head follows the pattern “{short}”."
-        assert page.locator(".aw-body .aw-reads").first.text_content() == said
+        headline = page.locator(".aw-follows b").all_text_contents()
+        short = {metric.short: metric.name for metric in bundle.header.metrics if metric.short}
+        shares = {name: card.stability[pattern] for name, pattern in short.items()}
+        assert headline[0] == "sink"
+        others = sorted(
+            (name for name in shares if shares[name] > 0 and name not in headline), key=shares.get
+        )
+        patterns = sorted(headline, key=lambda name: -shares[name]) + others[::-1]
+        said = ", ".join(f"{name} {percent(shares[name])}" for name in patterns)
+        expected = f"Above its null level, by share of {INPUTS} inputs of bundled:digits: {said}."
+        assert page.locator(".aw-body .aw-reads").first.text_content() == expected
+        assert rows.first.is_disabled()  # a row of a list, and no button
         assert page.evaluate(COLOURS, ".aw-plane") > 50
         page.get_by_role("button", name="kind", exact=True).click()
         page.wait_for_function("() => document.querySelector('.aw-body').innerText.includes('■ class')")

@@ -309,6 +309,69 @@ def test_a_link_is_compared_with_all_other_pairs_of_its_head(run):
     assert run("links", ONE + "return m.linkOf({ ...one, asks: one }, layer, 3, 4, 2);", data) is None
 
 
+def test_a_link_counts_keys_whose_weight_float16_rounds_to_nothing(run):
+    """Uniform attention is one over the keys that the query may see; a key that the mask hides is no link."""
+    attn = np.tril(attention(1, 6, 6)).astype(np.float16)
+    attn[0, 4, [0, 3]] = 0
+    data = {"heads": 1, "count": 6, "kinds": ["word"] * 6, "maps": (*bits_of(attn), 6)}
+    code = ONE + "return data.pairs.map(([query, key]) => m.linkOf(one, layer, 0, query, key));"
+    seen, nothing, later = run("links", code, {**data, "pairs": [[4, 2], [4, 3], [2, 4]]})
+    assert seen["ratio"] == pytest.approx(attn[0, 4, 2] * 5)
+    assert (nothing["ratio"], nothing["p"], later) == (0, 1, None)
+    ratios = attn[0].astype(float) * np.arange(1, 7)[:, None]
+    others = [ratios[i, j] for i in range(6) for j in range(i + 1) if (i, j) != (4, 2)]
+    assert seen["nullMean"] == pytest.approx(np.mean(others))
+    hides = (
+        MAPS + "const one = maps(data.maps); return [[2, 4], [4, 2], [3, 3]].map(pair => one.hides(...pair));"
+    )
+    assert run("bundle", hides, data) == [True, False, False]
+
+
+FOUND = {
+    "Sink": {"0.1", "1.2"},  # the first is above its null level, and the second has the highest score
+    "PREV": {"1.0"},
+    "previous token": {"1.0"},
+    "token": {"1.0", "1.2"},
+    "entropy": {"0.0"},
+    "entropy > 1.5": {"0.0", "1.1"},
+    "Attention entropy < 1": {"0.2", "1.2"},
+    "sink>=0.5": {"0.1", "1.2"},
+    "> .65": {"1.2"},
+    "1.2": {"1.2"},
+    "layer 1": {"1.0", "1.1", "1.2"},
+    "L1 H0": {"1.0"},
+    "head 2": {"0.2", "1.2"},
+    "layer 9": set(),
+    "spiral": set(),
+    "spiral > 0.1": set(),
+}
+
+
+@pytest.mark.parametrize("typed", FOUND)
+def test_heads_are_found_by_their_number_a_pattern_or_a_bound(run, typed):
+    metrics = [
+        {"name": "attention_sink", "short": "sink", "label": "Largest share on one key", "null": True},
+        {"name": "pattern_previous", "short": "previous token", "label": "Attention on it", "null": True},
+        {"name": "attention_entropy", "short": "", "label": "Attention entropy", "null": True},
+        {"name": "class_token", "short": "", "label": "Attention on the class token", "null": False},
+    ]
+    scores = {
+        "attention_sink": [[0.1, 0.6, 0.2], [0.3, 0.2, 0.7]],
+        "pattern_previous": [[0.1, 0.2, 0.2], [0.9, 0.2, 0.1]],
+        "attention_entropy": [[2.5, 1.1, 0.9], [1.2, 1.6, 0.3]],
+        "class_token": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]],
+    }
+    code = """const layers = [{ index: 0, heads: 3 }, { index: 1, heads: 3 }];
+    const metric = (name, which, layer, head) => which === "value" ? data.scores[name][layer.index][head] : data.level;
+    const state = { bundle: { layers, metrics: data.metrics }, one: { metric } };
+    const heads = m.headsNamed(state, data.typed, data.metrics[0]);
+    return [...heads];"""
+    data = {"typed": typed, "metrics": metrics, "scores": scores, "level": 0.5}
+    found = run("links", code, data)
+    assert set(found) == FOUND[typed]
+    assert run("links", code.replace("[...heads]", "heads"), {**data, "typed": " "}) is None
+
+
 def test_the_strongest_link_is_the_largest_multiple_of_uniform_attention_off_the_diagonal(run):
     attn = np.tril(attention(2, 6, 6, seed=8)).astype(np.float16)
     real = [True, True, True, False, True, True]

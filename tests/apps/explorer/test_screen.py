@@ -94,10 +94,16 @@ def test_a_comparison_is_exported_as_it_is_drawn(page, digits, tmp_path):
 
 
 def test_keys_are_heard_after_a_click_on_pin_which_a_second_click_undoes(page):
-    page.get_by_role("button", name="Pin", exact=True).click()
+    page.get_by_role("button", name="Pin to compare", exact=True).click()
     page.wait_for_selector(".aw-pin")
+    page.wait_for_function(SHOWS, arg=[".aw-follows", "Pinned: choose another head"])
     page.keyboard.press("ArrowUp")
     page.wait_for_function(SAYS, arg="Layer 1, head 1")
+    page.get_by_role("button", name="Compare with layer 2, head 1", exact=True).click()
+    page.wait_for_selector(".aw-compare canvas")
+    assert page.get_by_role("button", name="Compare with layer 2, head 1", exact=True).is_hidden()
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => !document.querySelector('.aw-compare')")
     page.keyboard.press("ArrowDown")
     page.get_by_role("button", name="Pinned", exact=True).click()
     page.wait_for_function("() => !document.querySelector('.aw-pin')")
@@ -215,8 +221,45 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
     first = links.iloc[0]
     page.wait_for_function(SAYS, arg=f"Layer {first.layer:.0f}, head {first['head']:.0f}: patch ")
     assert f"{percent(first.attention)} of its attention" in page.text_content(".aw-headline")
+    suggested = page.locator(".aw-suggestions button").first.text_content()
+    assert suggested == f"layer {first.layer:.0f}, head {first['head']:.0f} ({percent(first.attention)})"
     page.keyboard.press("Escape")
-    page.wait_for_function("() => !document.querySelector('.aw-linking')")
+    page.wait_for_function(SAYS, arg="from all queries (mean), ")
+    assert page.locator(".aw-linking").count() == 0
+
+
+def test_a_key_that_the_mask_hides_is_called_masked(browser, tmp_path):
+    """In headline, list, matrix and both tooltips; the question the other way is one click."""
+    bundle = many_heads(1, 2, 8, 0)
+    attn = np.tril(bundle.arrays["inputs.0.layers.0.attn"].astype(float)) + np.eye(8)
+    bundle.arrays["inputs.0.layers.0.attn"] = (attn / attn.sum(-1, keepdims=True)).astype(np.float16)
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, "masked"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{path.as_uri()}#layer=0&head=0&token=2&link=5")
+    page.wait_for_function(SAYS, arg="masked: “w2” cannot see “w5”, which comes later")
+    assert "the mask hides this key" in page.text_content(".aw-linking h3")
+    assert page.locator(".aw-linking .aw-leader").count() == 0
+    box = page.locator(".aw-matrix").bounding_box()
+    for query, key, said in ((1, 6, "masked"), (6, 1, "\u00a0%")):
+        page.mouse.move(
+            box["x"] + box["width"] * (key + 0.5) / 8, box["y"] + box["height"] * (query + 0.5) / 8
+        )
+        page.wait_for_function(SHOWS, arg=[".aw-tip:not([hidden]) b", said])
+    clear = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".aw-matrix");
+          const side = canvas.width;
+          const alpha = (x, y) => canvas.getContext("2d").getImageData(x * side, y * side, 1, 1).data[3];
+          return [alpha(0.8, 0.1), alpha(0.1, 0.6)];
+        }"""
+    )
+    assert clear == [0, 255]
+    page.locator(".aw-token", has_text="w7").hover()
+    page.wait_for_function(SHOWS, arg=[".aw-tip:not([hidden])", "masked: “w2” cannot see “w7”"])
+    page.get_by_role("button", name="which heads link “w5” to “w2”?").click()
+    page.wait_for_function(SAYS, arg="“w5” gives “w2” ")
+    page.close()
 
 
 def test_two_words_of_a_pooled_text_are_linked_by_means_and_the_page_says_so(browser, tmp_path):
@@ -587,6 +630,101 @@ def test_a_form_filters_heads_by_a_metric_and_a_number(page, digits):
     page.get_by_label("filter: above or below").select_option("<")
     page.get_by_label("filter: number").fill("-1")
     page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "No head matches “local < -1”"])
+
+
+def test_examples_of_the_search_find_heads(page, digits):
+    """As its field names them, in whatever case: the number of heads that match is counted with numpy."""
+    bundle = digits[1]
+    sink, null = (bundle.metric("attention_sink", which) for which in ("value", "null_mean"))
+    above = (sink > null + 0.05) | (sink == sink.max())
+    entropy = bundle.metric("attention_entropy") > 3.9
+    for words, match in (("SINK", above), ("Entropy > 3.9", entropy)):
+        page.locator(".aw-find").fill(words)
+        assert 0 < match.sum() < 12
+        said = f"{match.sum()} of 12 heads match “{words}”."
+        page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", said])
+
+
+def test_the_help_opens_at_its_start(browser, digits):
+    page = browser.new_page(viewport={"width": 900, "height": 420})
+    page.goto(digits[0])
+    page.get_by_role("button", name="?", exact=True).click()
+    page.wait_for_selector(".aw-keys[open]")
+    tall, room, top = page.eval_on_selector(
+        ".aw-keys", "one => [one.scrollHeight, one.clientHeight, one.scrollTop]"
+    )
+    assert tall > room
+    assert top == 0
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".aw-keys", state="hidden")
+    page.close()
+
+
+@pytest.mark.parametrize(("wide", "tall"), [(1280, 800), (1440, 900), (768, 1024), (390, 844)])
+def test_no_row_and_no_name_of_the_heads_is_cut(browser, tmp_path, wide, tall):
+    """Heads in order of a score: the list ends between two rows. Names of patterns and of the model are whole."""
+    folder = gpt2_folder(tmp_path / "gpt2")
+    saved = Explorer(f"hf:{folder}", ["the harbour was quiet"]).save_html(
+        tmp_path / "page.html", ablations=False
+    )
+    page = browser.new_page(viewport={"width": wide, "height": tall})
+    page.goto(saved.as_uri())
+    page.wait_for_selector(".aw-leaders .aw-leader")
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent)"
+    assert (
+        page.eval_on_selector_all(".aw-leaders .aw-leader .aw-name, .aw-top h1, .aw-top .aw-facts", cut) == []
+    )
+    page.locator(".aw-select[aria-label='order of heads']").select_option("attention_sink")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "highest score first"])
+    page.wait_for_timeout(200)
+    end, last = page.eval_on_selector(".aw-grid-scroll", "one => [one.clientHeight, one.scrollHeight]")
+    assert end == last
+    page.close()
+
+
+def test_rows_of_many_heads_in_order_end_between_two(browser, tmp_path):
+    bundle = many_heads(24, 16, 6, 0)
+    card = MetricCard(
+        name="spread", label="Spread", short="", definition="", source="", unit="", low=0, high=1, null=""
+    )
+    header = bundle.header.model_copy(update={"metrics": [card]})
+    scores = np.random.default_rng(1).random((24, 16))
+    path = tmp_path / "page.html"
+    path.write_text(
+        page_html(Bundle(header, {**bundle.arrays, "inputs.0.metrics.spread.value": scores}), "many")
+    )
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(f"{path.as_uri()}#layer=0&head=0&sort=spread")
+    page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", "highest score first"])
+    page.wait_for_timeout(200)
+    room, tall = page.eval_on_selector(".aw-grid-scroll", "one => [one.clientHeight, one.scrollHeight]")
+    assert tall > room  # 384 heads are scrolled
+    blank = """room => {
+      const canvas = document.querySelector(".aw-grid");
+      const row = Math.round((room - 4) * canvas.height / canvas.offsetHeight); // within the box: above its lower rim
+      return [...canvas.getContext("2d").getImageData(0, row, canvas.width, 1).data].every(byte => byte === 0);
+    }"""
+    assert page.evaluate(blank, room)
+    page.close()
+
+
+def test_a_phone_keeps_the_answer_in_view(browser, digits):
+    """The headline stays at the top while a person scrolls to the image and taps two patches."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(digits[0])
+    page.wait_for_selector(".aw-stage canvas")
+    page.locator(".aw-stage canvas").evaluate("one => one.scrollIntoView({ block: 'end' })")
+    page.mouse.wheel(0, 120)
+    page.wait_for_timeout(100)
+    for share in (0.3, 0.7):
+        box = page.locator(".aw-stage canvas").bounding_box()
+        page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + share * box["height"])
+        page.wait_for_timeout(100)
+    page.wait_for_function(SAYS, arg=" of its attention")
+    answer = page.locator(".aw-headline").bounding_box()
+    assert 0 <= answer["y"] < answer["y"] + answer["height"] < 844
+    context.close()
 
 
 @pytest.mark.parametrize("words", ["layer 2, head 1", "2.1", "L2h1", "layer 2"])

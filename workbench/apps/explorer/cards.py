@@ -94,6 +94,8 @@ def make_cards(
         seen = capture(model, sample, layers=chosen, sites=_SITES)
         links.append(strongest_links(seen, LINKS).assign(input=sample.ids[0]))
         patterns.append(analyze("attention-patterns", qkv=seen, seed=seed))
+        maps = analyze("attention-map", qkv=seen, null_samples=0)
+        patterns.append(maps[maps["metric"] == "attention_sink"])
         points += _points(seen, each, operands)
     if not any(len(frame) for frame in links):
         raise InputError(f"{model.spec} has no attention matrix of tokens, and so no head cards")

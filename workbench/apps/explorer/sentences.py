@@ -29,7 +29,7 @@ SENTENCES: dict[Name, str] = {
     "umap": "UMAP of {keys} keys and {queries}",
     "link": "{query} gives {key} {share} of its attention, {times}\u00a0× uniform attention (p = {p} among this head's "
     "other pairs)",
-    "stability": "on {share} of {inputs} the head follows the pattern “{pattern}”",
+    "stability": "above its null level, by share of {inputs}: {patterns}",
     "striking": "the most striking head: its score of the pattern “{pattern}” is {times}\u00a0× its null level, the "
     "largest multiple of all heads",
 }

@@ -148,6 +148,11 @@ export class Maps {
     return !this.looks;
   }
 
+  /** Whether the mask hides a key from a query: of a causal layer every later key. */
+  hides(query, key) {
+    return this.causal && this.columnOf(key) > this.rowOf(query);
+  }
+
   /** What the queries would give each real key that they may see, on average. */
   even(queries, real) {
     let sum = 0;

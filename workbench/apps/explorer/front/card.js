@@ -2,6 +2,7 @@
 
 import { HEADS, fresh, number, palette, percent, ramp } from "./colour.js";
 import { button, choice, make, placeOn, readable, refill } from "./state.js";
+import { patternsAbove } from "./links.js";
 import { spectrumChart } from "./spectra.js";
 
 const INPUTS = 20; // that a kernel is asked for
@@ -38,18 +39,19 @@ export class Card {
     const { cards } = bundle;
     this.missing.hidden = Boolean(cards);
     this.filled.hidden = !cards;
-    const key = [layer, head, theme, width, Boolean(cards)].join();
+    const key = [state.input, layer, head, theme, width, Boolean(cards)].join();
     if (this.drawn === key || !cards) return; // no hover changes it
     this.drawn = key;
     const card = cards.heads.find((one) => one.layer === layer && one.head === head);
     const short = (name) => bundle.metrics.find((metric) => metric.name === name)?.short || name.replace("pattern_", "");
     const stable = Object.entries(card?.stability ?? {}).sort((a, b) => b[1] - a[1]);
-    const [first] = stable;
+    const here = patternsAbove(bundle, state.one, state.card, head).map(({ metric }) => metric.name); // those of the headline come first
+    const named = stable.filter(([name, share]) => share > 0 || here.includes(name)).sort(([a], [b]) => here.includes(b) - here.includes(a));
     const inputs = `${cards.inputs} input${cards.inputs === 1 ? "" : "s"}${cards.spec && ` of ${cards.spec}`}`;
-    this.reads.textContent = first?.[1] > 0
-      ? state.sentence("stability", { pattern: short(first[0]), share: percent(first[1]), inputs })
+    this.reads.textContent = named.length
+      ? state.sentence("stability", { patterns: named.map(([name, share]) => `${short(name)} ${percent(share)}`).join(", "), inputs })
       : `No pattern clearly above its null level on ${inputs}.`;
-    const row = (name, value, share, where = "", title = name) => ({ name, where, value, title, share, act() {} });
+    const row = (name, value, share, where = "", title = name) => ({ name, where, value, title, share });
     refill(this.patterns, `Patterns, by share of ${cards.inputs} inputs`, stable.map(([name, share]) => row(short(name), percent(share), share)));
     const links = card?.links ?? [];
     const most = Math.max(...links.map((link) => link.ratio), 1);
@@ -72,6 +74,9 @@ export class Card {
     this.points = [];
     this.plane.hidden = this.kind.parentNode.hidden = this.key.hidden = !plane;
     if (!plane) return;
+    const kinds = [...new Set(cards.points.map((point) => point.kind))];
+    this.kind.hidden = kinds.length < 2;
+    if (kinds.length < 2) this.by = "position";
     this.kind.show(this.by);
     const all = [...plane.q, ...plane.k];
     const bounds = [0, 1].map((axis) => [Math.min(...all.map((point) => point[axis])), Math.max(...all.map((point) => point[axis]))]);
@@ -81,7 +86,6 @@ export class Card {
     if (!pen) return;
     const unit = Math.min((width - 16) / across, (height - 16) / up);
     const at = ([x, y]) => [width / 2 + (x - (bounds[0][0] + bounds[0][1]) / 2) * unit, height / 2 - (y - (bounds[1][0] + bounds[1][1]) / 2) * unit];
-    const kinds = [...new Set(cards.points.map((point) => point.kind))];
     const table = ramp(theme, "from");
     const colour = ({ position, kind }) => {
       if (this.by === "kind") return HEADS[kinds.indexOf(kind) % HEADS.length];

@@ -8,12 +8,12 @@ import { tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
-import { TABS, button, capital, largest, make, placeOn, readable, refill } from "./state.js";
+import { TABS, button, capital, largest, make, nameOf, placeOn, readable, refill } from "./state.js";
 
 export const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership", card: "Card" };
 const HINTS = {
   matrix: "The attention matrix", products: "Query times key, feature by feature", plane: "Queries and keys in one plane", norms: "Lengths of queries, keys and values",
-  spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a patch or word", membership: "Membership of the tokens in the heads",
+  spectra: "Spectra with their null distribution", metrics: "Metrics beside all heads", effect: "The prediction, with and without this head, or a token", membership: "Membership of the tokens in the heads",
   card: "What the head does over many inputs",
 };
 
@@ -126,6 +126,7 @@ export class Evidence {
     const { real } = state.one;
     const rows = Array.from({ length: maps.rows }, (_, row) => RATIO * maps.even([Math.floor((row * maps.queries) / maps.rows)], real));
     const canvas = bitmap(maps.matrix(head), maps.columns, maps.rows, limit || most, { ...state.look, direction: "from" }, state.scale === "ratio" ? rows : null);
+    for (let row = 0; maps.causal && row < maps.rows; row++) canvas.getContext("2d").clearRect(row + 1, row, maps.columns, 1); // masked keys are blank
     this.held = { key, canvas, limit: limit || most, most };
     return this.held;
   }
@@ -133,8 +134,8 @@ export class Evidence {
   drawMatrix(maps) {
     const { state } = this;
     this.show("matrix", this.matrix, this.note, this.most);
-    const [across, down, wide] = state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight, getComputedStyle(this.body).display === "grid"]); // a grid has the list to the right
-    const side = Math.max(120, wide ? Math.min(460, across * 0.55) : Math.min(across, across > 620 ? Math.min(760, down - 320) : 560));
+    const [across, down, wide, whole] = state.measured(this, "body", () => [this.body.clientWidth, this.body.clientHeight, getComputedStyle(this.body).display === "grid", getComputedStyle(this.box.parentNode).overflow === "hidden"]); // a grid has the list to the right, a page of one screen has both in view
+    const side = Math.max(120, wide ? Math.min(460, across * 0.55) : Math.min(across, across > 620 ? Math.min(760, down - 320) : Math.min(560, whole ? Math.max(260, down - 190) : across)));
     this.listMost(wide ? 14 : Math.max(3, Math.min(12, Math.floor((down - side - 116) / 24))));
     const high = maps.rows === 1 ? 56 : side;
     const pen = fresh(this.matrix, side, high);
@@ -159,7 +160,7 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled} Wheel zooms, drag moves, double-click goes back.`;
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} Wheel zooms, drag moves, double-click goes back.`;
   }
 
   /** The part of a pooled matrix that is in view, where a kernel has sent it finer; it is asked for once the view rests. */
@@ -218,8 +219,8 @@ export class Evidence {
     if (this.most.hidden) return;
     const to = state.direction === "to" && state.asked.length;
     const places = largest(values, count, (token) => one.real[token]);
-    refill(this.most, to ? "Most attention is from" : "Most attention goes to", places.map((token) => ({
-      name: readable(one.labels[token]), where: String(token), value: percent(values[token]), title: "Take this token",
+    refill(this.most, `Most attention ${to ? "is from" : "goes to"} (token, its number, share)`, places.map((token) => ({
+      name: one.kinds[token] === "patch" ? nameOf(one, token) : readable(one.labels[token]), where: String(token), value: percent(values[token]), title: "Take this token",
       share: values[token] / values[places[0]], colour: tint(state, 1), act: () => state.set({ tokens: [token], hover: null }),
     })));
   }
@@ -289,9 +290,10 @@ export class Evidence {
       const maps = this.together();
       const { one } = state;
       const { value, single } = this.at(maps, cell);
-      const named = (token, { labels }) => (single ? `“${readable(labels[token])}”` : `token ${token} and those beside it`);
+      const hidden = maps.hides(cell.query, cell.key);
+      const named = (token, of) => (single ? nameOf(of, token) : `token ${token} and those beside it`);
       const from = maps.rows === 1 && !one.asks ? "the class token" : named(cell.query, one.asks ?? one);
-      this.tip.show(event, percent(value), `from ${from} to ${named(cell.key, one)}`);
+      this.tip.show(event, hidden ? "masked" : percent(value), hidden ? "This query cannot see this key, which comes later." : `from ${from} to ${named(cell.key, one)}`);
     });
     matrix.addEventListener("pointerup", (event) => {
       const cell = this.cellAt(event);
@@ -329,7 +331,7 @@ export class Evidence {
         if (!values) return;
         const box = canvas.getBoundingClientRect();
         const token = places[Math.floor(((event.clientX - box.left) / box.width) * places.length)];
-        if (token !== undefined) this.tip.show(event, `“${readable(one.labels[token])}”`, number(values[token]));
+        if (token !== undefined) this.tip.show(event, nameOf(one, token), number(values[token]));
       });
       this.rows.append(row);
     }
@@ -351,7 +353,7 @@ export class Evidence {
       const most = Math.max(...places.map((token) => values[token]));
       const top = places.find((token) => values[token] === most);
       const middle = quantile(places.map((token) => values[token]), 0.5);
-      row.firstChild.textContent = state.sentence("norms", { operand: site, operands: name, median: number(middle), largest: number(most), token: `“${readable(one.labels[top])}”` });
+      row.firstChild.textContent = state.sentence("norms", { operand: site, operands: name, median: number(middle), largest: number(most), token: nameOf(one, top) });
       const [width, height] = [this.body.clientWidth, Math.max(60, Math.min(150, (this.body.clientHeight - 140) / 3))];
       const pen = fresh(canvas, width, height);
       if (!pen) return;

@@ -2,8 +2,8 @@
 
 import { HEADS, RATIO, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
 import { patchesOf } from "./image.js";
-import { asked, ranked } from "./links.js";
-import { button, make, placeOn, readable, refill } from "./state.js";
+import { asked, headsNamed, leading, ranked } from "./links.js";
+import { button, make, nameOf, placeOn, refill } from "./state.js";
 import { Training } from "./training.js";
 
 const GAP = 3;
@@ -12,6 +12,7 @@ const GUTTER = 24;
 const LABEL = 13; // height of a name under a cell where cells are in order of a score
 const LARGEST = 176;
 const SMALLEST = 13;
+const NAMED = 24; // of a cell with a name under it
 
 export class ModelView {
   constructor(state, tip, host = {}) {
@@ -21,7 +22,7 @@ export class ModelView {
     this.cells = [];
     this.order = make("select", "aw-select");
     this.order.setAttribute("aria-label", "order of heads");
-    this.order.append(option("", "layers × heads"));
+    this.order.append(option("", "by layer"));
     const { metrics } = state.bundle;
     const patterns = metrics.filter((metric) => metric.short);
     if (patterns.length) this.order.append(group("by pattern", patterns.map((m) => option(m.name, m.short))));
@@ -41,7 +42,7 @@ export class ModelView {
       host.measure(value.slice(8));
     });
     this.find = make("input", "aw-find");
-    Object.assign(this.find, { type: "search", placeholder: "Find a head", title: "A head (layer 3, head 5, or 3.5), heads by their strongest pattern (sink), or scores above or below a number (> 0.4)" });
+    Object.assign(this.find, { type: "search", placeholder: "Find a head", title: "A head (layer 3, head 5, or 3.5), heads that follow a pattern (sink), or scores above or below a number (entropy > 0.1)" });
     this.find.setAttribute("aria-label", "find heads: layer.head, a pattern, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
     this.filter = this.form(metrics);
@@ -100,23 +101,16 @@ export class ModelView {
     return this.state.one.metric(metric.name, which, layer, head);
   }
 
+  /** The heads that are searched for, as "layer.head"; null for all. */
+  get named() {
+    const { state } = this;
+    const key = [state.find, state.input, state.bundle.metrics.length, this.metric?.name].join("|");
+    if (this.searched?.key !== key) this.searched = { key, heads: headsNamed(state, state.find, this.metric) };
+    return this.searched.heads;
+  }
+
   wanted(layer, head) {
-    const asked = this.state.find.trim();
-    if (!asked) return true;
-    const [, name, side, bound] = asked.match(/^(.*?)\s*([<>])\s*(-?[\d.]+)$/) ?? [];
-    const metric = name ? this.state.bundle.metrics.find(({ short, label }) => [short, label].includes(name)) : this.metric;
-    if (side && metric) {
-      const value = this.score(layer, head, "value", metric);
-      return side === ">" ? value > Number(bound) : value < Number(bound);
-    }
-    const patterns = this.state.bundle.metrics.filter((metric) => metric.short);
-    const named = patterns.filter((metric) => metric.short.includes(asked.toLowerCase()));
-    if (named.length) {
-      const scores = patterns.map((metric) => this.score(layer, head, "value", metric));
-      return named.some((metric) => this.score(layer, head, "value", metric) === Math.max(...scores.filter(Number.isFinite)));
-    }
-    const [, asLayer, asHead] = asked.match(/^(?:l(?:ayer)?\s*)?(\d+)(?:[.,\s]*(?:h(?:ead)?)?\s*(\d+))?$/i) ?? [];
-    return String(layer.index) === asLayer && (!asHead || String(head) === asHead);
+    return !this.named || this.named.has(`${layer.index}.${head}`);
   }
 
   /** Height that is left for the grid where the panel has one of its own. */
@@ -136,16 +130,23 @@ export class ModelView {
       );
       const known = all.filter((cell) => Number.isFinite(cell.score) && this.wanted(cell.layer, cell.head));
       known.sort((a, b) => b.score - a.score);
-      const across = Math.max(4, Math.min(Math.ceil(Math.sqrt(Math.max(1, known.length) * (width / room))), Math.floor(width / 34)));
-      const size = Math.min(LARGEST, Math.floor((width - GAP) / across) - GAP);
+      const side = (columns) => Math.min(LARGEST, Math.floor((width - GAP) / columns) - GAP);
+      const down = (size) => size + BAR + LABEL + GAP * 2;
+      let across = 4; // the fewest columns with which all rows are in view, or else the most
+      while (side(across + 1) >= NAMED && GAP + Math.ceil(known.length / across) * down(side(across)) > room) across += 1;
+      const size = side(across);
       const tall = size;
       known.forEach((cell, i) => {
         const x = GAP + (i % across) * (size + GAP); // the outline of the first is not cut
-        const y = GAP + Math.floor(i / across) * (size + BAR + LABEL + GAP * 2);
+        const y = GAP + Math.floor(i / across) * down(size);
         this.cells.push({ ...cell, x, y, size, tall, named: true });
       });
-      return { height: GAP + Math.ceil(known.length / across) * (size + BAR + LABEL + GAP * 2), size };
+      const rows = Math.ceil(known.length / across);
+      const whole = Math.max(1, Math.floor((room - GAP) / down(size)));
+      this.scroll.style.maxHeight = whole < rows ? `${2 * GAP + whole * down(size)}px` : ""; // no row is cut
+      return { height: GAP + rows * down(size), size };
     }
+    this.scroll.style.maxHeight = "";
     const across = Math.floor((width - GUTTER) / most) - GAP;
     const runs = together(bundle.layers);
     const rows = bundle.layers.filter((layer) => !layer.without && layer.heads).length;
@@ -312,13 +313,14 @@ export class ModelView {
     const { state } = this;
     const { one, bundle } = state;
     const metric = this.metric;
-    const what = one.grid ? "attention on the patches" : state.asked.length ? "attention on the words, in reading order" : "attention matrix";
-    const level = metric?.null ? ", its null level the tick" : "";
+    const what = one.grid ? "attention on the patches" : state.asked.length ? "attention on the tokens, in reading order" : "attention matrix";
+    const level = metric?.null ? ", tick: null level" : "";
     const without = bundle.layers.filter((layer) => layer.without);
-    const matches = bundle.layers.some((layer) => Array.from({ length: layer.heads }).some((_, head) => this.wanted(layer, head)));
-    this.note.textContent = !matches ? `No head matches “${state.find}”: write a head (layer 3, head 5), a pattern (sink), or a bound on the bar (> 0.4).` :
-      `Cell: ${what}, ${full(state, limit)} (corner: beyond).` +
-      (metric ? ` Bar: ${(metric.short || metric.label).toLowerCase()}, full at ${number(high)}${level}.` : "") +
+    const count = bundle.layers.reduce((sum, layer) => sum + layer.heads, 0);
+    this.note.textContent = this.named?.size === 0 ? `No head matches “${state.find}”: write a head (layer 3, head 5), a pattern (sink), or a bound (entropy > 0.1).` :
+      (this.named ? `${this.named.size} of ${count} heads match “${state.find.trim()}”. ` : "") +
+      `Cell: ${what}, ${full(state, limit)} (corner mark: above).` + (state.sort ? " 3.5 is layer 3, head 5; highest score first." : "") +
+      (metric ? ` Bar: ${metric.short ? `${metric.short} score` : metric.label.toLowerCase()}, full at ${number(high)}${level}.` : "") +
       (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");
     this.note.title = without.map((layer) => `Layer ${layer.index} ${layer.without}`).join("\n");
     const cell = this.score(state.card, state.head);
@@ -340,22 +342,17 @@ export class ModelView {
     if (state.link !== null) return this.leadLinks();
     const rows = [];
     for (const metric of patterns) {
-      let best = null;
-      for (const layer of state.bundle.layers) {
-        for (let head = 0; head < layer.heads; head++) {
-          const score = this.score(layer, head, "value", metric);
-          if (Number.isFinite(score) && (!best || score > best.score)) best = { layer, head, score };
-        }
-      }
+      const best = leading(metric, state.bundle, state.one);
       if (!best) continue;
-      const level = this.score(best.layer, best.head, "null_mean", metric);
+      const { level } = best;
       rows.push({
+        faint: Boolean(metric.null) && !best.above,
         name: metric.short, where: `layer ${best.layer.index}, head ${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
-        title: `${metric.label}: ${number(best.score)}, null ${number(level)}. ${metric.definition}`,
+        title: `${metric.label}: ${number(best.score)}, null ${number(level)}${metric.null && !best.above ? ", not clearly above it" : ""}. ${metric.definition}`,
         pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [], metric: metric.name, sort: state.sort && metric.name }),
       });
     }
-    refill(this.leaders, "Strongest head of each pattern", rows);
+    refill(this.leaders, `Strongest head by pattern${rows.some(({ faint }) => faint) ? " (grey: not above null)" : ""}`, rows);
     this.leaders.hidden = !patterns.length;
   }
 
@@ -363,19 +360,16 @@ export class ModelView {
   leadLinks() {
     const { state } = this;
     const { query, key } = asked(state);
-    const question = [state.input, query, key].join();
-    if (this.question?.key !== question) this.question = { key: question, heads: ranked(state) };
-    const { heads } = this.question;
+    const heads = ranked(state);
     const most = heads[0]?.attention || 1;
-    const named = (token) => `“${readable(state.one.labels[token]).trim()}”`;
     const maps = state.one.maps(state.card);
     const cells = maps?.pooled ? ` (means of ${(maps.tokens / maps.columns).toFixed(1)} × ${(maps.tokens / maps.columns).toFixed(1)} tokens)` : "";
-    refill(this.leaders, `Heads that link ${named(query)} to ${named(key)}, by attention${cells}`, heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
+    refill(this.leaders, heads.length ? `Heads that link ${nameOf(state.one, query)} to ${nameOf(state.one, key)}, by attention${cells}` : "No head: the mask hides this key from this query", heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
       name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
       title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × length of the value: ${percent(written)} of the row's sum`,
       pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),
     })));
-    this.leaders.hidden = !heads.length;
+    this.leaders.hidden = false;
   }
 
   cellAt(event) {

@@ -5,9 +5,9 @@ import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { Edit } from "./edit.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
-import { asked, exactLink, linkOf, patternsAbove, striking, strongest } from "./links.js";
+import { asked, exactLink, linkOf, patternsAbove, ranked, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
-import { button, choice, coarse, largest, make, readable, viewKey } from "./state.js";
+import { button, choice, coarse, largest, make, nameOf, readable, viewKey } from "./state.js";
 
 const LINES = 14; // of one query and head at most
 const LONG = 800; // tokens: of longer texts only what is in view is coloured, at one size of letters
@@ -37,12 +37,13 @@ export class HeadView {
     this.special = make("div", "aw-special");
     this.stage = make("div", "aw-stage");
     this.hint = make("p", "aw-note");
-    this.pin = button("Pin", "Pin this view, to set it beside another; again to unpin it (M)", () => state.pin());
+    this.pin = button("Pin to compare", "Keep this view, choose another head, token or input, and set both side by side (M)", () => state.pin());
+    this.beside = button("", "Both views side by side, and their difference", () => state.set({ against: state.pins.at(-1) }));
     this.sinks = button("Sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     this.edit = new Edit(state, host);
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.edit.paint, this.more, this.legend);
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.beside, this.edit.paint, this.more, this.legend);
     this.steps = new Steps(state);
     this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.edit.field, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
@@ -170,9 +171,7 @@ export class HeadView {
   }
 
   name(token) {
-    const { labels, kinds } = this.state.one;
-    if (kinds[token] === "patch") return `patch ${labels[token]}`;
-    return kinds[token] === "word" ? `“${readable(labels[token]).trim()}”` : readable(labels[token]);
+    return nameOf(this.state.one, token);
   }
 
   whom(tokens = this.state.asked) {
@@ -186,6 +185,9 @@ export class HeadView {
     const { state } = this;
     if (!state.tokens.length || (state.tokens.length === 1 && state.tokens[0] === token)) return this.tip.show(event, this.name(token));
     const values = state.values(state.layer, state.head, state.tokens);
+    const maps = state.one.maps(state.card);
+    const pair = state.direction === "to" ? [token, state.tokens[0]] : [state.tokens[0], token];
+    if (state.tokens.length === 1 && maps?.hides(...pair)) return this.tip.show(event, this.name(token), `masked: ${this.name(pair[0])} cannot see ${this.name(pair[1])}, which comes later`);
     const words = values && token < values.length ? `locked: ${percent(values[token])} ${state.direction === "to" ? "to" : "from"} ${this.whom(state.tokens)}` : "";
     this.tip.show(event, this.name(token), words);
   }
@@ -193,7 +195,10 @@ export class HeadView {
   draw() {
     const { state } = this;
     const pinned = state.pins.includes(viewKey(state)); // the locked view, not the one under the pointer
-    this.pin.textContent = pinned ? "Pinned" : "Pin"; // never disabled: a button that is hears no more keys
+    this.pin.textContent = pinned ? "Pinned" : "Pin to compare"; // never disabled: a button that is hears no more keys
+    const last = state.pins.length ? state.viewOf(state.pins.at(-1)) : null;
+    this.beside.hidden = !last || pinned || Boolean(state.against);
+    this.beside.textContent = last ? `Compare with layer ${last.layer}, head ${last.head}` : "";
     if (this.built !== state.one) this.build();
     if (state.one.prediction?.of !== "next token") this.more.hidden = true;
     this.steps.draw();
@@ -267,14 +272,14 @@ export class HeadView {
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
-      const often = times < 10 ? times.toFixed(1) : String(Math.round(times));
-      words = state.filled("from", { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: often });
+      words = state.filled("from", { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: multiple(times) });
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
     const pair = state.hover === null && !state.more.length && asked(state);
     const link = pair && linkOf(one, state.card, state.head, pair.query, pair.key);
     if (link) words = this.linkWords(pair, link);
+    else if (pair && maps?.hides(pair.query, pair.key)) words = `masked: ${this.name(pair.query)} cannot see ${this.name(pair.key)}, which comes later`;
     const means = link ? `these are means of ${bin} × ${bin} tokens, the link itself is not in the file` : `means of ${bin} × ${bin} tokens`;
     const exact = link && bin ? exactLink(state, pair) : null;
     const said = exact === null ? means : `in means of ${bin} × ${bin} tokens; the link itself has ${percent(exact)}`;
@@ -292,6 +297,7 @@ export class HeadView {
         this.follows.append(i ? ", " : "", make("b", "", metric.short), ` ${score.toFixed(2)} (null ${level.toFixed(2)})`);
       });
     }
+    if (state.pins.includes(viewKey(state))) this.follows.append(" Pinned: choose another head, token or input to compare with this view.");
     if (state.sinks === "off" && !state.more.length) this.follows.append(taken.length ? ` Taken out: ${taken.map((key) => this.name(key)).join(", ")}.` : " No sink in this head.");
   }
 
@@ -306,14 +312,15 @@ export class HeadView {
 
   linkWords({ query, key }, { attention, ratio, p }) {
     const [from, to] = [query, key].map((token) => this.name(token));
-    return this.state.filled("link", { query: from, key: to, share: percent(attention), times: number(ratio), p: number(p) });
+    return this.state.filled("link", { query: from, key: to, share: percent(attention), times: multiple(ratio), p: number(p) });
   }
 
   /** Where the page opens: why there, and where else to look. */
   suggest() {
     const { state } = this;
     const { layer, head, one, bundle, card } = state;
-    this.suggestions.hidden = state.opened !== viewKey(state) || state.link !== null || one.generated > 0 || card.without; // steps are played, and nothing jumps
+    if (state.link !== null) return this.answer();
+    this.suggestions.hidden = state.opened !== viewKey(state) || one.generated > 0 || card.without; // steps are played, and nothing jumps
     if (this.suggestions.hidden || this.suggested === state.opened + bundle.metrics.length) return;
     this.suggested = state.opened + bundle.metrics.length;
     const found = striking(bundle, one);
@@ -325,6 +332,22 @@ export class HeadView {
       ...(most && here(most) ? [`${state.sentence("striking", { pattern: most.metric.short, times: number(most.ratio) })} `] : []), ...(others.length || link ? ["Look also at: "] : []),
       ...others.map((each) => button(`${each.metric.short}: layer ${each.layer.index}, head ${each.head}`, each.metric.definition, () => state.set({ layer: each.layer.index, head: each.head, more: [], metric: each.metric.name }), "aw-link")),
       ...(link ? [button(`which heads link ${this.name(link.query)} and ${this.name(link.key)}?`, "Every head by its attention on this link", () => state.set({ tokens: [link.query], link: link.key, direction: "from", hover: null }), "aw-link")] : []),
+    );
+  }
+
+  /** The heads that give most attention to the link that is asked about, or the question that the mask allows. */
+  answer() {
+    const { state } = this;
+    const { query, key } = asked(state);
+    const question = [state.input, query, key, state.layer, state.head].join();
+    this.suggestions.hidden = false;
+    if (this.suggested === question) return;
+    this.suggested = question;
+    const heads = ranked(state);
+    const turned = { tokens: [key], link: query, direction: "from", hover: null };
+    this.suggestions.replaceChildren(
+      ...(heads.length ? [`Strongest of ${heads.length} heads: `] : [button(`which heads link ${this.name(key)} to ${this.name(query)}?`, "The same question the other way", () => state.set(turned), "aw-link")]),
+      ...heads.slice(0, 3).map(({ layer, head, attention }) => button(`layer ${layer.index}, head ${head} (${percent(attention)})`, "Look at this head", () => state.set({ layer: layer.index, head, more: [] }), "aw-link")),
     );
   }
 
@@ -485,6 +508,11 @@ export class HeadView {
     });
     pen.globalAlpha = 1;
   }
+}
+
+/** How many times something is, in words. */
+function multiple(times) {
+  return times >= 10 ? String(Math.round(times)) : times >= 0.095 || times === 0 ? times.toFixed(1) : String(Number(times.toPrecision(1)));
 }
 
 /** Tokens by word, which no line breaks: a word begins after or with a space, or where no "##" goes on with it. */

@@ -12,20 +12,22 @@ const CLEAR = 0.05; // a pattern's score above its null level, at least
  */
 export function linkOf(one, layer, head, query, key) {
   const maps = one.maps(layer);
-  if (!maps || one.at(layer) !== one || one.asks || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class")) return null;
+  if (!maps || one.at(layer) !== one || one.asks || head >= maps.heads || (maps.rows === 1 && one.kinds[query] !== "class") || maps.hides(query, key)) return null;
   const [place, own] = [maps.rowOf(query), maps.columnOf(key)];
-  const found = { layer, head, attention: maps.at(head, place, own), ratio: 0, drawn: [] };
+  const { real } = one;
+  const attention = maps.at(head, place, own);
+  const found = { layer, head, attention, ratio: attention / maps.even([query], real), drawn: [] };
   const alike = [];
+  const middle = (bin, bins) => Math.floor(((bin + 0.5) * maps.tokens) / bins); // of a pooled matrix; else the token itself
   for (let row = 0; row < maps.rows; row++) {
-    let visible = 0;
-    for (let column = 0; column < maps.columns; column++) visible += maps.at(head, row, column) > 0 ? maps.tokens / maps.columns : 0;
+    const token = maps.rows === 1 ? query : middle(row, maps.rows);
+    if (!real[token]) continue;
+    const uniform = maps.even([token], real);
     for (let column = 0; column < maps.columns; column++) {
-      const weight = maps.at(head, row, column);
-      if (row === place && column === own) found.ratio = weight * visible;
-      else if (weight > 0) {
-        found.drawn.push(weight * visible);
-        if (column - row === own - place) alike.push(weight);
-      }
+      if ((row === place && column === own) || (maps.causal && column > row) || !real[middle(column, maps.columns)]) continue;
+      const weight = maps.at(head, row, column); // 0 where float16 has nothing smaller
+      found.drawn.push(weight / uniform);
+      if (column - row === own - place) alike.push(weight);
     }
   }
   const lengths = one.norms(layer, "v");
@@ -55,23 +57,70 @@ export function exactLink({ part, one, layer, head }, { query, key }) {
   return new Maps(part.bits, [1, part.side, part.side], part.count).at(0, row, column);
 }
 
-/** Every head by its attention on the link that is asked about, strongest first. */
+/** Every head by its attention on the link that is asked about, strongest first; heads whose mask hides the key are left out. */
 export function ranked(state) {
   const { query, key } = asked(state);
-  const heads = state.bundle.layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => linkOf(state.one, layer, head, query, key)));
-  return heads.filter(Boolean).sort((a, b) => b.attention - a.attention);
+  const question = [state.input, query, key].join();
+  if (state.question?.key !== question) {
+    const heads = allHeads(state.bundle).map(({ layer, head }) => linkOf(state.one, layer, head, query, key));
+    state.question = { key: question, heads: heads.filter(Boolean).sort((a, b) => b.attention - a.attention) };
+  }
+  return state.question.heads;
+}
+
+/** A head's score of a pattern beside its null level, and whether it is clearly above. */
+function scoreOf(metric, one, layer, head) {
+  const [score, level, high] = ["value", "null_mean", "null_high"].map((which) => one.metric(metric.name, which, layer, head));
+  return { metric, layer, head, score, level, ratio: score / level, above: score > (Number.isFinite(high) ? high : level) && score - level > CLEAR };
 }
 
 /** The patterns of a head that are clearly above their null level, the farthest first. */
 export function patternsAbove({ metrics }, one, layer, head) {
   return metrics
     .filter((metric) => metric.short && metric.null)
-    .map((metric) => {
-      const [score, level, high] = ["value", "null_mean", "null_high"].map((which) => one.metric(metric.name, which, layer, head));
-      return { metric, layer, head, score, level, ratio: score / level, high: Number.isFinite(high) ? high : level };
-    })
-    .filter(({ score, level, high }) => score > high && score - level > CLEAR)
+    .map((metric) => scoreOf(metric, one, layer, head))
+    .filter(({ above }) => above)
     .sort((a, b) => b.score - b.level - (a.score - a.level));
+}
+
+function allHeads({ layers }) {
+  return layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => ({ layer, head })));
+}
+
+/** The head with the highest score of a metric, of a pattern one that is clearly above its null level where there is one; undefined without scores. */
+export function leading(metric, bundle, one) {
+  const scores = allHeads(bundle).map(({ layer, head }) => scoreOf(metric, one, layer, head)).filter(({ score }) => Number.isFinite(score));
+  return scores.sort((a, b) => b.above - a.above || b.score - a.score)[0];
+}
+
+/** The metrics that words name, the best match first: a whole name, else a part of one. */
+function metricsNamed(metrics, words) {
+  const names = metrics.map(({ name, short, label }) => [short, label, name.replaceAll("_", " ")].map((each) => each.toLowerCase()));
+  const whole = metrics.filter((_, place) => names[place].includes(words));
+  return whole.length ? whole : metrics.filter((_, place) => names[place].some((name) => name.includes(words)));
+}
+
+/**
+ * The heads that are searched for, as "layer.head": by their number, by a bound on a metric ("entropy > 0.1", on `bar` without a name),
+ * or by part of a metric's name: those clearly above its null level, and the one with the highest score. Null for an empty search.
+ */
+export function headsNamed({ bundle, one }, typed, bar) {
+  const words = typed.trim().toLowerCase();
+  if (!words) return null;
+  const heads = allHeads(bundle);
+  const keys = (found) => new Set(found.map(({ layer, head }) => `${layer.index}.${head}`));
+  const [, name, side, bound] = words.match(/^(.*?)\s*([<>])=?\s*(-?\d*\.?\d+)$/) ?? [];
+  if (side) {
+    const metric = name ? metricsNamed(bundle.metrics, name)[0] : bar;
+    const value = ({ layer, head }) => (metric ? one.metric(metric.name, "value", layer, head) : NaN);
+    return keys(heads.filter((each) => (side === ">" ? value(each) > Number(bound) : value(each) < Number(bound))));
+  }
+  const [, inLayer, number, only] = words.match(/^(?:l(?:ayer)?\s*)?(\d+)(?:[.,\s]*(?:h(?:ead)?)?\s*(\d+))?$|^h(?:ead)?\s*(\d+)$/) ?? [];
+  if (inLayer ?? only) return keys(heads.filter(({ layer, head }) => String(layer.index) === (inLayer ?? String(layer.index)) && String(head) === (number ?? only ?? String(head))));
+  return keys(metricsNamed(bundle.metrics, words).flatMap((metric) => {
+    const pattern = metric.short && metric.null;
+    return [leading(metric, bundle, one), ...heads.filter(({ layer, head }) => pattern && scoreOf(metric, one, layer, head).above)].filter(Boolean);
+  }));
 }
 
 /** The heads whose patterns are the largest multiples of their null level: the first of each pattern, then the others. */

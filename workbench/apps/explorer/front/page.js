@@ -19,7 +19,7 @@ const NARROW = 760; // px: in a frame narrower than that, grid and head are show
 const KEYS = [
   ["← → ↑ ↓", "head, layer; with Shift together"], [", .", "token before, after; with Shift together"], ["A or Esc", "all queries"], ["D", "attention from, or to"],
   ["S", "scale: linear, √, log, times uniform"], ["O (hold)", "the image as it is"], ["1 … 9", "matrix, q·k, plane, norms, spectra, metrics, effect, membership, card"],
-  ["P", "next order of heads"], ["/", "find a head"], ["T", "light or dark"], ["M", "pin this view, or unpin it"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
+  ["P", "next order of heads"], ["/", "find heads: 3.5, sink, entropy > 0.1"], ["T", "light or dark"], ["M", "pin this view, to compare another with it"], ["C", "copy the address of this view"], ["E", "export"], ["?", "these keys"],
 ];
 
 /** A small box of words beside the pointer. */
@@ -319,16 +319,16 @@ function makeHelp() {
   const list = make("dl");
   for (const [key, what] of KEYS) list.append(make("dt", "", key), make("dd", "", what));
   const box = make(
-    "dialog", "aw-help", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
+    "dialog", "aw-help aw-keys", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
     make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
     make("p", "", "Click a token, then a second: the list of heads ranks all by their attention from the first to the second, beside the other pairs of the same head."),
     make("p", "", `The scale “× uniform” has no colour at 1 × uniform attention and below, and full colour at ${RATIO} × and above.`),
     make("p", "", "Shift-click heads to look at several together. A corner mark says that a cell goes beyond the common scale."),
   );
-  const close = button("Close", "Close (Esc)", () => box.close());
-  box.append(close);
+  box.tabIndex = -1; // has the focus, so that it opens at its start
+  box.append(button("Close", "Close (Esc)", () => box.close()));
   box.addEventListener("click", (event) => event.target === box && box.close());
-  return { box, show: () => box.showModal(), close: () => box.close(), get open() { return box.open; } };
+  return { box, show: () => (box.showModal(), box.focus(), box.scrollTo(0, 0)), close: () => box.close(), get open() { return box.open; } };
 }
 
 function press(event, state, model, [help, taken, other], top) {
@@ -352,7 +352,7 @@ function press(event, state, model, [help, taken, other], top) {
     ArrowLeft: () => moveHead(state, 0, -1, event.shiftKey), ArrowRight: () => moveHead(state, 0, 1, event.shiftKey),
     ArrowUp: () => moveHead(state, -1, 0, event.shiftKey), ArrowDown: () => moveHead(state, 1, 0, event.shiftKey),
     ",": () => step(-1), ".": () => step(1), "<": () => step(-1, true), ">": () => step(1, true), ";": () => step(-1, true), ":": () => step(1, true), a: () => state.set({ tokens: [], hover: null }),
-    Escape: () => state.set(state.against ? { against: "" } : state.link !== null ? { link: null } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
+    Escape: () => state.set(state.against ? { against: "" } : { tokens: [], hover: null, more: [] }), m: () => state.pin(),
     d: () => state.set({ direction: cycle(["from", "to"], state.direction) }),
     s: () => state.set({ scale: cycle(SCALES, state.scale) }),
     o: () => state.original || state.set({ original: true }),

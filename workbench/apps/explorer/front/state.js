@@ -310,6 +310,12 @@ export function readable(label) {
   return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(label) ? shown.replace(/\S(.*\S)?/s, "\u2068$&\u2069") : shown;
 }
 
+/** A token in a sentence: a patch by its place, a word in quotes, a special token as it is. */
+export function nameOf({ labels, kinds }, token) {
+  if (kinds[token] === "patch") return `patch ${labels[token]}`;
+  return kinds[token] === "word" ? `“${readable(labels[token]).trim()}”` : readable(labels[token]);
+}
+
 export function capital(words) {
   return words[0].toUpperCase() + words.slice(1);
 }
@@ -334,13 +340,13 @@ export function button(words, title, act, name = "") {
 
 /**
  * A list of buttons under a heading: `name`, `where` and `value` as words, a bar of `share` with a tick at `tick`, and what a
- * click does. They stay the same elements when they tell something else, so that a click that began on one ends on it.
+ * click does; without it a row is no button. They stay the same elements when they tell something else, so that a click that began on one ends on it.
  */
 export function refill(box, heading, items) {
   const head = box.firstElementChild ?? box.appendChild(make("h3"));
   if (head.textContent !== heading) head.textContent = heading;
   while (box.children.length > items.length + 1) box.lastElementChild.remove();
-  items.forEach(({ name, where, value, title, share, colour = "", tick = NaN, pressed = false, act }, place) => {
+  items.forEach(({ name, where, value, title, share, colour = "", tick = NaN, pressed = false, faint = false, act = null }, place) => {
     let row = box.children[place + 1];
     if (!row) {
       row = button("", "", () => row.act(), "aw-leader");
@@ -348,7 +354,8 @@ export function refill(box, heading, items) {
       box.append(row);
     }
     row.act = act;
-    const drawn = [name, where, value, title, share.toFixed(4), colour, tick, pressed].join("\n");
+    row.disabled = !act;
+    const drawn = [name, where, value, title, share.toFixed(4), colour, tick, pressed, faint].join("\n");
     if (row.drawn === drawn) return;
     row.drawn = drawn;
     const [first, second, bar, last] = row.children;
@@ -357,7 +364,9 @@ export function refill(box, heading, items) {
     bar.firstChild.style.backgroundColor = colour;
     bar.lastChild.hidden = !Number.isFinite(tick);
     bar.lastChild.style.left = `${tick * 100}%`;
-    row.setAttribute("aria-pressed", String(pressed));
+    row.classList.toggle("aw-faint", faint);
+    if (act) row.setAttribute("aria-pressed", String(pressed));
+    else row.removeAttribute("aria-pressed");
   });
 }
 
