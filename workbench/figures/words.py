@@ -33,7 +33,7 @@ alone: sentences have that word."""
 
 DEFINED = {
     r"\\u25b2 ": "Arrows of the colour bar: the last colour goes on to the number",
-    r"RPC|MSSA|\bFAN\b|\bonly e\b": "Mechanisms: docs/attention.md",
+    r"RPC|MSSA|TSSA|Bilateral with|\bFAN\b|\bonly e\b": "Mechanisms: docs/attention.md",
 }
 """Patterns in the labels of a figure (as JSON), and what its caption says of them."""
 

@@ -48,9 +48,13 @@ def strokes(fig, width, colour=None):
     return [pair for pair in ends if not any(map(math.isnan, pair))]
 
 
-def interval(fig):
+def intervals(fig, colour=None):
     widths = [trace.line.width for trace in fig.data if trace.showlegend and trace.mode == "lines+markers"]
-    (pair,) = strokes(fig, widths[0])
+    return strokes(fig, widths[0], colour)
+
+
+def interval(fig):
+    (pair,) = intervals(fig)
     return pair
 
 
@@ -74,7 +78,7 @@ def test_a_row_says_what_must_hold_what_was_measured_and_the_verdict():
         ("between", {"threshold": "0.1..0.5"}),
     ],
 )
-def test_the_distance_from_the_threshold_is_positive_exactly_where_the_claim_holds(comparison, more):
+def test_an_estimate_is_in_the_blue_exactly_where_the_claim_holds(comparison, more):
     fig = claims_figure(claims(comparison=comparison, **more))
     low, high = {
         "<=": (-math.inf, 0.32),
@@ -82,16 +86,23 @@ def test_the_distance_from_the_threshold_is_positive_exactly_where_the_claim_hol
         "equals": (0.3332, 0.3468),
         "between": (0.1, 0.5),
     }[comparison]
-    distances = [min(value - low, high - value) for value in (0.33, 0.3441, 0.36)]
-    distances += [(high - low) / 2] * (0.33 < (low + high) / 2 < 0.36)
+    one_sided = math.isinf(low) or math.isinf(high)
+    middle, half = (low + high) / 2, (high - low) / 2
+
+    def distance(value):
+        return min(value - low, high - value) if one_sided else (value - middle) / half
+
+    distances = [distance(value) for value in (0.33, 0.3441, 0.36)]
+    largest = max(2.0 * (not one_sided), *map(abs, distances), abs(distance(0.31)))
     start, end = interval(fig)
     ((x, _),) = marks(fig, "fails")
-    largest = max(map(abs, [*distances[:1], *distances[2:], min(0.31 - low, high - 0.31)]))
     assert start == pytest.approx(min(distances) / largest)
     assert end == pytest.approx(max(distances) / largest)
     assert x == pytest.approx(distances[1] / largest)
     (shade,) = [shape for shape in fig.layout.shapes if shape.fillcolor == ALLOWED]
-    assert shade.x0 == 0 < shade.x1
+    held = low <= 0.3441 <= high
+    assert (shade.x0 <= x <= shade.x1) == held
+    assert shade.x0 == pytest.approx(0 if one_sided else -1 / largest)
 
 
 def test_the_models_of_a_claim_share_its_scale_and_claims_do_not():
@@ -119,23 +130,24 @@ def test_an_interval_far_wider_than_another_model_s_does_not_hide_it():
     far = claims("other", measured=2e4, low=0.0, high=6e4, verdict="undecided", **near).iloc[:1]
     fig = claims_figure(pd.concat([inside, far]))
     ((held, _),), ((x, _),) = marks(fig, "holds"), marks(fig, "undecided")
-    assert held > 0.02
-    assert -1 < x < -0.5
+    start, end = intervals(fig, VERDICTS["undecided"][0])[0]
+    assert held == pytest.approx(0)
+    assert start < 0 < x < end == pytest.approx(1)  # the estimate is inside its interval
+    (shade,) = [shape for shape in fig.layout.shapes if shape.fillcolor == ALLOWED]
+    assert shade.x1 > 0.05
 
 
-def test_a_null_and_untrained_weights_are_on_the_scale_of_their_row_or_at_its_end():
+def test_a_null_and_untrained_weights_are_on_the_scale_of_their_row():
     held = {"comparison": ">", "threshold": "0.3", "published": NAN, "verdict": RANDOM_TOO}
-    fig = claims_figure(claims(untrained=0.33, **NULL, **held))
-    (null,) = strokes(fig, 4)
-    assert null[0] < -1 < null[1] < 0  # 0.19 to 0.21, the farthest from 0.3
-    (triangles,) = [
-        trace for trace in fig.data if trace.name is None and "triangle-down-open" in str(trace.marker)
-    ]
-    assert triangles.x[0] == pytest.approx(0.03 / 0.11)
-    assert not fig.layout.meta["marks"][-1].startswith("Sideways")
-    away = claims_figure(claims(untrained=9.0, **NULL, **held))
-    assert "Sideways triangles: beyond the scale." in away.layout.meta["marks"]
-    assert any("triangle-right-open" in str(trace.marker.symbol) for trace in away.data)
+    for untrained in (0.33, 0.8):
+        fig = claims_figure(claims(untrained=untrained, **NULL, **held))
+        largest = max(0.11, untrained - 0.3)
+        (null,) = strokes(fig, 4)
+        assert null[0] < -0.11 / largest < null[1] < 0  # 0.19 to 0.21
+        (triangles,) = [
+            trace for trace in fig.data if trace.name is None and "triangle-down-open" in str(trace.marker)
+        ]
+        assert triangles.x[0] == pytest.approx((untrained - 0.3) / largest)
     for other in (claims(**held), claims(untrained=0.5, **{**held, "over": "trained - untrained"})):
         assert "untrained weights" not in [trace.name for trace in claims_figure(other).data]
 
@@ -171,7 +183,7 @@ def test_equality_supports_a_claim_of_equality_and_refutes_one_of_more():
 
 
 def test_every_outcome_has_a_colour_of_its_own_and_its_words():
-    words = {RANDOM_TOO: "also random", NOT_DIAGNOSTIC: "not diagnostic", PREMISE: "no premise"}
+    words = {RANDOM_TOO: "also untrained", NOT_DIAGNOSTIC: "noise passes", PREMISE: "no premise"}
     for verdict in OUTCOMES[:-1]:
         fig = claims_figure(claims(comparison=">", threshold="0.05", verdict=verdict))
         assert f"<b>{words.get(verdict, verdict)}</b>" in titles(fig)
@@ -258,7 +270,7 @@ def test_only_primary_claims_are_drawn_and_counted_where_there_are_some():
     rows = pd.concat([claims(), claims(interpretation="by rows", primary=False, verdict="holds")])
     assert titles(claims_figure(rows)).count("<b>fails</b>") == 1
     assert "<b>holds</b>" not in titles(claims_figure(rows))
-    assert claims_caption(rows).startswith("**None of 1 claims hold")
+    assert claims_caption(rows).startswith("**Of 1 claims none holds, 1 fails.**")
     assert "<b>holds</b>" in titles(claims_figure(rows[~rows["primary"]]))
 
 
@@ -266,24 +278,36 @@ def test_the_caption_names_the_claims_that_hold_and_defines_their_symbols():
     both = pd.concat([claims(verdict="holds"), claims("other", **NULL, comparison="<= null")])
     caption = claims_caption(both)
     assert caption.startswith(
-        "**1 of 2 verdicts holds: V and V̇ are unlike (digits-vit).** Claims of Sarıtaş et al. (2025)"
+        "**Of 2 verdicts 1 holds (V and V̇ are unlike in digits-vit), 1 fails.** Claims of Sarıtaş et al. (2025)"
     )
-    assert "+ 10 %: of the way from the null to 1." in caption
     assert "V̇: kernel PCA's values." in caption
-    assert "Not diagnostic" not in caption
-    assert "Not diagnostic: noise passes." in claims_caption(claims(verdict=NOT_DIAGNOSTIC))
+    assert "Noise passes" not in caption
+    assert "Noise passes: its null meets the threshold." in claims_caption(claims(verdict=NOT_DIAGNOSTIC))
     assert "about trained mechanisms" in claims_caption(claims(**PAIR))
 
 
-def test_the_caption_tells_equivalence_from_holding_and_says_what_is_folded():
-    equal = claims(verdict=EQUIVALENT, comparison="near", threshold="0.05")
-    caption = claims_caption(equal)
-    assert caption.startswith("**1 of 1 claims holds (1 by equivalence): V and V̇ are unlike.**")
-    assert "Claimed ranges: distance from the nearer end (intervals folded)." in caption
+def test_the_caption_tells_equivalence_from_holding():
+    caption = claims_caption(claims(verdict=EQUIVALENT, comparison="near", threshold="0.05"))
+    assert caption.startswith("**Of 1 claims 1 holds by equivalence (V and V̇ are unlike), none fails.**")
     denied = claims_caption(claims(verdict=EQUIVALENT))
-    assert denied.startswith("**None of 1 claims holds.**")
+    assert denied.startswith("**Of 1 claims none holds, 1 fails.**")
     assert "No effect: equal within the margin, against the claim." in denied
-    assert "folded" not in denied
+
+
+def test_the_finding_counts_every_outcome_and_names_a_p_value_near_the_limit():
+    close = claims(verdict="holds", p_adjusted=0.049)
+    trivial = [claims("other", verdict=verdict) for verdict in (RANDOM_TOO, NOT_DIAGNOSTIC, "undecided")]
+    assert claims_caption(pd.concat([close, *trivial])).startswith(
+        "**Of 4 verdicts 1 holds (V and V̇ are unlike in digits-vit, adjusted p = 0.049), "
+        "2 hold for noise or untrained weights too, 1 is undecided, none fails.**"
+    )
+    cost = [claims(claim=name, verdict="holds", analysis="operators") for name in ("time", "memory")]
+    assert claims_caption(pd.concat(cost)).startswith("**Of 2 claims 2 hold (both about cost), none fails.**")
+
+
+def test_an_adjusted_interval_as_wide_as_the_usual_one_is_not_drawn():
+    fig = claims_figure(claims(verdict="undecided", low_adjusted=0.33, high_adjusted=0.36))
+    assert "Holm-adjusted CI" not in [trace.name for trace in fig.data]
 
 
 def test_what_random_logits_show_is_one_line_of_no_model():

@@ -36,13 +36,13 @@ VERDICTS = {
     NOT_TESTED: (GREY, "line-ew-open"),
 }
 """Verdict: colour and marker."""
-_WORDS = {RANDOM_TOO: "also random", PREMISE: "no premise"}
+WORDS = {RANDOM_TOO: "also untrained", NOT_DIAGNOSTIC: "noise passes", PREMISE: "no premise"}
+"""Verdicts that charts call by shorter words."""
 _NO_EFFECT = (GREY, "square-x-open")  # of a claim that equality refutes
 # why a claim is undecided whose interval is clear of the threshold
 _REASONS = {CARRIED: "rests on one data set", "Holm": "after Holm"}
 _MEANINGS = {
-    RANDOM_TOO: "Also random: untrained weights pass",
-    NOT_DIAGNOSTIC: "Not diagnostic: noise passes",
+    NOT_DIAGNOSTIC: "Noise passes: its null meets the threshold",
     PREMISE: "No premise: its assumption fails here",
 }
 _TERMS = {
@@ -56,20 +56,21 @@ _TERMS = {
 }
 """Symbols in the labels of claims, to their definitions in a caption."""
 _KEYS = ["paper", "place", "claim", "interpretation"]
+_SIDES = ("low", "high")
 _SIGNS = {"<=": "≤", ">=": "≥"}
 _SHARES = ("accuracy", "accuracy_top1", "corruption_error", "aupr")
 _FONT, _LINE, _GAP, _HEAD = 9.6, 12.5, 6, 20  # px
 _CLAIM, _MODEL, _STRIP, _VALUE, _VERDICT = 2, 222, 332, 448, 577  # px, the left edges of columns
-_BEYOND, _EDGE = 1.12, 1.25  # a mark beyond the scale, which ends at 1, and the end of the strip
+_EDGE = 1.25  # the end of the strip, whose scale ends at 1
 _LEAST = 0.015  # half the least width of a null
-_FITTED = ("interval", "adjusted", "null", "published")  # what a row's scale has room for
+_VISIBLE = 0.03  # how much wider an adjusted interval must be to be drawn
+_FITTED = ("interval", "adjusted", "null", "published", "untrained")  # what a row's scale has room for
 
 
 def _stroke(colour: str, width: float) -> dict[str, Any]:
     return {"mode": "lines", "line": {"color": colour, "width": width, "dash": "solid"}}
 
 
-_ARROWS = {_BEYOND: "triangle-right-open", -_BEYOND: "triangle-left-open"}
 _UNTRAINED = marker_of("triangle-down-open", SIZE.cross, "black", WIDTH.fine)
 _MARKS: dict[str, tuple[str, str, dict[str, Any], float]] = {
     "interval": ("estimate, 95 % CI", "", {**NEUTRAL_STYLE, "mode": "lines+markers"}, -2),
@@ -86,7 +87,7 @@ _MARKS: dict[str, tuple[str, str, dict[str, Any], float]] = {
 def claims_figure(frame: pd.DataFrame) -> go.Figure:
     """Draw a row per primary claim: what must hold, a line per model with its 95 % interval, and the verdict.
 
-    Right of the upright line the claim holds. Positions are distances from the threshold, each row on its own scale.
+    The claim holds in the blue: right of the threshold, or between the two ends of a range. Each row has its own scale.
     Claims that hold come first.
 
     Args:
@@ -105,11 +106,11 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
         _VERDICT: "Verdict",
     }
     notes = [note for x, words in heads.items() for note in _texts(f"<b>{words}</b>", x, 2 - _HEAD)]
-    sides = {"x": 0, "xref": "x", "xanchor": "center"}
-    notes += [note | sides for note in _texts("← fails\u2003\u2003holds →", 0, 2 - _HEAD, GREY)]
+    middle = {"x": 0, "xref": "x", "xanchor": "center"}
+    notes += [note | middle for note in _texts("<b>Blue: holds</b>", 0, 2 - _HEAD)]
     groups = [rows.to_dict("records") for _, rows in claims.groupby(_KEYS, sort=False, dropna=False)]
     groups.sort(key=lambda rows: min(verdicts.OUTCOMES.index(verdicts.outcome(row)) for row in rows))
-    lanes, rules = [], [0.0]
+    lanes, ends, rules = [], [], [0.0]
     for rows in groups:
         y, label = rules[-1] + _GAP / 2, _label(rows)
         notes += _texts(label, _CLAIM, y)
@@ -120,28 +121,46 @@ def claims_figure(frame: pd.DataFrame) -> go.Figure:
                 notes += _texts(text, x, y, lane["colour"] if x == _VERDICT else "black")
             lanes.append(lane | {"y": y + _LINE / 2})
             y += _LINE * max(map(line_count, words.values()))
+        ends.append(lanes[-1]["range"])
         rules.append(max(y, bottom) + _GAP / 2)
-    end, bare = rules[-1], {"showline": False}
-    strip = {"x0": 0, "y0": 0, "y1": end, "layer": "below"}
-    shapes: list[dict[str, Any]] = [
-        {**strip, "type": "rect", "x1": _EDGE, "fillcolor": ALLOWED, "line": {"width": 0}}
-    ]
-    line = {**strip, "type": "line", "x1": 0, "line": {"color": "black", "width": WIDTH.fine}}
-    grey = {"color": PALE, "width": WIDTH.fine}
-    shapes += [line, *(line | {"xref": "paper", "x1": 1, "y0": y, "y1": y, "line": grey} for y in rules)]
-    x, y = (Axis("", *ends, bare=True, more=bare) for ends in ((-_EDGE, _EDGE), (end, -_HEAD)))
+    bottom, bare = rules[-1], {"showline": False}
+    x, y = (Axis("", *sides, bare=True, more=bare) for sides in ((-_EDGE, _EDGE), (bottom, -_HEAD)))
     marks = pd.DataFrame(lanes)
     drawn = {name: marks.dropna(subset=f"{name}_low") for name in _MARKS if f"{name}_low" in marks}
-    panel = Panel([*_traces(drawn)], x, y, notes=notes, shapes=shapes)
+    adjusted = drawn.get("adjusted", marks[:0])
+    wider = [adjusted.get(f"adjusted_{side}", 0) - adjusted[f"interval_{side}"] for side in _SIDES]
+    if not (np.abs(wider) > _VISIBLE).any():
+        drawn.pop("adjusted", None)
+    panel = Panel([*_traces(drawn)], x, y, notes=notes, shapes=[*_shapes(ends, rules)])
     key = [
         key_entry(words or _null_words(claims, frame), glyph, legend=True, **look)
         for name, (words, glyph, look, _) in _MARKS.items()
         if len(drawn.get(name, ()))
     ]
-    if (marks.get("untrained_low", pd.Series(dtype=float)).abs() == _BEYOND).any():
-        key.append(key_entry("beyond the scale", "Sideways triangles"))
     before, right = {0: _STRIP}, PAGE - _VALUE
-    return compose([panel], 1, key, width="page", inner=end + _HEAD, before=before, right=right)
+    return compose([panel], 1, key, width="page", inner=bottom + _HEAD, before=before, right=right)
+
+
+def _shapes(ends: Sequence[tuple[float, float]], rules: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Yield the blue range of each claim with black ends, and the grey lines between claims."""
+    for (low, high), y0, y1 in zip(ends, rules[:-1], rules[1:], strict=True):
+        strip = {"y0": y0, "y1": y1, "layer": "below"}
+        yield {**strip, "type": "rect", "x0": low, "x1": high, "fillcolor": ALLOWED, "line": {"width": 0}}
+        for x in {low, high} - {_EDGE}:
+            line = {"color": "black", "width": WIDTH.fine}
+            yield {**strip, "type": "line", "x0": x, "x1": x, "line": line}
+    grey = {"color": PALE, "width": WIDTH.fine}
+    for y in rules:
+        yield {
+            "type": "line",
+            "xref": "paper",
+            "x0": 0,
+            "x1": 1,
+            "y0": y,
+            "y1": y,
+            "line": grey,
+            "layer": "below",
+        }
 
 
 def claims_caption(frame: pd.DataFrame) -> str:
@@ -151,36 +170,56 @@ def claims_caption(frame: pd.DataFrame) -> str:
         frame: what `claims_figure` takes.
     """
     claims = _drawn(frame)
-    claims = claims.assign(held=claims.apply(verdicts.outcome, axis=1) == verdicts.HOLDS)
-    held = claims[claims["held"]]
-    equivalent = (held["verdict"] == EQUIVALENT).sum()
-    noun = "verdict" if claims.duplicated(_KEYS).any() else "claim"
-    finding = f"{len(held) or 'None'} of {len(claims)} {noun}s hold{'s' * (len(held) < 2)}"
-    finding += f" ({equivalent} by equivalence)" * bool(equivalent)
-    groups = [rows for _, rows in claims.groupby(_KEYS, sort=False, dropna=False) if rows["held"].any()]
-    names = [*dict.fromkeys(_held_in(rows) for rows in groups)]
-    finding += f": {'; '.join(names)}" * (0 < len(names) < 5)
+    claims = claims.assign(outcome=claims.apply(verdicts.outcome, axis=1))
     about = "trained mechanisms" if claims["options"].ne("").any() else "what attention computes"
     parts = [
-        f"**{finding}.** Claims of {PAPERS.get(claims['paper'].iloc[0], 'a paper')} about {about}",
-        "Distances from the threshold, scaled by row; 95 % CI over the grey sample",
+        f"**{_finding(claims)}.** Claims of {PAPERS.get(claims['paper'].iloc[0], 'a paper')} about {about}",
+        "Each row has its own scale; 95 % CI over the sample printed in grey; verdicts after Holm's adjustment",
         *(words for verdict, words in _MEANINGS.items() if verdict in {*claims["verdict"]}),
     ]
     if any(map(_refuted, claims.to_dict("records"))):
         parts.append("No effect: equal within the margin, against the claim")
-    if claims["comparison"].isin(["near", "equals", "between"]).any():
-        parts.append("Claimed ranges: distance from the nearer end (intervals folded)")
-    if (claims["comparison"].str.endswith("null") & claims["margin"].str.endswith("%")).any():
-        parts.append("+ 10 %: of the way from the null to 1")
     parts += [words for symbol, words in _TERMS.items() if symbol in " ".join(claims["label"])]
     return ". ".join([*parts, "Rules: docs/papers/verdicts.md."])
 
 
-def _held_in(rows: pd.DataFrame) -> str:
-    """Return the name of a claim, with the models in which it holds unless it holds in all."""
-    name = rows["label"].iloc[0].partition(":")[0]
-    models = ", ".join(map(_model, rows[rows["held"]].to_dict("records")))
-    return name if rows["held"].all() else f"{name} ({models})"
+def _finding(claims: pd.DataFrame) -> str:
+    """Count the outcomes, and name up to three claims that hold, with a p-value near the limit of 0.05."""
+    counts = claims["outcome"].value_counts().to_dict()
+    held = claims[claims["outcome"] == verdicts.HOLDS]
+    words = f"Of {len(claims)} {'verdicts' if claims.duplicated(_KEYS).any() else 'claims'} "
+    words += f"{len(held)} hold{'s' * (len(held) == 1)}" if len(held) else "none holds"
+    if len(held) > 1 and (held["analysis"] == "operators").all():
+        words += f" ({'all' if len(held) > 2 else 'both'} about cost)"
+    else:
+        words += " by equivalence" * bool(len(held) and (held["verdict"] == EQUIVALENT).all())
+        groups = [rows for _, rows in claims.groupby(_KEYS, sort=False, dropna=False)]
+        words += _held_claims([rows for rows in groups if (rows["outcome"] == verdicts.HOLDS).any()])
+    trivial = sum(counts.get(name, 0) for name in (RANDOM_TOO, NOT_DIAGNOSTIC))
+    fails, undecided = (counts.get(name, 0) for name in (verdicts.FAILS, verdicts.UNDECIDED))
+    rest = [
+        f"{trivial} hold{'s' * (trivial == 1)} for noise or untrained weights too" * bool(trivial),
+        f"{undecided} {'are' if undecided > 1 else 'is'} undecided" * bool(undecided),
+        f"{fails or 'none'} fail{'s' * (int(fails) < 2)}",
+    ]
+    return ", ".join([words, *filter(None, rest)])
+
+
+def _held_claims(groups: Sequence[pd.DataFrame]) -> str:
+    """Name up to three claims that hold, with the models in which they do unless they hold in all."""
+    names, wheres, ps = [], [], []
+    for rows in groups:
+        held = rows[rows["outcome"] == verdicts.HOLDS]
+        models = ", ".join(map(_model, held.to_dict("records")))
+        close = held["p_adjusted"].astype(float).max()
+        names.append(re.sub(r" \(.*\)$", "", rows["label"].iloc[0].partition(":")[0]))
+        wheres.append(f" in {models}" * (len(held) < len(rows)))
+        ps.append(f", adjusted p = {close:.2g}" * bool(close > 0.01))
+    if len(names) == 2 and wheres[0] == wheres[1] != "":
+        wheres = ["", f", both{wheres[0]}"]
+    names = ["".join(words) for words in zip(names, wheres, ps, strict=True)]
+    names = [*dict.fromkeys(names)]
+    return f" ({'; '.join(names)})" * (0 < len(names) < 4)
 
 
 def _refuted(row: Mapping[str, Any]) -> bool:
@@ -231,9 +270,7 @@ def _lanes(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             words.append(_coloured(f"{kind} {_number(factor * ends['published'][0])}{unit}", RED))
         refuted = _refuted(row)
         verdict = (
-            "no effect"
-            if refuted
-            else _WORDS.get(row["verdict"], re.split(r" within| \(", row["verdict"])[0])
+            "no effect" if refuted else WORDS.get(row["verdict"], re.split(r" within| \(", row["verdict"])[0])
         )
         reason = next((text for sign, text in _REASONS.items() if sign in row["why"]), "")
         reason = wrap(reason, PAGE - _VERDICT, _FONT) * (row["verdict"] == verdicts.UNDECIDED)
@@ -257,6 +294,7 @@ def _spans(row: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     published = float(row["published"])
     allowed = verdicts.region(row["comparison"], threshold, published, band, row["margin"], most)
     same = verdicts.sameness(row["comparison"], allowed, band, row["margin"], most, threshold)
+    same = None if same == allowed else same
     value, low, high = (float(row[name]) for name in ("measured", "low", "high"))
     stated = any(math.isclose(published, end) for end in allowed or ())
     spans = {
@@ -274,38 +312,46 @@ def _spans(row: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     }
 
 
-def _positions(spans: Sequence[Mapping[str, tuple[float, ...]]]) -> list[dict[str, float]]:
-    """Return the marks of a claim's rows as distances from the threshold, positive where it holds, the largest as 1.
+def _positions(spans: Sequence[Mapping[str, tuple[float, ...]]]) -> list[dict[str, Any]]:
+    """Return the marks of a claim's rows as positions in the strip, the farthest at distance 1, and its blue range.
 
-    Distances of positive quantities over decades are logarithmic, and so are distances over more than two decades.
+    Where one threshold decides, a position is the distance from it, positive where the claim holds. Where two do, it is
+    the distance from their middle. Distances of positive quantities over decades are logarithmic, and so are distances
+    over more than two decades.
     """
     numbers = [end for row in spans for name in (*_FITTED, "allowed") for end in row.get(name, ())]
     numbers = [number for number in numbers if math.isfinite(number)]
     log = min(numbers, default=0) > 0 and max(numbers) > 40 * min(numbers)
     rows = [{name: _distances(ends, row["allowed"], log) for name, ends in row.items()} for row in spans]
-    sizes = [size for row in rows if 0 < (size := max(map(abs, row["interval"]))) < math.inf] or [1.0]
-    bend = np.arcsinh if max(sizes) > 100 * min(sizes) else np.positive
+    two_sided = all(map(math.isfinite, spans[0]["allowed"]))
     fitted = [abs(end) for row in rows for name in _FITTED for end in row.get(name, ()) if math.isfinite(end)]
-    scale = bend(max(fitted, default=0) / min(sizes)) or 1.0
+    sizes = [size for row in rows if 0 < (size := max(map(abs, row["interval"]))) < math.inf] or [1.0]
+    unit, far = (1.0, 10.0) if two_sided else (min(sizes), 100.0)
+    largest = max([2.0 * two_sided, *fitted]) / unit
+    bend = np.arcsinh if max([*sizes, *fitted * two_sided]) > far * unit else np.positive
+    scale = bend(largest) or 1.0
+    ends = (-bend(1.0) / scale, bend(1.0) / scale) if two_sided else (0.0, _EDGE)
     return [
         {
-            f"{name}_{side}": float(np.clip(bend(distance / min(sizes)) / scale, -_BEYOND, _BEYOND))
+            f"{name}_{side}": float(np.clip(bend(distance / unit) / scale, -_EDGE, _EDGE))
             for name, pair in row.items()
-            for side, distance in zip(("low", "high"), pair, strict=True)
+            for side, distance in zip(_SIDES, pair, strict=True)
         }
+        | {"range": ends}
         for row in rows
     ]
 
 
 def _distances(ends: Sequence[float], allowed: Sequence[float], log: bool) -> tuple[float, float]:
-    """Return the least and the largest distance of a span from the nearer end of the allowed range."""
+    """Return a span as distances from the threshold, or from the middle of a range in units of half its width."""
     form = (lambda number: math.log(number) if number > 0 else -math.inf) if log else float
     values, (low, high) = [*map(form, ends)], map(form, allowed)
     if math.isinf(low) and math.isinf(high):
         return math.nan, math.nan
-    middle = (low + high) / 2
-    values += [middle] * (values[0] < middle < values[-1])
-    distances = [min(value - low, high - value) for value in values]
+    if math.isinf(low) or math.isinf(high):
+        distances = [min(value - low, high - value) for value in values]
+    else:
+        distances = [(2 * value - low - high) / (high - low or 1.0) for value in values]
     return min(distances), max(distances)
 
 
@@ -324,10 +370,7 @@ def _traces(drawn: Mapping[str, pd.DataFrame]) -> Iterator[go.Scatter]:
                     x=x, y=y.repeat(3), mode="lines", line=line, hoverinfo="skip", showlegend=False
                 )
             if "marker" in look:
-                signs = {"symbol": [_ARROWS.get(at, look["marker"]["symbol"]) for at in low]}
-                marker = (
-                    marker_of(symbol, SIZE.row, colour, outline) if of_verdict else look["marker"] | signs
-                )
+                marker = marker_of(symbol, SIZE.row, colour, outline) if of_verdict else look["marker"]
                 hover = {"text": group["why"], "hovertemplate": "%{text}<extra></extra>", "showlegend": False}
                 yield go.Scatter(
                     x=group["value_low"] if of_verdict else low, y=y, mode="markers", marker=marker, **hover
@@ -361,6 +404,11 @@ def _label(rows: Sequence[Mapping[str, Any]]) -> str:
     tail = _whole("; ".join(filter(None, grey))).replace(";\u00a0", ";</i> <i>")
     label = wrap(f"{words} <b>{_whole(_claimed(first))}</b> <i>{tail}</i>", _MODEL - _CLAIM - 8, _FONT)
     label = label.replace("<i>", f'<span style="color:{GREY}">').replace("</i>", "</span>")
+    return subscripts(label)
+
+
+def subscripts(label: str) -> str:
+    """Return a claim's label with the indices of R_c, J_proj and 1_N set lower."""
     return re.sub(r"(R|J|1)_(c|proj|N)\b", r"\1<sub>\2</sub>", label)
 
 

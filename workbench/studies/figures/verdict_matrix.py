@@ -20,16 +20,16 @@ from workbench.papers.verdicts import (
     NOT_TESTED,
     OF_NO_MODEL,
     OUTCOMES,
+    RANDOM_TOO,
     UNDECIDED,
     counted,
     outcome,
 )
-from workbench.studies.figures.claims_chart import VERDICTS
+from workbench.studies.figures.claims_chart import VERDICTS, WORDS, subscripts
 
 _RECORDS, _MECHANISM = "records", "own model"
 """Columns of claims that committed records answer, and of models that carry a paper's mechanism."""
 _HEADS = {"digits-vit": "ViT", "all-MiniLM-L6-v2": "MiniLM"}
-_KEY = {NOT_DIAGNOSTIC: "noise passes"}
 _FONT, _ROW, _LINE, _HEADING, _CELL, _GUTTER, _TOP = 9.6, 13.0, 11.0, 18.0, 21.0, 18.0, 68.0  # px
 _WIDTH = (PAGE - _GUTTER) / 2
 
@@ -67,7 +67,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
             y += _HEADING
             for label, row in rows.groupby("label", sort=False):
                 words, tall = wrap(str(label), room - 4, _FONT), _row_height(str(label), room)
-                _text(figure, words, left, y + tall / 2)
+                _text(figure, subscripts(words), left, y + tall / 2)
                 for cell, evidence in row["evidence"].items():
                     x = left + room + _CELL * (columns.index(evidence) + 0.5)
                     cells.loc[cell, ["x", "y"]] = x, y + tall / 2
@@ -80,7 +80,7 @@ def verdict_matrix_figure(claims: pd.DataFrame) -> go.Figure:
         if marks.empty:
             continue
         colour, symbol = VERDICTS[name]
-        words = f"{_KEY.get(name, name)} ({len(marks)})"
+        words = WORDS.get(name, name)
         figure.add_scatter(
             x=[x, *marks["x"]], y=[7.0, *marks["y"]], text=[name, *marks["hover"]], mode="markers", name=name,
             hovertemplate="%{text}<extra></extra>",
@@ -101,19 +101,20 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
     cells = matrix_cells(claims)
     columns, counts = {*cells["evidence"]}, cells["outcome"].value_counts()
     untested = counted(claims[claims["verdict"] == NOT_TESTED])
+    trivial = sum(counts.get(name, 0) for name in (NOT_DIAGNOSTIC, RANDOM_TOO))
     named = {
-        "digits-vit": "ViT: a vision transformer of digits",
-        "all-MiniLM-L6-v2": "MiniLM: a sentence encoder",
-        _MECHANISM: "own model: one with the paper's mechanism",
+        "digits-vit": "ViT: vision transformer of digits",
+        "all-MiniLM-L6-v2": "MiniLM: sentence encoder",
+        _MECHANISM: "own model: with the paper's mechanism",
         _RECORDS: "records: models that differ only in their attention, or timed operators",
     }
     words = [
-        f"**Of {len(cells)} verdicts on the papers' primary claims, {counts.get(FAILS, 0)} fail, "
-        f"{counts.get(UNDECIDED, 0)} are undecided and {counts.get(HOLDS, 0)} hold.**",
+        f"**Of {len(cells)} verdicts on the papers' primary claims {counts.get(HOLDS, 0)} hold, {trivial} hold for "
+        f"noise or untrained weights too, {counts.get(UNDECIDED, 0)} are undecided and {counts.get(FAILS, 0)} fail.**",
         "; ".join(text for name, text in named.items() if name in columns) + ".",
-        "Also of random weights: untrained weights of that model give the same verdict (not tested for records).",
-        "Noise passes: the claim's null distribution meets its threshold.",
-        "Undecided: the 95 % confidence interval, Holm-adjusted within a paper, crosses the threshold.",
+        "Also untrained: untrained weights give the same verdict (not tested for records).",
+        "Noise passes: the claim's null meets its threshold.",
+        "Undecided: the 95 % confidence interval, Holm-adjusted, crosses the threshold.",
     ]
     if len(untested):
         words.append(f"Not drawn: {len(untested)} not tested at this scale.")
