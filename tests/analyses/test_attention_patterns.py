@@ -142,8 +142,8 @@ def test_retrieval_is_what_a_loop_computes_and_its_null_what_permutations_give()
     seen = torch.ones(9, 9).tril().bool()
     attn = torch.randn(2, 3, 9, 9, generator=generator).masked_fill(~seen, -torch.inf).softmax(-1)
     needle = torch.full((2, 9), -1)
-    needle[0, 5:8], needle[1, 7] = torch.tensor([1, 2, 3]), 4
-    attn[0, 0, 5:8] = torch.eye(9)[[1, 2, 3]]
+    needle[0, 5:8], needle[1, 7] = torch.tensor([0, 2, 3]), 4
+    attn[0, 0, 5:8] = torch.eye(9)[[0, 2, 3]]
     score, rng = retrieval_scores(Maps(attn, seen), needle), np.random.default_rng(0)
     for input, head in np.ndindex(2, 3):
         queries = [query for query in range(9) if needle[input, query] >= 0]

@@ -24,6 +24,7 @@ from workbench.analyses.softmax_sensitivity import (
     sampled_lipschitz,
     sampled_perturbation,
     sampled_sensitivity,
+    sampling_findings,
     slope,
 )
 from workbench.attention import replace_attention
@@ -355,3 +356,30 @@ def test_the_spread_of_logits_is_that_of_the_keys_that_are_seen():
     spreads = [logits[0, 0, 1, :3].std(correction=0), logits[0, 0, 2].std(correction=0)]
     torch.testing.assert_close(found["logit_spread"], torch.stack(spreads).mean().view(1, 1))
     assert found["softmax_perturbation"] == 0
+
+
+def test_findings_of_sampling_keep_the_order_of_the_spreads_and_name_both_ends():
+    rows = [
+        {
+            "spread": spread,
+            "tokens": tokens,
+            "candidate": candidate,
+            "value": value / spread,
+            "null_samples": 9,
+        }
+        for spread in (4.0, 1.0)
+        for candidate, start in (("pairs", 0.8), ("local", 0.4), (None, 0.2))
+        for tokens, value in ((16, start / 2), (4, start), (64, start / 4))
+    ]
+    fit, *ends = sampling_findings(pd.DataFrame(rows))
+    assert "standard deviation 4:" in fit
+    assert "a = 0.40" in fit  # 0.8/4 at N = 4 is 0.4/√4
+    assert "b = 0.000" in fit
+    assert ends == [
+        f"Random logits of standard deviation {spread}, 9 samples: from N = 4 to 64 the largest local constant goes "
+        f"from {local} to {last}, the mean move under noise from {moved} to {least}."
+        for spread, local, last, moved, least in (
+            (4, "0.100", "0.025", "0.050", "0.013"),
+            (1, "0.400", "0.100", "0.200", "0.050"),
+        )
+    ]

@@ -23,6 +23,7 @@ from workbench.analyses.registry import ANALYSES
 from workbench.apps import cli
 from workbench.apps.cli import completion, shared_options
 from workbench.apps.cli.printing import print_table
+from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.papers.verdicts import FAILS, HOLDS, NOT_DIAGNOSTIC, NOT_TESTED, RANDOM_TOO, UNDECIDED
 from workbench.runs.settings import SETTINGS
 
@@ -800,3 +801,15 @@ def test_a_saved_page_shows_the_checkpoint_asked_for_on_its_device(run, tmp_path
     page = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert bundle_of(page).header.model.checkpoint == "epoch-000"
     assert bundle_of(page).header.inputs[0].address["model"] == "bundled:digits-vit@epoch-000"
+
+
+def test_every_kind_of_error_has_the_exit_status_of_the_page():
+    rows = re.findall(
+        r"^\| (\d+) \| (.*) \|$",
+        (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    meanings = {int(status): words for status, words in rows}
+    kinds = {WorkbenchError: "part of the work failed", InputError: "the request was wrong",
+             MissingResource: "this machine lacks"}  # fmt: skip
+    assert all(meanings[kind.exit_code].startswith(words) for kind, words in kinds.items())

@@ -1,9 +1,13 @@
 """Captures, layers, inputs and models show themselves in a notebook: as small, whole, escaped HTML."""
 
+import base64
+import io
+import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import workbench
 from workbench.core import notebook_html
@@ -99,3 +103,18 @@ def test_what_people_wrote_is_escaped(shown):
 def test_empty_facts_are_left_out_and_long_texts_cut():
     assert notebook_html.card("Heading", {"a": None, "b": "", "c": ()}).count("<td") == 0
     assert notebook_html.shortened("one\n two " * 20, 20) == "one two one two one…"
+
+
+def test_a_thumbnail_holds_its_image_at_most_twice_as_large_as_it_is_shown():
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    for side, size in ((10, (20, 13)), (56, (60, 40))):
+        (source,) = re.findall(r"base64,([^\"]+)", notebook_html.thumbnail(pixels, "seven", side))
+        image = Image.open(io.BytesIO(base64.b64decode(source)))
+        assert image.size == size
+    assert np.array_equal(np.asarray(image), pixels)
+
+
+def test_a_shape_has_its_sizes_and_a_number_four_digits():
+    assert notebook_html.shape(np.zeros((2, 3, 5))) == "2 × 3 × 5"
+    assert notebook_html.shape(np.float64(0.5).reshape(())) == "()"
+    assert notebook_html.shape(1 / 3) == "0.3333"

@@ -1,6 +1,7 @@
 """Notebooks before they run: parameters, presets, names."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from workbench.apps.rendering import (
 )
 from workbench.apps.rendering.notebooks import resolve_parameters
 from workbench.apps.rendering.run import _Render
-from workbench.apps.rendering.state import write_report
+from workbench.apps.rendering.state import result_key, write_report
 from workbench.core import paths
 from workbench.core.errors import InputError, UnknownName
 
@@ -218,3 +219,20 @@ def test_a_typed_value_is_read_as_every_notebook_takes_it(monkeypatch):
     monkeypatch.setattr(notebooks, "find_notebooks", lambda names: found)
     assert notebooks.read_typed_parameters(None, [("n", "3"), ("x", "4")]) == {"n": "3", "x": 4}
     assert notebooks.read_typed_parameters(None, []) == {}
+
+
+def test_a_key_changes_with_a_file_or_folder_named_by_a_parameter_and_not_with_a_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = read_notebook(write_notebook(tmp_path, "one"))
+    for folder in ("sweep", "word"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "one.csv").write_text("1")
+
+    def keys():
+        values = ("sweep:sweep", f"sweep{os.sep}", "word", "sweep/one.csv")
+        return {value: result_key(notebook, {"label": value}, {}) for value in values}
+
+    before = keys()
+    for folder in ("sweep", "word"):
+        (tmp_path / folder / "one.csv").write_text("longer")
+    assert {value for value, key in keys().items() if key != before[value]} == {*before} - {"word"}

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from workbench import load
 from workbench.apps import cli
 from workbench.core.errors import InputError, UnknownName
+from workbench.data.pools import open_pool
 from workbench.frames.metric import METRICS
 from workbench.models.architectures import build
 from workbench.models.checkpoints import write_checkpoint
@@ -442,3 +444,12 @@ def test_perplexity_of_what_was_kept_is_that_of_its_own_tokens(monkeypatch):
     values = {row["metric"]: row["value"] for row in PROTOCOLS["word-swap"].texts(model, texts, request)}
     assert values["perplexity"] == pytest.approx(math.exp(1.5 / 4))
     assert values["perplexity_kept"] == pytest.approx(math.exp((0.2 + 0.8) / 2))
+
+
+def test_the_committed_record_has_the_numbers_of_inputs_of_the_plan():
+    record = pd.read_csv(Path(__file__).parents[3] / "data" / "records" / "robustness" / "evaluations.csv")
+    images = record[record["inputs"].eq("bundled:digits")]
+    counts = images.groupby("protocol")["n"].unique().map(list).to_dict()
+    assert counts == {protocol: [RUNS["image"][protocol]] for protocol in counts}
+    assert {"clean", "pgd", "spsa", "square"} <= {*counts}
+    assert RUNS["image"]["clean"] == len(open_pool("bundled:digits"))

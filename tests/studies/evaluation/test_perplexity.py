@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from workbench.core.errors import InputError
 from workbench.models.architectures import build_lm
+from workbench.studies.evaluation.finite import not_finite
 from workbench.studies.evaluation.perplexity import encode, sliding_nll, swap_words
 
 TEXT = "Tea, said the harbour-master, is not a drink: it's 4 o'clock."
@@ -105,3 +107,16 @@ def test_a_token_is_kept_where_all_of_its_characters_are():
     ids, whole = encode(tokenizer, "abcdef", np.array([True, True, True, False, False, False]))
     assert ids.tolist() == [5, 6, 7, 8]
     assert whole.tolist() == [True, False, False, True]
+
+
+def test_the_first_layer_whose_output_is_not_finite_is_named():
+    layers = nn.Sequential(nn.Identity(), nn.Softplus(), nn.Linear(1, 1), nn.Identity())
+    with torch.no_grad():
+        layers[2].weight.fill_(3e38)
+        layers[2].bias.fill_(0.0)
+    message = str(not_finite("losses", layers, torch.tensor([[10.0]])))
+    assert "the first layer whose output is not is 2" in message
+    assert "but every layer's output is" in str(not_finite("losses", layers, torch.tensor([[0.01 - 20]])))
+    assert "nor is its input" in str(not_finite("losses", layers, torch.tensor([[torch.nan]])))
+    layers[2].bias.data.fill_(torch.inf)
+    assert "the first of them 2.bias" in str(not_finite("losses", layers, torch.zeros(1, 1)))
