@@ -83,6 +83,10 @@ def test_a_model_s_sinks_are_those_of_a_loop_over_real_tokens(name, method):
         of_input = frame[frame["input"] == names[number]].set_index("metric")
         massive = massive_activation(record.resid_post[number, :length], torch.ones(length, dtype=torch.bool))
         assert of_input.loc["massive_activation", "value"] == pytest.approx(massive.item())
+        # the null draws as many activations as the real tokens have
+        drawn = gaussian_ratios(length * record.resid_post.shape[-1], 4000, torch.Generator().manual_seed(1))
+        error = drawn.std().item() / 20**0.5
+        assert abs(of_input.loc["massive_activation", "null_mean"] - drawn.mean().item()) < 4 * error
         for head in range(heads):
             rows = of_input[of_input["head"] == head]
             received = [record.attn[number, head, :length, j].mean().item() for j in range(length)]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from workbench.attention.bilateral import (
+    SINUSOIDAL_STD,
     AlibiAttention,
     BilateralAttention,
     TwicingAttention,
@@ -297,3 +298,8 @@ def test_a_sequence_beyond_the_positions_is_refused():
     MODULES["alibi"](num_tokens=TOKENS)(torch.zeros(1, 9, HEADS * DIM))
     with pytest.raises(InputError, match="needs num_tokens"):
         BilateralAttention(6, 2)
+
+
+def test_learned_positions_start_at_the_root_mean_square_of_sinusoidal_ones():
+    table = sinusoidal_positions(50, 16)
+    assert table.square().mean().sqrt().item() == pytest.approx(SINUSOIDAL_STD)

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from workbench.captures import capture
-from workbench.captures.capture_differences import _relative_difference
+from workbench.captures.capture_differences import _aligned, _relative_difference
 from workbench.captures.families.swin import Windows
 from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import (
@@ -21,7 +21,7 @@ from workbench.captures.recomputation import (
     softmax_of,
 )
 from workbench.captures.routes import _combined_mask
-from workbench.core.errors import IncompleteCapture
+from workbench.core.errors import IncompleteCapture, InputError
 
 INPUTS, HEADS, TOKENS, DIM = 3, 2, 10, 4
 
@@ -123,3 +123,14 @@ def test_scores_of_grouped_queries_are_their_loop(groups):
     for b, h, i, j in itertools.product(range(2), range(4), range(3), range(5)):
         assert found[b, h, i, j] == pytest.approx(0.7 * float(q[b, h, i] @ k[b, h // groups, j]), abs=1e-5)
     torch.testing.assert_close(softmax_of(found, None), attention_weights(q, k, 0.7))
+
+
+def test_masks_are_compared_over_axes_of_one_and_other_sizes_are_named():
+    mask = torch.arange(30.0).reshape(2, 1, 5, 3)
+    first, second = _aligned(mask, mask.expand(2, 7, 5, 3) + 1, "mask", 3)
+    assert first.shape == second.shape == (2, 7, 5, 3)
+    assert torch.equal(second - first, torch.ones(2, 7, 5, 3).double())
+    with pytest.raises(
+        InputError, match=r"layer 3, mask: the key axis is 3 in the first capture, 4 in the second"
+    ):
+        _aligned(mask, torch.ones(2, 1, 5, 4), "mask", 3)

@@ -151,3 +151,16 @@ def test_even_choice_keeps_both_ends():
     assert list(theme.even_choice(5, 9)) == [0, 1, 2, 3, 4]
     assert list(theme.even_choice(12, 4)) == [0, 4, 7, 11]
     assert list(theme.even_choice(7, 1)) == [0]
+
+
+@pytest.mark.parametrize("colour", [*theme.COLOURS, "#ffffff", "#ffee00", "rgb(120, 200, 255)", "#000000"])
+def test_coloured_letters_have_the_contrast_of_text_and_are_no_darker_than_that(colour):
+    def contrast(colour):
+        return 1.05 / (theme.luminance(colour) + 0.05)
+
+    letters = theme.readable(colour)
+    assert contrast(letters) > 4.5
+    if contrast(colour) > 4.6:
+        assert theme.luminance(letters) == theme.luminance(colour)
+    else:
+        assert contrast(letters) < 5.8

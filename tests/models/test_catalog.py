@@ -119,3 +119,14 @@ def test_a_bundled_model_without_its_weights_names_the_extra(monkeypatch, tmp_pa
 def test_minilm_is_found_only_where_it_is_installed(monkeypatch):
     monkeypatch.setattr(catalog, "MINILM_PACKAGE", "no_such_package_anywhere")
     assert catalog.installed_minilm() is None
+
+
+def test_the_note_of_a_bundled_model_has_the_test_score_of_its_last_checkpoint():
+    checkpoints = [{"test_accuracy": 0.5}, {"test_accuracy": 0.875}]
+    assert catalog._bundled_note({"task": "digits", "checkpoints": checkpoints}) == (
+        "trained on digits, test accuracy 87.5%, 2 checkpoints"
+    )
+    assert catalog._bundled_note({"checkpoints": [{"test_perplexity": 3.456}]}) == (
+        "trained on its task, test perplexity 3.46 per character"
+    )
+    assert catalog._bundled_note({"task": "rl", "checkpoints": [{}]}) == "trained on rl"

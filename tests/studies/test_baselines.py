@@ -343,3 +343,23 @@ def test_the_sentences_tell_which_variants_fall_and_where_the_exact_errors_lie()
     assert "is 200.0% [150.0%, 250.0%] of the zero predictor's in softmax, mean over 3 inputs" in sentence
     assert "50.0% (bilateral) to 200.0% (softmax) in all" in sentence
     assert sentence.endswith("below the 95 % range of the gaussian null in 1, above in 1 of 2.")
+
+
+def test_a_baseline_that_one_seed_did_not_reach_is_compared_with_nothing():
+    values = {"a": [1.0, math.nan, 1.2], "b": [5.0, 5.1, 5.2]}
+    results = pd.DataFrame(
+        {
+            "model": model,
+            "task": "t",
+            "attention": model,
+            "seed": seed,
+            "quantity": "q",
+            "value": value,
+            "unit": "",
+        }
+        for model, seeds in values.items()
+        for seed, value in enumerate(seeds)
+    )
+    found = versus_baseline(results, {"b": "a"}).set_index("model").loc["b"]
+    assert found[["difference", "difference_low", "difference_high"]].isna().all()
+    assert found["finding"] == "not significant"

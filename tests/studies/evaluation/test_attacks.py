@@ -1,6 +1,7 @@
 """What every attack must keep to, and what each finds on a planted linear classifier."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -248,3 +249,17 @@ def test_spsa_stays_within_its_budget_where_it_would_go_further(planted):
     found = spsa(model, pixels, targets, 0.015, steps=4, samples=3)
     assert (found - pixels).abs().max() == pytest.approx(0.015, abs=1e-6)
     assert len(asked) == 4 * (1 + 2 * 3)
+
+
+@pytest.mark.parametrize(("size", "share"), [((32, 32), 0.8), ((8, 8), 49 / 64), ((6, 9), 25 / 54)])
+def test_the_first_square_is_the_published_share_of_the_image_or_smaller_than_the_image(
+    size, share, planted, monkeypatch
+):
+    asked = []
+
+    toolbox = SimpleNamespace(SquareAttack=lambda estimator, **settings: asked.append(settings))
+    monkeypatch.setattr(attacks, "_toolbox", lambda: toolbox)
+    monkeypatch.setattr(attacks, "_perturb", lambda attack, *_: attack(None))
+    attacks.square(planted, torch.zeros(2, 1, *size), torch.zeros(2), 0.1)
+    assert asked[0]["p_init"] == pytest.approx(share)
+    assert (asked[0]["p_init"] * size[0] * size[1]) ** 0.5 < min(size)
