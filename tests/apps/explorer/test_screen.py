@@ -471,10 +471,11 @@ def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(f"{path.as_uri()}#layer=0&head=1&token=4&scale=linear")
     page.wait_for_function(SAYS, arg="most attention goes to “w2”")
-    page.get_by_role("button", name="Sinks", exact=True).click()
+    page.get_by_role("button", name="Hide sinks", exact=True).click()
     following = int(np.argsort(attn[1, 4])[-2])
     page.wait_for_function(SAYS, arg=f"most attention goes to “w{following}”")
     assert "Taken out: “w2”." in page.text_content(".aw-follows")
+    assert page.get_by_role("button", name="Show sinks", exact=True).count() == 1
     colour = "token => document.querySelector(`[data-token='${token}']`).style.backgroundColor"
     assert page.evaluate(colour, 2) == ""
     assert page.evaluate(colour, following).endswith("0.9)")

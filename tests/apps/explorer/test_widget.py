@@ -327,7 +327,7 @@ def test_a_matrix_that_is_too_coarse_is_looked_at_closer(explorer, monkeypatch):
         seen.mouse.move(middle[0] + 1, middle[1] + 1)
         words = seen.text_content(".aw-tip span")
         labels = page.bundle.header.inputs[0].labels
-        query, key = (labels.index(one) for one in re.findall("“(.*?)”", words))
+        query, key = (labels.index(one) for one in re.findall(r"patch (\d+,\d+)", words))
         said = float(seen.text_content(".aw-tip b").rstrip("\u00a0%")) / 100
         assert said == pytest.approx(float(attn[query, key]), rel=0.06, abs=1e-4)
         assert (query, key) == (32, 32)

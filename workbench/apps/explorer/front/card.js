@@ -25,7 +25,7 @@ export class Card {
     this.plane = make("canvas", "aw-plane");
     this.plane.setAttribute("role", "img");
     this.key = make("p", "aw-note");
-    const note = make("p", "aw-note", "Pattern: share of inputs with a score clearly above its null level. Link: on how many inputs it is among the head's ten largest, and its mean ratio to uniform attention there. Grey band of a circuit: weights drawn from a Gaussian.");
+    const note = make("p", "aw-note", "A patch is called by its row and column. Pattern: share of inputs with a score clearly above its null level. Link: on how many inputs it is among the head's ten largest, and its mean ratio to uniform attention there. Grey band of a circuit: weights drawn from a Gaussian.");
     const measure = button(`Make cards over ${INPUTS} inputs`, "The kernel runs the model on them once", () => host.cards(INPUTS));
     this.missing = make("div", "aw-norms", null, make("p", "aw-note", "A card of each head over many inputs: its strongest links, how stable its patterns are, its plane and its circuits."), measure);
     this.filled = make("div", "aw-norms", null, this.reads, this.patterns, this.links, ...this.circuits.map(({ title, canvas }) => make("div", "aw-norm", null, title, canvas)), make("div", "aw-row", null, make("h3", "", "Queries (●) and keys (■)"), this.kind), this.plane, this.key, note);

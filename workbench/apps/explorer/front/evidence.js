@@ -384,7 +384,7 @@ export class Evidence {
         row.title = `${metric.label}: ${metric.definition} (${metric.source})`;
         this.rows.append(row);
       }
-      this.show("metrics", this.rows, make("p", "aw-note", "Grey: every head of the model; blue: this head; band: its null range, tick: null mean."));
+      this.show("metrics", make("p", "aw-note", "Grey: every head of the model; blue: this head; band: its null range, tick: null mean."), this.rows);
     }
     const width = state.measured(this, "metrics", () => this.rows.clientWidth);
     const key = [state.input, state.layer, state.head, state.theme, width].join();

@@ -352,7 +352,7 @@ export class ModelView {
         pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [], metric: metric.name, sort: state.sort && metric.name }),
       });
     }
-    refill(this.leaders, `Strongest head by pattern${rows.some(({ faint }) => faint) ? " (grey: not above null)" : ""}`, rows);
+    refill(this.leaders, `Strongest by pattern${rows.some(({ faint }) => faint) ? " (grey: not above null)" : ""}`, rows);
     this.leaders.hidden = !patterns.length;
   }
 

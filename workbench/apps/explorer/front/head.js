@@ -39,7 +39,7 @@ export class HeadView {
     this.hint = make("p", "aw-note");
     this.pin = button("Pin to compare", "Keep this view, choose another head, token or input, and set both side by side (M)", () => state.pin());
     this.beside = button("", "Both views side by side, and their difference", () => state.set({ against: state.pins.at(-1) }));
-    this.sinks = button("Sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
+    this.sinks = button("Hide sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     this.edit = new Edit(state, host);
@@ -77,7 +77,8 @@ export class HeadView {
     this.stage.replaceChildren();
     this.opacity.hidden = !one.grid;
     const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ${one.cells ? "Patch 2:0,1 is row 0, column 1 of tile 2; the small image at the right is the overview that the model reads beside its tiles. " : ""}` : "";
-    this.hint.textContent = looks + (coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
+    const named = one.grid && !one.cells ? "Patch 3,5 is row 3, column 5. " : "";
+    this.hint.textContent = looks + named + (coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
     this.sinks.hidden = !one.kinds.includes("word");
     this.special.classList.toggle("aw-prompt", pictured(one));
     this.stage.classList.toggle("aw-words", !one.grid);
@@ -205,7 +206,7 @@ export class HeadView {
     this.direction.show(state.direction);
     this.scale.show(state.scale);
     this.opacity.value = state.opacity;
-    this.sinks.setAttribute("aria-pressed", String(state.sinks === "on"));
+    this.sinks.textContent = state.sinks === "on" ? "Hide sinks" : "Show sinks";
     const values = state.shown();
     this.values = values;
     this.top = null;
