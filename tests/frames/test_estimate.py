@@ -10,6 +10,7 @@ import torch
 from workbench.core.intervals import Finding, mean_interval
 from workbench.frames.estimate import (
     compare_with_null,
+    counts_finding,
     first_to_last,
     mean_finding,
     null_finding,
@@ -150,6 +151,14 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
     )
     wide = rows[rows["layer"] == 1]
     assert null_finding(wide, "Rank") == "Rank does not clear its null range in any layer of a."
+    low = rows.assign(value=-rows["value"], null_low=-1.0, null_high=0.0)
+    assert (
+        counts_finding({"rank": rows, "the depth": low})
+        == "Rank is above its null range in 1 of 2 layers, the depth below in 1 of 2."
+    )
+    assert counts_finding({"rank": rows, "depth": low, "width": wide}).endswith(
+        " layers, depth below in 1 of 2 and width above in 0 of 1."
+    )
 
 
 def test_the_heads_with_the_smallest_and_the_largest_mean_are_named():

@@ -195,7 +195,8 @@ class Mark:
 class Line(Mark):
     """The estimate against x: ``mean`` or ``median`` of all values at each place.
 
-    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours.
+    Where the rows are estimates already, ``words`` say of what; None leaves the key to the colours. Two layers are two
+    dots, without a line between them.
     """
 
     estimator: Literal["mean", "median"] = "mean"
@@ -207,6 +208,8 @@ class Line(Mark):
         level = series.sample().estimate(self.estimator)
         if len(level):
             mode = "lines+markers" if self.markers and not series.many else "lines"
+            if self.markers and series.x == "layer" and len(level) == 2:
+                mode = "markers"
             words = self._words(series)
             hover = series.hover(words)
             yield go.Scatter(

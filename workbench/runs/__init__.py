@@ -5,7 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "result_findings": ["mean_finding", "null_finding", "range_finding"],
+        "result_findings": ["counts_finding", "mean_finding", "null_finding", "range_finding"],
         "many": ["example"],
         "settings": ["model_pairs"],
         "sweep.status": ["sweep_status"],

@@ -9,6 +9,7 @@ import pandas as pd
 
 from workbench.analyses.registry import find_analysis
 from workbench.core.errors import InputError
+from workbench.frames.estimate import counts_finding as counts_finding
 from workbench.frames.estimate import mean_finding as mean_finding
 from workbench.frames.estimate import null_finding as null_finding
 from workbench.frames.estimate import range_finding as range_finding

@@ -213,7 +213,7 @@ def test_the_difference_is_the_attention_moved(at_start):
     a, b = (attention(at_start.material.look(place), 0) for place in (first, at_start.location))
     moved = (a - b).abs().sum(-1) / 2
     assert "From [CLS], " in at_start.interpretation()
-    assert f"{float(moved[0]):.1%} of their attention on different tokens" in at_start.interpretation()
+    assert f"{float(moved[0]):.1%} of the attention goes to different tokens" in at_start.interpretation()
     assert f"{float(moved.mean()):.1%}" in at_start.move(token=None).interpretation()
 
 
@@ -307,9 +307,7 @@ def test_norms_of_class_attention_name_the_tokens_that_have_them(model):
         assert rows.loc[name]["token"].tolist() == list(range(65))
         assert rows.loc[name]["norm"].tolist() == lengths[name].tolist()
     said = VIEWS["norms"].read(explorer.location, explorer.material)
-    assert said.startswith(
-        f"Of the queries, that of [CLS] is longest ({lengths['q'][0]:.2f}); of the keys, that of "
-    )
+    assert said.startswith(f"The longest vectors are the query of [CLS] ({lengths['q'][0]:.2f}), the key of ")
 
 
 def test_norms_before_the_class_token_joins_are_those_of_the_patches():

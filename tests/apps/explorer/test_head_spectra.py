@@ -65,7 +65,7 @@ def test_both_ranks_are_those_of_the_analysis():
     np.testing.assert_allclose(fig.data[0].y, values)
     marks = effective_rank(values).item(), rank_holding(values.square(), 0.9).item()
     np.testing.assert_allclose([mark.x0 for mark in fig.layout.shapes], marks)
-    assert key(fig)[1:] == [f"rank of 90 %: {marks[1]:.0f}", f"effective rank: {marks[0]:.1f}"]
+    assert key(fig)[1:] == ["rank of 90 %", "effective rank"]
 
 
 def test_an_identity_has_full_rank_and_a_constant_matrix_rank_one():

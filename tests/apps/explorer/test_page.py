@@ -322,7 +322,7 @@ def _a_pinned_view_stands_beside_another(page, bundle):
     page.locator(".aw-pin").drag_to(page.locator(".aw-centre"))
     a, b = (bundle.attention(layer)[head, 0].astype(float) for layer, head in ((2, 1), (1, 0)))
     moved = np.abs(a - b).sum() / (a.sum() + b.sum())
-    page.wait_for_function(SAYS, arg=f"{moved * 100:.0f}\u00a0% of their attention on different tokens")
+    page.wait_for_function(SAYS, arg=f"{moved * 100:.0f}\u00a0% of the attention goes to different tokens")
     assert "against=0.2.1.0" in page.evaluate("() => location.hash")
     difference = page.evaluate(DRAWN.replace(
         'document.querySelector(".aw-image")', 'document.querySelectorAll(".aw-compare canvas")[2]'
@@ -395,9 +395,8 @@ def test_two_texts_of_as_many_tokens_are_compared_token_by_token(tmp_path):
         moved = np.abs(a - b).sum(-1) / (a + b).sum(-1)
         others = [np.abs(x - y).sum() / (x + y).sum() for layer in (0, 1) for x, y in zip(
             *(bundle.attention(layer, place)[:, 33].astype(float) for place in (one, other)), strict=True)]  # fmt: skip
-        words = f"{percent(moved[1])} of their attention on different tokens; "
-        words += f"in other heads: {percent(np.median(others))}"
-        page.wait_for_function(SAYS, arg=words)
+        page.wait_for_function(SAYS, arg=f"{percent(moved[1])} of the attention goes to different tokens")
+        page.wait_for_function(SAYS, arg=f"; in other heads: {percent(np.median(others))}")
         page.wait_for_function(SAYS, arg="token by token in their order, ")
         shown = page.eval_on_selector_all(
             ".aw-pane:last-child .aw-token", "all => all.map(one => one.style.backgroundColor)"

@@ -512,8 +512,8 @@ def _a_view_of_another_bundle_stands_beside_this_one(seen, before, now):
     a = before.attention(0)[1, [5, 6]].astype(float).mean(0)
     b = now.attention(0)[1, 0].astype(float)
     moved = abs(a - b).sum() / (a + b).sum()
-    words = f"{moved * 100:.0f}\u00a0% of their attention on different tokens; a random head of each: "
-    seen.wait_for_function(SAYS, arg=words)
+    seen.wait_for_function(SAYS, arg=f"{moved * 100:.0f}\u00a0% of the attention goes to different tokens")
+    seen.wait_for_function(SAYS, arg="; a random head of each: ")
     assert "digits-vit, layer 0, head 1, digits/" in seen.text_content(".aw-pane h3")
     seen.locator(".aw-grid").focus()
     seen.keyboard.press("e")

@@ -65,7 +65,7 @@ def token_attention_figure(
     Over a patch grid two maps beside the image, if any, with the class, distillation and register tokens
     as cells below, each with its number: the cells of the first panel add up to the row. Over a text the words
     in reading order as boxes; of a long text the part of ``max_lines`` lines that holds the chosen word. Padding is
-    left out. Each map has a scale from 0; both panels of words share one. Every cell and box carries its token's number
+    left out. Both panels share one scale from 0. Every cell and box carries its token's number
     as ``customdata``.
 
     Class attention, which has one query, has no second panel; nor has the mean over queries. A token that takes no part
@@ -90,9 +90,8 @@ def token_attention_figure(
     notes += not_finite(weights)
     title = "Attention weight"
     if view.grid is not None:
-        scales = [Scale.of([panel.values], title) for panel in panels]
-        notes += ["The maps have separate scales."] * (len(panels) > 1)
-        return patch_panels(view, with_images(panels, [image]), scales, position, notes, most=True)
+        scale = Scale.of([panel.values for panel in panels], title)
+        return patch_panels(view, with_images(panels, [image]), [scale], position, notes, most=True)
     visible = page(view, position, max_lines)
     if len(visible) < len(view.real):
         share = panels[0].values[visible].sum() / (panels[0].values.sum() or 1.0)
@@ -104,7 +103,6 @@ def token_attention_figure(
     if hidden:
         notes.append("Grey letters: masked, since no query sees a later key. A dot is a space.")
     scale = Scale.of([panel.values[visible] for panel in panels], title)
-    panels = [replace(panel, scale="coloraxis") for panel in panels]
     return word_panels(view, panels, visible, scale, position, notes, hidden)
 
 
@@ -122,7 +120,7 @@ def _from_and_to(
     name = view.names[position]
     return [
         Numbers(f"from {name}: where it attends", f"from {name} to", weights[position]),
-        Numbers(f"to {name}: what attends to it", f"to {name} from", weights[:, position], "coloraxis2"),
+        Numbers(f"to {name}: what attends to it", f"to {name} from", weights[:, position]),
     ], [f"Blue frame: {name}."]
 
 
@@ -157,33 +155,33 @@ def attention_matrix_figure(attn: Any, tokens: Any, token: int | None = None) ->
         queries, keys = view.real, columns.real
     matrix = weights[np.ix_(queries if len(weights) > 1 else [0], keys)]
     title = ", ".join(["Attention weight", *not_finite(matrix)]).rstrip(".")
-    position, notes, words = None if token is None else view.place(token), [], ""
+    position, notes = None if token is None else view.place(token), []
     if position is not None:
         notes = _pointers(position, queries if len(queries) > 1 else [], "y")
-        notes += _pointers(position, keys if others is None else [], "x")
-        words = f"chosen token, as query and as key: {view.names[position]}" if notes else ""
+        notes += _pointers(position, keys if others is None else [], "x", view.names[position])
     elif token is None and others is None and len(queries) > 1:
-        received = np.nan_to_num(matrix).mean(0)
-        most = int(received.argmax())
-        notes = _pointers(keys[most], keys, "x")
-        share = f"{100 * received[most]:.1f}\u00a0%"
-        words = f"key that receives most: {view.names[keys[most]]}, {share} of all attention"
-    marker = {"symbol": "triangle-down", "color": CHOSEN, "size": 7}
-    key = [key_entry(words, mode="markers", marker=marker)] if words else []
+        most = keys[int(np.nan_to_num(matrix).mean(0).argmax())]
+        notes = _pointers(most, keys, "x", f"most attention: {view.names[most]}")
     panel = replace(matrix_panel(matrix, view, queries, keys, columns=columns), notes=notes)
     if len(keys) > MOST_LABELS:  # few labels, which have room side by side
         panel = replace(panel, x=replace(panel.x, steep=False))
-    return compose_matrices([panel], 1, Scale.of([matrix], title), most=_SIDE, key=key)
+    return compose_matrices([panel], 1, Scale.of([matrix], title), most=_SIDE)
 
 
-def _pointers(position: int, positions: list[int], axis: str) -> list[dict]:
-    """Return an arrow head at the far end of a token's row or column: a frame would cover cells of two pixels."""
+def _pointers(position: int, positions: list[int], axis: str, name: str = "") -> list[dict]:
+    """Return an arrow head at the far end of a token's row or column, with its name above a column.
+
+    A frame would cover cells of two pixels.
+    """
     if position not in positions:
         return []
     arrow = {axis: positions.index(position), "font": {"color": CHOSEN}, "borderpad": 0}
     if axis == "y":
         return [{**arrow, "text": "◂", "x": 1, "xref": "domain", "xanchor": "left", "yanchor": "middle"}]
-    return [{**arrow, "text": "▾", "y": 1, "yref": "domain", "xanchor": "center", "yanchor": "bottom"}]
+    above = {**arrow, "y": 1, "yref": "domain", "yanchor": "bottom"}
+    left = 2 * positions.index(position) < len(positions)  # the name has room at the right
+    beside = {"text": name, "xanchor": "left" if left else "right", "xshift": 6 if left else -6}
+    return [{**above, "text": "▾", "xanchor": "center"}, *([above | beside] if name else [])]
 
 
 # ------------------------------------------------------------------------------------------------------- compare
@@ -424,7 +422,7 @@ def head_spectrum_figure(frame: pd.DataFrame, layer: int) -> go.Figure:
     marks += [Rule(floor, "round-off")] if lost else []
     of_90 = frame.loc[(frame["metric"] == "rank_90") & (frame["layer"] == layer), "value"]
     if len(of_90) == 1:
-        marks.append(At(float(of_90.iloc[0]), f"rank of 90 % in layer {layer}: {of_90.iloc[0]:.0f}"))
+        marks.append(At(float(of_90.iloc[0]), "rank of 90 %"))
     plot = Plot(rows, x="rank", color="layer").metric(metric).add(*marks)
     return plot.scale(y_log=True, x_log=2).figure("page")
 
@@ -477,8 +475,8 @@ def singular_values_figure(values: Any) -> go.Figure:
     })  # fmt: skip
     marks: list[Mark] = [
         Line(markers=False, words="σ<sub>r</sub> of the head's attention"),
-        At(effective, f"effective rank: {effective:.1f}"),
-        At(holding, f"rank of 90 %: {holding}", dash="dot"),
+        At(effective, "effective rank"),
+        At(holding, "rank of 90 %", dash="dot"),
     ]
     marks += [Rule(floor, "round-off")] if (sigma <= floor).any() else []
     return Plot(rows, x="rank").metric("singular_value").add(*marks).scale(y_log=True).figure()

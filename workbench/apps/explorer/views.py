@@ -18,7 +18,7 @@ from workbench.apps.explorer import code
 from workbench.apps.explorer.address import Address
 from workbench.apps.explorer.material import Look, Material
 from workbench.apps.explorer.measures import NULL_SAMPLES
-from workbench.apps.explorer.sentences import OPERANDS, filled, sentence
+from workbench.apps.explorer.sentences import sentence
 from workbench.captures import TokenInfo
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.options import ranges
@@ -298,22 +298,20 @@ def _norm_rows(address: Address, material: Material) -> pd.DataFrame:
     )
 
 
+_OPERAND = {"q": "query", "k": "key", "v": "value"}
+
+
 def _read_norms(address: Address, material: Material) -> str:
     rows = _norm_rows(address, material)
     rows = rows[rows["token"].isin(material.look(address).tokens.mask[0].nonzero()[:, 0].tolist())]
     longest = rows.loc[rows.groupby("operand", sort=False)["norm"].idxmax()]
     names = _names(material.look(address).tokens)
     parts = [
-        filled(
-            "norms",
-            operands=OPERANDS[row["operand"]],
-            largest=f"{row['norm']:.2f}",
-            token=names[row["token"]],
-        )
+        f"the {_OPERAND[row['operand']]} of {names[row['token']]} ({row['norm']:.2f})"
         for row in longest.to_dict("records")
     ]
-    words = "; ".join(parts)
-    return f"{words[0].upper()}{words[1:]}."
+    *first, last = parts
+    return f"The longest vectors are {', '.join(first)} and {last}." if first else f"The longest is {last}."
 
 
 def _spectrum_rows(address: Address, material: Material) -> pd.DataFrame:
@@ -339,10 +337,9 @@ def _read_spectrum(address: Address, material: Material) -> str:
     curve = curve[curve["metric"] == curve["metric"].iloc[0]].groupby("rank")[["value", "null_mean"]].mean()
     last = int(curve.index.max())
     fall, of_null = curve.iloc[0] / curve.loc[last]
-    dashed = filled("spectrum", rank=f"{rank_90:.0f}", count="its")
     return (
         f"From rank 1 to {last}, the eigenvalues in layer {address.layer} fall {fall:.0f}-fold, those of Gaussian keys "
-        f"{of_null:.1f}-fold. Thick: layer {address.layer}; dashed: {dashed}."
+        f"{of_null:.1f}-fold. Thick: layer {address.layer}; dashed: its {rank_90:.0f} largest eigenvalues hold 90 %."
     )
 
 
@@ -508,8 +505,7 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Largest eigenvalues of the centred Gram matrix of one head's keys, in each layer; the kernel is the "
-            "exponential of two keys' scaled dot product, over its sums for either key (teo2024, eq. 11)",
+            "Largest eigenvalues of the centred Gram matrix of one head's keys, by layer (kernel: teo2024, eq. 11)",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
@@ -519,8 +515,8 @@ VIEWS = {
         ),
         View(
             "membership", "Membership", "how strongly each patch or word belongs to each head",
-            "Membership Π of every token in the heads of a layer: a softmax over heads of the token's squared norm in "
-            "the subspace of each (wu2025, eq. 10)",
+            "Membership Π of every token in the heads of a layer: a softmax over heads of its squared norm in each "
+            "head's subspace (wu2025, eq. 10)",
             _draw_membership, lambda address, material: material.memberships(address), _read_membership,
             code.membership,
         ),
