@@ -147,8 +147,8 @@ def test_memberships_of_a_text_are_drawn_over_its_words_and_their_code_makes_the
         assert 100 in boxes.customdata
     values = rows.pivot(index="token", columns="head", values="value")
     most = (values.idxmax(axis=1) == 3).sum()
-    share = f"{values[3].mean():.1%} of the membership of the tokens (uniform: {1 / values.shape[1]:.1%})"
-    said = f"Head 3 holds {share}; {most} of all {len(values)} belong to it most."
+    share = f"{values[3].mean():.1%} (uniform: {1 / values.shape[1]:.1%})"
+    said = f"{most} of {len(values)} tokens belong to head 3 more than to any other head; mean membership {share}."
     assert said in explorer.interpretation()
     made: dict = {}
     exec(explorer.code(), made)
