@@ -244,7 +244,7 @@ def test_class_attention_is_a_matrix_of_one_row():
     fig = attention_matrix_figure(rows_that_sum_to_one(1, 8), image_tokens(), token=3)
     assert list(fig.data[0].y) == ["[CLS]"]
     assert np.asarray(fig.data[0].customdata)[0, 3].tolist() == [0, 3]
-    assert len(fig.layout.annotations) == 1
+    assert len(fig.layout.annotations) == 2  # an arrow head and its name
 
 
 def test_a_broken_model_s_weights_are_drawn_as_far_as_they_go_and_spoken_of():
