@@ -115,6 +115,10 @@ def test_every_command_speaks_the_one_scheme(path):
             assert option.is_flag or isinstance(option.type, click.Choice)
         assert option.metavar == metavar
         assert re.fullmatch(r"[A-Zj].*[.\]]", option.help), f"{name}: {option.help!r} is no sentence"
+        context = click.Context(COMMANDS[path])
+        default = option.get_default(context)
+        if isinstance(default, str | int | float) and default is not False:
+            assert "[default: " in option.get_help_record(context)[1], name
         named[name] = option
     words = " ".join(path)
     assert ("--json" in named) == (words in TABLES)

@@ -157,7 +157,7 @@ def mutations(text: str) -> Iterator[tuple[str, str]]:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Return the tests of a file, at most four files of its room.
+    """Return the tests of a file, at most eight files of its room.
 
     Those of its name are first, then those that import it, then those of the modules of its room that import it.
     """
@@ -172,7 +172,7 @@ def tests_of(file: str) -> tuple[str, ...]:
         if path.name.startswith("test_") and _imports(path, file)
     ]
     ranked = [_own(Path(file)), *naming, *(_own(path) for path in users)]
-    return tuple(dict.fromkeys(str(path) for path in ranked if (ROOT / path).is_file()))[:4]
+    return tuple(dict.fromkeys(str(path) for path in ranked if (ROOT / path).is_file()))[:8]
 
 
 def _room(file: str) -> str:

@@ -747,3 +747,15 @@ def test_steps_of_a_continuation_are_numbered_from_the_token_that_chose_the_firs
         [5, 0, None, 7],
         [5, 0, None, 5],
     ]
+
+
+def test_a_grey_image_has_the_luminance_of_its_pixels_between_two_greys(run):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 3))
+    code = """const one = { image: [2, 3], pixels: data, cells: null, grid: [1, 1] };
+    const drawn = (grey) => m.inputImage(one, grey).getContext("2d").getImageData(0, 0, 3, 2).data;
+    return [true, false].map((grey) => Array.from(drawn(grey)));"""
+    grey, own = (np.reshape(part, (2, 3, 4)) for part in run("image", code, pixels.ravel().tolist()))
+    assert np.array_equal(own[..., :3], pixels)
+    assert (grey[..., 3] == 255).all()
+    expected = 48 + 0.74 * (pixels @ [0.2126, 0.7152, 0.0722])
+    assert np.abs(grey[..., :3] - expected[..., None]).max() <= 0.5

@@ -78,7 +78,9 @@ def test_what_is_missing_and_what_it_takes(offline, tmp_path):
     assert (large.state, base.state) == ("missing", "missing")
     assert large.gigabytes == pytest.approx(1.217, abs=0.001)  # 304 326 632 weights of 4 bytes
     assert base.gigabytes == pytest.approx(0.346, abs=0.001)
-    assert found[f"imagenet:{tmp_path}"].state == "missing"
+    images = found[f"imagenet:{tmp_path}"]
+    assert images.state == "missing"
+    assert images.gigabytes == pytest.approx(6.74 * 10 / 50_000)  # of the archive of 50 000 images
     assert "HF_HUB_OFFLINE" in found["Hugging Face"].note
     assert "gram_spectra" not in found
 

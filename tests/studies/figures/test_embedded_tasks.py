@@ -120,6 +120,8 @@ def test_scores_by_epoch_are_means_over_the_seeds_of_test_rows():
     assert table.loc["softmax"].tolist() == [0.6, 0.7, 0.7]  # "longer" comes before "made"
     assert table.loc["primal", ("longer", 3)] == 0.15
     assert "majority" not in table.index
+    usual = scores_by_epoch(pd.concat([training, frame, more, halves, halves.assign(epoch=1)]))
+    assert usual["longer"].columns.tolist() == [1, 3, 10]  # a tenth, three tenths and all of the training
 
 
 def test_the_grid_holds_the_runs_over_eta_and_s():
