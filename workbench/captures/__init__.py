@@ -6,7 +6,7 @@ a file of q, k, v. One call of attention passes these files:
 - ``routes`` see the call while the model runs, ``written_out`` where it is plain operations;
 - ``family`` holds the `Family` of every model, declared by the files of ``families`` or by you; ``layout`` finds in
   it which modules are attention, and where the residual stream is;
-- ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it, the residual ``stream`` of its
+- ``recorder`` makes it a layer (``records``), with ``visits`` to the modules around it and the residual stream of its
   block, and the tensors that ``keeper`` saves from being overwritten;
 - ``recomputation`` recomputes the attention and compares it with the model's;
 - ``labelled_tokens`` holds the tokens, ``token_labels`` reads them from inputs and tells self from cross attention;

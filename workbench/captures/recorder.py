@@ -18,9 +18,8 @@ from workbench.captures.labelled_tokens import attended_keys
 from workbench.captures.layer_records import Call, CausalRecord, LayerRecord
 from workbench.captures.position_path import POSITION, Positions
 from workbench.captures.recomputation import NonFiniteValues, call_weights, check_call
-from workbench.captures.stream import Stream
 from workbench.captures.token_labels import source_of
-from workbench.captures.visits import Completeness, Frame, Visits
+from workbench.captures.visits import Completeness, Frame, Stream, Visits
 from workbench.core.errors import IncompleteCapture, InputError
 from workbench.core.options import parse_numbers
 
