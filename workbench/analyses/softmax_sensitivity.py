@@ -234,11 +234,10 @@ def _largest(x: Float[Tensor, "draw token"], y: Float[Tensor, "draw token"]) -> 
 
 
 def sampled_perturbation(
-    tokens: int, null_samples: int, seed: int, spread: float = 1.0, sigma: float = 1.0
+    tokens: int, null_samples: int, seed: int, spread: float = 1.0
 ) -> Float[Tensor, " draw"]:
-    """`perturbation` of random logits N(0, spread²) by noise N(0, sigma²), by draw (abdullaev2025 Fig. 1, right)."""
-    drawn = _drawn(tokens, null_samples, seed)
-    return torch.cat([perturbation(x * spread, y * sigma) for x, y in drawn])
+    """`perturbation` of random logits N(0, spread²) by noise N(0, 1), by draw (abdullaev2025 Fig. 1, right)."""
+    return torch.cat([perturbation(x * spread, y) for x, y in _drawn(tokens, null_samples, seed)])
 
 
 def _drawn(

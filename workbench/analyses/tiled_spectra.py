@@ -176,7 +176,7 @@ class RankEstimate(NamedTuple):
     high: Float[Tensor, ""]
 
 
-def effective_rank_of(tiles: GramTiles, leading: Leading, seed: int = 0) -> RankEstimate:
+def effective_rank_of(tiles: GramTiles, leading: Leading) -> RankEstimate:
     """The effective rank (Roy & Vetterli 2007) of K̃: of its leading pairs, and of the rest by random vectors."""
     size, trace = len(tiles) - 1, tiles.trace
     if not bool(trace > 0) or not bool(leading.values[0] > 0):
@@ -192,20 +192,18 @@ def effective_rank_of(tiles: GramTiles, leading: Leading, seed: int = 0) -> Rank
     # the logarithm is concave: Σ p log p ≤ Σ p · log(Σ p² / Σ p), the mean p of the rest, which no p known is below
     typical = torch.minimum((squares / rest).clamp_min(rest / left), probabilities[-1])
     low, high = entropy - rest * typical.log(), entropy + rest * (left / rest).log()
-    value, error = _entropy_left(tiles, leading, rest, typical, seed)
+    value, error = _entropy_left(tiles, leading, rest, typical)
     middle = torch.minimum(torch.maximum(entropy + value, low), high).exp()
     return RankEstimate(middle, middle * error, low.exp(), high.exp())
 
 
-def _entropy_left(
-    tiles: GramTiles, pairs: Leading, rest: Tensor, typical: Tensor, seed: int
-) -> tuple[Tensor, Tensor]:
+def _entropy_left(tiles: GramTiles, pairs: Leading, rest: Tensor, typical: Tensor) -> tuple[Tensor, Tensor]:
     """−Σ p log p over the eigenvalues beside those found, as shares of the trace, and its standard error.
 
     z·h(B)z over random signs z, B what is left of K̃, h(x) = −x log(x / typical): of the −x log typical beside it the
     sum is known. By Lanczos iteration for all z at once, with full reorthogonalisation.
     """
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (len(tiles), _PROBES), generator=source).mul_(2).sub_(1)
     known_vectors = pairs.vectors
 

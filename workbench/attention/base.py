@@ -157,10 +157,10 @@ def required_tokens(num_tokens: int | None, what: str) -> int:
     return num_tokens
 
 
-def check_convention(convention: str, choices: tuple[str, ...] = CONVENTIONS) -> None:
-    """Raise UnknownName unless ``convention`` is one of ``choices``."""
-    if convention not in choices:
-        raise UnknownName("convention", convention, choices)
+def check_convention(convention: str) -> None:
+    """Raise UnknownName unless ``convention`` is one of `CONVENTIONS`."""
+    if convention not in CONVENTIONS:
+        raise UnknownName("convention", convention, CONVENTIONS)
 
 
 def checked_mechanism(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

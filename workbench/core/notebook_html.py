@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _LINE = "1px solid rgba(128, 128, 128, .35)"
+_SIDE = 56
+"""Width in pixels of a thumbnail."""
 _CELL = "padding: .1em .8em .1em 0; text-align: left; background: none; border: none"
 
 
@@ -43,16 +45,16 @@ def shape(value: Any) -> str:
     return f"{value:.4g}" if sizes is None else " × ".join(map(str, sizes)) or "()"
 
 
-def thumbnail(pixels: Any, label: str, side: int = 56) -> str:
+def thumbnail(pixels: Any, label: str) -> str:
     """Format an image of bytes (height, width, 3) as an HTML thumbnail with its label as a tooltip."""
     from PIL import Image
 
     image = Image.fromarray(pixels)
-    image.thumbnail((2 * side, 2 * side))  # sharp on dense screens; one that is smaller stays as it is
+    image.thumbnail((2 * _SIDE, 2 * _SIDE))  # sharp on dense screens; one that is smaller stays as it is
     content = io.BytesIO()
     image.save(content, "PNG")
     source = base64.b64encode(content.getvalue()).decode()
-    style = f"display: inline-block; width: {side}px; margin: 2px; image-rendering: pixelated"
+    style = f"display: inline-block; width: {_SIDE}px; margin: 2px; image-rendering: pixelated"
     title = html.escape(label)
     return f'<img src="data:image/png;base64,{source}" alt="{title}" title="{title}" style="{style}">'
 

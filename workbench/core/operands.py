@@ -149,7 +149,7 @@ def default_scale(head_dim: int) -> float:
     return 1 / math.sqrt(head_dim)
 
 
-def check_mask(mask: Tensor, shape: Sequence[int], tokens: str = "token") -> Tensor:
+def check_mask(mask: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a padding mask, true at real tokens, broadcast to ``shape`` = (*batch, token).
 
     Raises `InputError` where it is not boolean or does not fit, and where it leaves fewer than two tokens.
@@ -158,14 +158,12 @@ def check_mask(mask: Tensor, shape: Sequence[int], tokens: str = "token") -> Ten
         raise InputError(f"mask must be boolean, true at real tokens; got {mask.dtype}")
     if not _broadcasts(mask.shape, shape):
         raise InputError(
-            f"mask of shape {tuple(mask.shape)} does not fit the axes (batch, {tokens}) = {tuple(shape)}"
+            f"mask of shape {tuple(mask.shape)} does not fit the axes (batch, token) = {tuple(shape)}"
         )
     mask = mask.expand(tuple(shape))
     fewest = int(mask.sum(-1).min()) if mask.numel() else 0
     if fewest < 2:
-        raise InputError(
-            f"the mask leaves {fewest} token(s) in an input; at least 2 are needed (axis {tokens})"
-        )
+        raise InputError(f"the mask leaves {fewest} token(s) in an input; at least 2 are needed (axis token)")
     return mask
 
 

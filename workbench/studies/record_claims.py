@@ -426,9 +426,9 @@ def _compare(claim: Mapping[str, Any], frames: list[pd.DataFrame], units: str) -
     return _Comparison(difference._replace(freedom=free), how)
 
 
-def _by_welch(first: pd.Series, second: pd.Series, ratio: bool, words: str = "") -> _Comparison:
+def _by_welch(first: pd.Series, second: pd.Series, ratio: bool) -> _Comparison:
     interval = welch_interval(first, second, ratio=ratio)
-    return _Comparison(interval, _INTERVALS["seeds"], words, (first, second))
+    return _Comparison(interval, _INTERVALS["seeds"], "", (first, second))
 
 
 def _over_seeds(term: Term, frames: list[pd.DataFrame], ratio: bool) -> _Comparison:

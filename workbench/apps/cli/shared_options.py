@@ -284,11 +284,11 @@ def out_folder(text: str, **more: Any) -> _Decorator:
     return click.option("-o", "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=text, **more)
 
 
-def number_option(name: str, text: str, *short: str, least: int = 1, **more: Any) -> _Decorator:
+def number_option(name: str, text: str, *short: str, **more: Any) -> _Decorator:
     """Build an option that is a whole number."""
     attributes: dict[str, Any] = {
         "show_default": "default" in more,
-        "type": click.IntRange(min=least),
+        "type": click.IntRange(min=1),
         "metavar": "NUMBER",
     }
     return click.option(*short, name, help=text, **attributes, **more)

@@ -191,17 +191,17 @@ def font_flaw(family: str, embedded: Sequence[str]) -> str | None:
     )
 
 
-def overlapping(words: Sequence[Words], slack: float = _SLACK) -> list[tuple[str, str]]:
+def overlapping(words: Sequence[Words]) -> list[tuple[str, str]]:
     """Pairs of lines of text whose ink lies over each other, whichever way they are turned."""
     if len(words) < 2:
         return []
     left, upper, right, lower = np.array([_visible(first) for first in words]).T
-    near = (np.minimum.outer(right, right) - np.maximum.outer(left, left) > slack) & (
-        np.minimum.outer(lower, lower) - np.maximum.outer(upper, upper) > slack
+    near = (np.minimum.outer(right, right) - np.maximum.outer(left, left) > _SLACK) & (
+        np.minimum.outer(lower, lower) - np.maximum.outer(upper, upper) > _SLACK
     )
     pairs = ((words[first], words[second]) for first, second in np.argwhere(np.triu(near, 1)))
     return [
-        (first.text, second.text) for first, second in pairs if _depth(first.corners, second.corners) > slack
+        (first.text, second.text) for first, second in pairs if _depth(first.corners, second.corners) > _SLACK
     ]
 
 

@@ -32,8 +32,8 @@ class SwappedText(NamedTuple):
     """Which of its characters are from the original text."""
 
 
-def swap_words(text: str, share: float, rng: np.random.Generator, word: str = SWAPPED) -> SwappedText:
-    """Replace a `share` of the words of a text (rounded to whole words), chosen at random, by `word`.
+def swap_words(text: str, share: float, rng: np.random.Generator) -> SwappedText:
+    """Replace a `share` of the words of a text (rounded to whole words), chosen at random, by `SWAPPED`.
 
     With the same generator state a larger share includes the words of a smaller one.
     """
@@ -44,8 +44,8 @@ def swap_words(text: str, share: float, rng: np.random.Generator, word: str = SW
     parts, kept, reached = [], [], 0
     for number, (start, end) in enumerate(spans):
         if number in chosen:
-            parts += [text[reached:start], word]
-            kept += [True] * (start - reached) + [False] * len(word)
+            parts += [text[reached:start], SWAPPED]
+            kept += [True] * (start - reached) + [False] * len(SWAPPED)
             reached = end
     parts.append(text[reached:])
     kept += [True] * (len(text) - reached)
