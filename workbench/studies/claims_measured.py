@@ -7,9 +7,6 @@ an interrupted command resumes. `measured_claims` reads recorded calls and measu
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,12 +17,19 @@ import pandas as pd
 
 from workbench.core.children import safe_path
 from workbench.core.errors import MissingResource
-from workbench.core.files import atomic_write, jsonable, sha256_bytes, write_json
+from workbench.core.files import sha256_bytes
 from workbench.frames.provenance import versions
 from workbench.frames.results import is_random, join_frames, provenance_of, shared
 from workbench.papers import verdicts
 from workbench.papers.published import RECORDED, stated_claims
-from workbench.studies.records import CLAIMS, CLAIMS_FILE, claims_record, read_claims, write_record
+from workbench.studies.records import (
+    CLAIMS,
+    CLAIMS_FILE,
+    claims_record,
+    finished_part,
+    read_claims,
+    write_record,
+)
 
 COMMAND = "workbench study records claims"
 SEED, NULL_SAMPLES, UNTRAINED = 0, 20, 6
@@ -183,50 +187,35 @@ def make_claims_record(data: Path, work: Path, *, workers: int = 1) -> dict[str,
     with safe_path():
         done = Parallel(n_jobs=workers)(delayed(_answer)(question, work) for question in QUESTIONS)
     frame = pd.concat([read_claims(path) for path, _ in done], ignore_index=True)
-    calls = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
     about = {
         "name": CLAIMS,
         "command": COMMAND,
         "seed": SEED,
         "settings": {"null_samples": NULL_SAMPLES, "untrained": UNTRAINED},
         "threads": 1,
-        "calls": [{key: value for key, value in call.items() if key != "asked"} for call in calls],
+        "calls": [call for _, call in done],
         "versions": versions(),
     }
     return write_record(data / "records" / CLAIMS, CLAIMS_FILE, frame, about)
 
 
-def _answer(question: _Question, work: Path) -> tuple[Path, Path]:
-    """Answer one question on one thread unless `work` has its answer; return files of rows and of their origin."""
-    import torch
-
+def _answer(question: _Question, work: Path) -> tuple[Path, dict[str, Any]]:
+    """Answer one question unless `work` has its answer; return the file of rows and their origin."""
     from workbench.models.loading import load
     from workbench.papers.claims import claims
 
-    torch.set_num_threads(1)
-    stem = question.model.rpartition(":")[2]
-    path, about = work / f"{stem}.csv", work / f"{stem}.json"
     call = {**question._asdict(), "claims": _sha256_by_paper(_stated(question.paper))}
     weights = load(question.model, device="cpu").fingerprint
     settings: dict[str, Any] = {"seed": SEED, "null_samples": NULL_SAMPLES, "untrained": UNTRAINED}
-    settings_key = {**call, "weights": weights, **settings, "versions": versions()}
-    if (
-        path.is_file()
-        and about.is_file()
-        and json.loads(about.read_text(encoding="utf-8"))["asked"] == settings_key
-    ):
-        return path, about
-    started = time.monotonic()
-    frame = claims(**question._asdict(), **settings, device="cpu")
-    seconds = round(time.monotonic() - started)
-    runs = [{key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)]
-    atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    origin = {
-        "seconds": seconds,
-        "notes": frame.attrs["notes"],
-        "runs": jsonable(runs),
-        "asked": settings_key,
-    }
-    write_json(about, {**call, **origin})
-    print(f"{question.model}: {seconds} s", file=sys.stderr, flush=True)
-    return path, about
+
+    def measure() -> tuple[pd.DataFrame, dict[str, Any]]:
+        frame = claims(**question._asdict(), **settings, device="cpu")
+        runs = [
+            {key: value for key, value in run.items() if key != "versions"} for run in provenance_of(frame)
+        ]
+        return frame, {**call, "notes": frame.attrs["notes"], "runs": runs}
+
+    stem = question.model.rpartition(":")[2]
+    return finished_part(
+        work, stem, {**call, "weights": weights, **settings, "versions": versions()}, measure
+    )

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +20,8 @@ import pandas as pd
 
 from workbench.core import paths
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.core.files import atomic_write, jsonable, sha256_file, write_json
+from workbench.core.threads import one_thread
 from workbench.frames.results import shared
 from workbench.models.catalog import ATTENTION_KEYS
 from workbench.papers.verdicts import evidence
@@ -251,9 +254,7 @@ def theorems_record() -> pd.DataFrame:
     `claims_record`.
     """
     about, path = _open(THEOREMS, THEOREMS_FILE)
-    frame = pd.read_csv(
-        path, keep_default_na=False, na_values={name: [""] for name in ("value", "low", "high")}
-    )
+    frame = read_theorems(path)
     run = {"analysis": THEOREMS, **{name: about[name] for name in ("command", "seed", "threads", "versions")}}
     frame.attrs = {"records": shared([path]), "provenance": shared([run]), "notes": []}
     return frame
@@ -544,6 +545,38 @@ def conform_scaling(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: _SCALING_TYPES.get(name, "string") for name in SCALING_COLUMNS})
 
 
+def write_rows(path: Path, frame: pd.DataFrame) -> Path:
+    """Write rows as CSV, as all records have them."""
+    return atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+
+
+def finished_part(
+    work: Path,
+    stem: str,
+    question: Mapping[str, Any],
+    measure: Callable[[], tuple[pd.DataFrame, Mapping[str, Any]]],
+) -> tuple[Path, dict[str, Any]]:
+    """Return the file of rows of one part of a record, and its origin; measure it unless ``work`` holds it.
+
+    A part is kept as ``STEM.csv`` and ``STEM.json``, with the question that it answers: all that its numbers depend on.
+    ``measure`` runs on one thread and returns the rows and their origin.
+    """
+    path, about = work / f"{stem}.csv", work / f"{stem}.json"
+    asked = json.loads(json.dumps(jsonable(question)))
+    if path.is_file() and about.is_file():
+        origin = json.loads(about.read_text(encoding="utf-8"))
+        if origin.pop("asked", None) == asked:
+            return path, origin
+    started = time.monotonic()
+    with one_thread():
+        frame, origin = measure()
+    origin = jsonable({"seconds": round(time.monotonic() - started), **origin})
+    write_rows(path, frame)
+    write_json(about, {**origin, "asked": asked})
+    print(f"{stem}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return path, origin
+
+
 def write_record(
     folder: Path, file: str, frame: pd.DataFrame, about: Mapping[str, Any], *more: Path
 ) -> dict[str, Any]:
@@ -551,7 +584,7 @@ def write_record(
 
     Returns the content of its JSON file.
     """
-    path = atomic_write(folder / file, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
+    path = write_rows(folder / file, frame)
     hashes = {
         os.path.relpath(written, folder).replace(os.sep, "/"): sha256_file(written)
         for written in (path, *more)

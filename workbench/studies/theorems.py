@@ -30,13 +30,11 @@ from workbench.analyses.softmax_sensitivity import output_bound, output_perturba
 from workbench.attention.primal import primal_layers
 from workbench.attention.residual import residual_growth
 from workbench.core.children import safe_path
-from workbench.core.files import atomic_write
 from workbench.core.intervals import mean_interval, paired_interval
 from workbench.core.null_distributions import generator
-from workbench.core.threads import one_thread
 from workbench.frames.provenance import versions
 from workbench.papers.claims import untrained_checkpoints
-from workbench.studies.records import THEOREMS, THEOREMS_FILE, read_theorems, write_record
+from workbench.studies.records import THEOREMS, THEOREMS_FILE, finished_part, read_theorems, write_record
 
 COMMAND = "workbench study records theorems"
 SEED = 0
@@ -88,17 +86,16 @@ def make_theorems_record(data: Path, work: Path, *, workers: int = 1) -> dict[st
     record = write_record(data / "records" / THEOREMS, THEOREMS_FILE, frame, about)
     for path in paths:
         path.unlink()
+        path.with_suffix(".json").unlink()
     return record
 
 
 def measured_part(name: str, work: Path) -> Path:
-    """Return the file of one of `PARTS`, measured on one thread unless it is in `work`."""
-    path = work / f"{name}.csv"
-    if not path.is_file():
-        with one_thread():
-            frame = pd.DataFrame(PARTS[name](work), columns=Row._fields)
-        atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    return path
+    """Return the file of one of `PARTS`, measured unless it is in `work`."""
+    question = {"part": name, "versions": versions()}
+    return finished_part(
+        work, name, question, lambda: (pd.DataFrame(PARTS[name](work), columns=Row._fields), {})
+    )[0]
 
 
 class _Sample(NamedTuple):

@@ -9,7 +9,6 @@ Confirmatory seeds undergo only the comparisons in claims, and go to ``data/conf
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import pandas as pd
 
 from workbench.core.children import safe_path
 from workbench.core.errors import InputError, MissingResource, UnknownName
-from workbench.core.files import atomic_write, sha256_file, write_json
+from workbench.core.files import sha256_file
 from workbench.frames.provenance import versions
 from workbench.papers.published import claim_options, stated_claims
 from workbench.papers.verdicts import parse_measure
@@ -31,6 +30,7 @@ from workbench.studies.records import (
     RECORD_FILE,
     ROBUSTNESS,
     conform_evaluation,
+    finished_part,
     read_evaluation,
     write_record,
 )
@@ -126,7 +126,7 @@ def make_robustness_record(
         done = Parallel(n_jobs=workers)(delayed(_finish)(job, work) for job in wanted)
     columns = EVALUATION_COLUMNS if runs is None else CONFIRMED_COLUMNS
     frame = pd.concat([read_evaluation(path, columns) for path, _ in done], ignore_index=True)
-    origins = [json.loads(about.read_text(encoding="utf-8")) for _, about in done]
+    origins = [origin for _, origin in done]
     names = [job.stem.removesuffix(f"-{job.protocol}") if job.seed else job.model for job in wanted]
     about = {
         "name": ROBUSTNESS,
@@ -313,44 +313,37 @@ def _jobs(models: Sequence[str] | None, protocols: Sequence[str] | None, n: int 
     ]
 
 
-def _finish(job: _Job, work: Path) -> tuple[Path, Path]:
-    """Run one evaluation on one thread unless `work` has it, and return its files of numbers and origin."""
-    import torch
-
+def _finish(job: _Job, work: Path) -> tuple[Path, dict[str, Any]]:
+    """Run one evaluation unless `work` has it, and return its file of numbers and its origin."""
     from workbench import load
 
-    torch.set_num_threads(1)
-    path, about = work / f"{job.stem}.csv", work / f"{job.stem}.json"
     loaded = load(job.model)
     defaults = _defaults(job.protocol) | ({"epsilons": list(job.epsilons)} if job.epsilons else {})
     identity: dict[str, Any] = {**loaded.identity}
     if job.file is not None:  # not where it lies, which is another place on every machine
         name = f"bundled:{job.file.parent.parent.name}"
         identity |= {"spec": name, "training_seed": job.seed, "file_sha256": sha256_file(job.file)}
-    settings_key = {"model": identity, "n": job.n, "defaults": defaults, "versions": versions()}
-    if path.is_file() and about.is_file():
-        saved = json.loads(about.read_text(encoding="utf-8"))
-        if saved.get("asked") == json.loads(json.dumps(settings_key)):
-            return path, about
-    frame = evaluate(
-        loaded,
-        job.protocol,
-        n=job.n,
-        seed=SEED,
-        epsilons=job.epsilons,
-        reference=_REFERENCE if job.protocol == "corruptions" and job.file is None else None,
-        outcomes=job.file is not None,
-    )
-    origin = {**frame.attrs["provenance"][0], "model": identity, "asked": settings_key}
-    origin["notes"] = [note.replace(job.model, str(identity["spec"])) for note in frame.attrs["notes"]]
-    if job.file is not None:
-        frame = conform_evaluation(
-            frame.assign(training_seed=job.seed, model=identity["spec"]), CONFIRMED_COLUMNS
+
+    def measure() -> tuple[pd.DataFrame, dict[str, Any]]:
+        frame = evaluate(
+            loaded,
+            job.protocol,
+            n=job.n,
+            seed=SEED,
+            epsilons=job.epsilons,
+            reference=_REFERENCE if job.protocol == "corruptions" and job.file is None else None,
+            outcomes=job.file is not None,
         )
-    atomic_write(path, lambda handle: frame.to_csv(handle, index=False, lineterminator="\n"))
-    write_json(about, origin)
-    print(f"{job.stem}: {origin['seconds']:.0f} s", file=sys.stderr, flush=True)
-    return path, about
+        notes = [note.replace(job.model, str(identity["spec"])) for note in frame.attrs["notes"]]
+        origin = {**frame.attrs["provenance"][0], "model": identity, "notes": notes}
+        if job.file is not None:
+            frame = conform_evaluation(
+                frame.assign(training_seed=job.seed, model=identity["spec"]), CONFIRMED_COLUMNS
+            )
+        return frame, origin
+
+    question = {"model": identity, "n": job.n, "defaults": defaults, "versions": versions()}
+    return finished_part(work, job.stem, question, measure)
 
 
 def _defaults(protocol: str) -> dict[str, Any]:

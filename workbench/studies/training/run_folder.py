@@ -28,7 +28,7 @@ from workbench.core.store import RunStore
 from workbench.models.architectures import attention_of
 from workbench.models.checkpoints import FORMAT, check_description, load_weights, write_checkpoint
 from workbench.models.source import read_torch_file
-from workbench.studies.records import METRICS_FILE, read_metrics
+from workbench.studies.records import METRICS_FILE, read_metrics, write_rows
 from workbench.studies.training.cost_measures import device_name
 from workbench.studies.training.epoch_report import in_words
 from workbench.studies.training.recipes import Recipe
@@ -213,9 +213,7 @@ class RunFolder:
     def write_metrics(self) -> None:
         """Write ``metrics.csv``."""
         frame = pd.DataFrame(self.rows, columns=list(METRIC_COLUMNS))
-        atomic_write(
-            self.path(METRICS_FILE), lambda handle: frame.to_csv(handle, index=False, lineterminator="\n")
-        )
+        write_rows(self.path(METRICS_FILE), frame)
 
     def write_model(self, trainer: Trainer, complete: bool) -> None:
         """Write ``model.json``."""
