@@ -1,7 +1,7 @@
 """Make the conformance table: `python -m conformance [--only TYPE…] [--red] [--unbuilt] [--older] [--again [TYPE…]]`.
 
 Rows that are there for the installed versions stay, so that a run goes on where another stopped; `--older` makes those
-again that other sources of the captures made, and goes on as well; `--stream` fills the columns of resid_mid alone.
+again that other sources of the captures made, and goes on as well; `--stream` fills the columns of resid_mid only.
 Models run in a process of their own that is started again when one of them takes it down, and given up after a time.
 """
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import workbench
 from tests.figures.drawn import key, lines
 from workbench.core.errors import InputError
 from workbench.figures import attention_heatmap_figure, attention_summary_figure
@@ -116,6 +117,24 @@ def test_all_panels_share_one_scale_from_zero():
 def test_what_does_not_exist_is_refused(arguments, says):
     with pytest.raises(InputError, match=says):
         attention_heatmap_figure(image_capture(), **arguments)
+
+
+def test_the_written_norm_of_every_pair_is_that_of_the_layer_by_hand():
+    model = workbench.load("bundled:digits-vit")
+    batch = workbench.inputs("bundled:digits", model, n=2)
+    capture = workbench.capture(model, batch, sites=["attn", "v", "head_out", "proj_out"])
+    fig = attention_heatmap_figure(capture, input=1, layers=[2], heads=[1], query=5, written_by=model)
+    weight = model.module.blocks[2].attn.proj.weight[:, 16:32].detach()  # of head 1, whose width is 16
+    written = capture[2].v[1, 1] @ weight.T
+    expected = capture[2].attn[1, 1, 5] * written.norm(dim=-1)
+    np.testing.assert_allclose(np.ravel(maps(fig)[0].z), expected[1:], rtol=1e-5)
+    assert fig.layout.coloraxis.colorbar.title.text.startswith("Written norm")
+    with pytest.raises(InputError, match="proj_out"):
+        attention_heatmap_figure(workbench.capture(model, batch, sites=["attn", "v"]), written_by=model)
+    with pytest.raises(InputError, match="holds no v"):
+        attention_heatmap_figure(
+            workbench.capture(model, batch, sites=["attn", "head_out", "proj_out"]), written_by=model
+        )
 
 
 def test_a_capture_without_attention_is_refused():

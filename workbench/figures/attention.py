@@ -40,6 +40,7 @@ def attention_heatmap_figure(
     query: int | None = None,
     max_tokens: int = MAX_TOKENS,
     width: str | float = "page",
+    written_by: Any = None,
 ) -> go.Figure:
     """Attention of chosen layers (rows) and heads (columns).
 
@@ -58,6 +59,8 @@ def attention_heatmap_figure(
         query: index of the query token; by default the class token, else the mean over all queries.
         max_tokens: a text's first tokens are shown, padding left out.
         width: inches, or one of `workbench.figures.theme.WIDTHS`.
+        written_by: the captured model, to draw the written norm ‖attention · v · W_O‖ of every pair of tokens instead
+            (Kobayashi et al. 2020). The capture needs the sites `attn`, `v`, `head_out` and `proj_out`.
 
     Raises:
         InputError: attn was not captured, an input, layer, head or query does not exist, or no layer can be drawn.
@@ -71,6 +74,8 @@ def attention_heatmap_figure(
         raise InputError("the capture holds no attention; capture it with sites=('attn', …)")
     query = check_token(query, tokens, input)
     chosen = list(records) if layers is None else _choose("layer", layers, sorted(records), _MAX_LAYERS)
+    if written_by is not None:
+        records = {layer: _with_link_norms(records[layer], written_by) for layer in chosen}
     read = {layer: _layer_maps(records[layer], tokens, input) for layer in chosen}
     drawn = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, _LayerMaps)}
     reasons = {layer: layer_maps for layer, layer_maps in read.items() if isinstance(layer_maps, str)}
@@ -95,10 +100,11 @@ def attention_heatmap_figure(
     drawn = {layer: layer_maps for layer, layer_maps in drawn.items() if layer not in few}
     if layers is None:
         drawn = {layer: drawn[layer] for layer in _choose("layer", None, sorted(drawn), _MAX_LAYERS)}
+    quantity = "Attention weight" if written_by is None else "Written norm"
     if tokens.grid is not None:
-        fig = _over_image(drawn, chosen_heads, query, image, _notes(reasons), width)
+        fig = _over_image(drawn, chosen_heads, query, image, _notes(reasons), width, quantity)
     else:
-        fig = _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width)
+        fig = _over_text(drawn, chosen_heads, max_tokens, _notes(reasons), width, quantity)
     return fig.update_layout(meta={**fig.layout.meta, "runs": _runs(capture)})
 
 
@@ -116,6 +122,22 @@ class _LayerMaps(NamedTuple):
 
     maps: np.ndarray
     view: TokenView
+
+
+def _with_link_norms(record: Any, model: Any) -> Any:
+    """Return a record whose ``attn`` is the norm of what every link writes; one without attention as it is."""
+    from workbench.analyses.value_output import link_norms
+    from workbench.captures.projections import output_projection
+
+    if record.attn is None:
+        return record
+    weight = output_projection(model, record).weight
+    if record.v is None:
+        raise InputError(
+            f"{record.title} holds no v; capture it with sites=('attn', 'v', 'head_out', 'proj_out')"
+        )
+    v = record.v.repeat_interleave(record.attn.shape[1] // record.v.shape[1], 1)  # of grouped queries
+    return replace(record, attn=link_norms(record.attn, v, weight))
 
 
 def _layer_maps(record: Any, tokens: Any, input: int) -> _LayerMaps | str:
@@ -162,7 +184,7 @@ def _choose(kind: str, request: Numbers, available: Sequence[int], most: int) ->
 
 def _over_image(
     drawn: Mapping[int, _LayerMaps], heads: Sequence[int], query: int | None, image: np.ndarray | None,
-    notes: Sequence[str], width: str | float,
+    notes: Sequence[str], width: str | float, quantity: str,
 ) -> go.Figure:  # fmt: skip
     grids, origins = {}, {}
     for layer, (maps, view) in drawn.items():
@@ -188,7 +210,7 @@ def _over_image(
         values = grid[head] if there else np.zeros(grid.shape[1:])
         panel = map_panel(values, f"layer {layer}, head {head}", title, side)
         panels.append(panel if there else replace(panel, traces=[], notes=[in_the_middle("no such head")]))
-    words = f"Attention weight, {next(iter(origins.values()))}" if alike else "Attention weight"
+    words = f"{quantity}, {next(iter(origins.values()))}" if alike else quantity
     scale = Scale.of([grid[[head for head in heads if head < len(grid)]] for grid in grids.values()], words)
     return compose_maps(panels, len(heads), scale, width, image=image, notes=notes)
 
@@ -199,6 +221,7 @@ def _over_text(
     max_tokens: int,
     notes: Sequence[str],
     width: str | float,
+    quantity: str,
 ) -> go.Figure:
     view = next(iter(drawn.values())).view
     maps = {
@@ -217,7 +240,7 @@ def _over_text(
         matrix_panel(grid, view, asking, keys_drawn, f"layer {layer}, head {head}", whole=len(keys))
         for (layer, head), grid in grids.items()
     ]
-    scale = Scale.of([*grids.values()], "Attention weight")
+    scale = Scale.of([*grids.values()], quantity)
     return compose_matrices(panels, len(heads), scale, width=width, notes=notes)
 
 
