@@ -59,13 +59,18 @@ def watch_kernels(
             return None if name is None else _watching(kernel, _READERS[name], seen, unwatched)
 
         for namespace in {id(names): names for names in (*packages, *code, *attributes)}.values():
-            for name, value in list(namespace.items()):
+            for name, value in functions_of(namespace):
                 if (ours := watched(value)) is not None:
                     stack.enter_context(_replaced(namespace, name, ours))
         for cell in _cells({type(module) for module in modules}):
             if (ours := watched(cell.cell_contents)) is not None:
                 stack.enter_context(_filled(cell, ours))
         yield
+
+
+def functions_of(namespace: Mapping[str, Any]) -> list[tuple[str, FunctionType]]:
+    """Return the Python functions of a namespace with their names."""
+    return [(name, value) for name, value in namespace.items() if isinstance(value, FunctionType)]
 
 
 def _cells(classes: Iterable[type]) -> Iterator[CellType]:

@@ -323,9 +323,8 @@ def refuse_meta(module: nn.Module, name: str) -> None:
 
     Weights that accelerate offloads have values while their module runs.
     """
-    offloaded = any(hasattr(child, "_hf_hook") for child in module.modules())
     weights = next((path for path, value in module.named_parameters() if value.is_meta), None)
-    if weights is not None and not offloaded:
+    if weights is not None and not any(hasattr(child, "_hf_hook") for child in module.modules()):
         raise InputError(
             f"{name}: {weights} is on the device 'meta' and has no values; load the weights, or create the model on "
             "another device"

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.captures.attention_kernels import KERNELS, kernel_name
+from workbench.captures.attention_kernels import KERNELS, functions_of, kernel_name
 from workbench.captures.family import (
     Block,
     Reading,
@@ -162,7 +162,7 @@ def compiled_parts(modules: Mapping[str, nn.Module]) -> list[str]:
 def _is_compiled(module: nn.Module) -> bool:
     if "_orig_mod" in module._modules or vars(module).get("_compiled_call_impl") is not None:
         return True
-    return any(map(_is_compiled_function, vars(module).values()))
+    return any(_is_compiled_function(function) for _, function in functions_of(vars(module)))
 
 
 def _is_compiled_function(value: Any) -> bool:

@@ -159,11 +159,12 @@ def other_streams(module: nn.Module, batch: Mapping[str, Any], main: TokenInfo) 
         # it shifts what it is given to the right by itself
         streams["decoder"] = tokens_by_id(torch.arange(main.count).expand(len(main), -1), None, "token")
     pixels, prompt = batch.get("pixel_values"), batch.get("encoder_hidden_states")
-    for make in declared("image_tokens", type(vision_model(module))):
-        packed = make(vision_model(module), batch)
+    vision = vision_model(module)
+    for make in declared("image_tokens", type(vision)):
+        packed = make(vision, batch)
         streams |= {} if packed is None else {"image": packed}
     if isinstance(pixels, Tensor) and "image" not in streams and _are_ids(batch.get("input_ids")):
-        vision, images = vision_model(module), math.prod(pixels.shape[:-3])
+        images = math.prod(pixels.shape[:-3])
         grid = patch_grid(vision, (pixels.shape[-2], pixels.shape[-1])) if pixels.ndim in (4, 5) else None
         # without a grid there are images, of whose tokens nothing is known
         streams["image"] = (
@@ -181,7 +182,9 @@ def vision_model(module: nn.Module) -> nn.Module:
     """The part of a model that sees images; the model itself where no part is called so."""
     for owner in module.modules():
         for name in _VISION:
-            if isinstance(child := getattr(owner, name, None), nn.Module):
+            # asking a module for what it lacks is slow
+            there = name in owner._modules or name in vars(owner) or hasattr(type(owner), name)
+            if there and isinstance(child := getattr(owner, name, None), nn.Module):
                 return child
     return module
 
