@@ -92,7 +92,7 @@ _PATTERN_LOCAL = _pattern(
 _PATTERN_CLASS = _pattern("pattern_class", "Attention on the class token", "the class token, from all others")
 _PATTERN_SEGMENT = _pattern(
     "pattern_segment",
-    "Attention on the own segment",
+    "Attention on the query's segment",
     "other patches of the query's own segment, from patches",
 )
 _PATTERN_UNIFORM = Metric(

@@ -184,22 +184,26 @@ def learning_findings(ends: pd.DataFrame, thresholds: Mapping[str, float]) -> li
 
 
 def loss_finding(ends: pd.DataFrame) -> str:
-    """Name the variants of one task whose mean test loss over training differs significantly, by how much.
+    """Name the variants of one task whose mean test loss over training differs significantly from the baseline's.
 
     Args:
         ends: `versus_baseline` of `ends_and_speed`, of one task.
     """
-    rows = ends[(ends["quantity"] == "mean_loss") & ends["finding"].isin(["lower", "higher"])]
-    names = dict(zip(ends["model"], ends["attention"], strict=True))
-    parts = [
-        f"{row.difference:+.2f} nats with {look_of(str(row.attention)).label}".replace("-", "−")
-        + (f" (from {look_of(names[row.baseline]).label})" if names[row.baseline] != "softmax" else "")
-        for row in rows.sort_values("difference").itertuples()
-    ]
-    others = ends.loc[ends["finding"] != "", "model"].nunique() - len(parts)
-    listed = f"by {', '.join(parts)}; " if parts else ""
-    rest = f"{others} other variant{'s' * (others != 1)}"
-    return f"Mean test loss over training differs from softmax's {listed}not significantly with {rest}."
+    rows = ends[(ends["quantity"] == "mean_loss") & (ends["finding"] != "")].sort_values("difference")
+    named = {
+        finding: " and ".join(look_of(str(name)).label for name in part["attention"])
+        for finding, part in rows.groupby("finding", sort=False)
+    }
+    parts = [f"{word} with {named[word]}" for word in ("lower", "higher") if word in named]
+    others = (~rows["finding"].isin(["lower", "higher"])).sum()
+    rest = f"{others} other difference{'s are' if others != 1 else ' is'} not significant"
+    if not parts:
+        return f"Mean test loss over training differs significantly from the baseline's with none of {others} variants."
+    return (
+        f"Mean test loss over training is {', '.join(parts)} than with the baseline"
+        + f"; {rest}" * bool(others)
+        + "."
+    )
 
 
 def _counts(numbers: pd.Series) -> str:
@@ -312,7 +316,7 @@ def embedded_findings(
 
 
 def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str, digits: str = ".1f") -> str:
-    """Name the largest significant differences from a baseline, and how many there are; or that none is decided.
+    """Name the largest significant differences from a baseline and their number, or that chance explains them.
 
     Args:
         table: columns mechanism, where (the task or condition), value, low and high of a 95 % CI.
@@ -322,13 +326,14 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
     """
     clear = table[(table["low"] > 0) | (table["high"] < 0)]
     expected = f"about {0.05 * len(table):.1g} expected under the null"
+    if clear.empty:
+        return f"None of {len(table)} differences from the baseline is significant ({expected})."
     if len(clear) <= 0.05 * len(table):
-        listed = ", ".join(names[name] for name in table["mechanism"].unique())
-        ends = f"from {table['low'].min():+{digits}} to {table['high'].max():+{digits}}".replace("-", "−")
-        decided = [f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples()]
-        words = f"{listed}: differences from the baseline are undecided; 95 % CIs reach {ends}{unit}, "
-        words += f"and {len(clear)} of {len(table)} exclude 0 ({'; '.join([*decided, expected])})."
-        return words[0].upper() + words[1:]
+        listed = "; ".join(f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples())
+        return (
+            f"{len(clear)} of {len(table)} differences from the baseline {'is' if len(clear) == 1 else 'are'} "
+            f"significant, no more than chance explains ({listed}; {expected})."
+        )
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
     phrases = []
     for name in largest.index[largest > largest.max() / 2]:

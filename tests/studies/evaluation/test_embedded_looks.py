@@ -12,11 +12,13 @@ from PIL import Image
 
 import workbench
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.models.loading import load
 from workbench.studies.evaluation.conditions import (
     by_attention,
+    condition_differences,
     condition_findings,
-    condition_means,
+    condition_ranks,
     entropy_and_cosine,
     under_conditions,
 )
@@ -117,12 +119,24 @@ def bare(model):
     return dataclasses.replace(model, meta=None)
 
 
-def test_means_are_named_in_the_order_of_the_frame():
+def test_conditions_are_compared_by_image_and_ranked():
     rows = [("rpc-sym", "clean", 0.5), ("rpc-sym", "clean", 0.7), ("rpc-sym", "a noise", 0.2)]
     rows += [("bilateral", "clean", 1.0), ("bilateral", "a noise", 0.0)]
     frame = pd.DataFrame(rows, columns=["attention", "condition", "value"])
-    assert condition_means(frame) == "rpc-sym 60% and 20%; bilateral 100% and 0%"
-    assert condition_means(frame, ".1f").startswith("rpc-sym 0.6 and 0.2;")
+    assert condition_ranks(frame) == (
+        "clean: most with bilateral (100 %), fewest with rpc-sym (60 %); "
+        "a noise: most with rpc-sym (20 %), fewest with bilateral (0 %)"
+    )
+    paired = pd.DataFrame(
+        [
+            ("rpc-sym", name, number, value)
+            for name, values in (("own", (0.5, 0.7)), ("other", (0.4, 0.5)))
+            for number, value in enumerate(values)
+        ],
+        columns=["attention", "condition", "input", "value"],
+    )
+    interval = mean_interval(pd.Series([10.0, 20.0]))
+    assert condition_differences(paired) == f"{interval.words('+.0f')} in rpc-sym"
 
 
 def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classifier):

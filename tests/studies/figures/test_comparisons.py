@@ -75,11 +75,11 @@ def test_the_change_of_an_error_is_in_per_cent_with_the_mean_over_kinds_last():
         ]
     )
     fig = corruptions_figure(ratios)
-    assert list(fig.layout.yaxis.ticktext) == ["Gaussian noise", "JPEG compression", "mean over kinds"]
+    assert list(fig.layout.yaxis.ticktext) == ["Gaussian noise", "JPEG compression", "<b>mean over kinds</b>"]
     assert [place[0] for place in drawn(fig).values()] == pytest.approx([20, -10, 5])
     assert corruptions_finding(ratios) == (
-        "The error changes by +5 % [−5, +15] with symmetric RPC on average. "
-        "1 of 2 kinds are significant, 1 of them worse (about 0.1 expected under the null)."
+        "Errors under corruption change by +5 % [−5, +15] on average with symmetric RPC, not significantly; of 2 kinds "
+        "1 are significantly worse and none better (about 0.1 expected under the null)."
     )
 
 
@@ -89,12 +89,15 @@ def test_the_finding_names_the_attacks_that_are_drawn():
     )
 
 
-def test_undecided_differences_have_the_ends_of_their_intervals_and_the_exceptions_by_name():
+def test_no_more_differences_than_chance_explains_are_named_as_such():
     table = pd.DataFrame({"mechanism": "a", "where": "b", "value": 1.0, "low": [-7.0] * 20, "high": 4.0})
     table.loc[3, ["where", "low"]] = ["c", 0.5]
     assert largest_differences(table, {"a": "mechanism A"}, " points") == (
-        "Mechanism A: differences from the baseline are undecided; 95 % CIs reach from −7.0 to +4.0 points, and "
-        "1 of 20 exclude 0 (c with mechanism A; about 1 expected under the null)."
+        "1 of 20 differences from the baseline is significant, no more than chance explains (c with mechanism A; "
+        "about 1 expected under the null)."
+    )
+    assert largest_differences(table.drop(3), {"a": "mechanism A"}, " points") == (
+        "None of 19 differences from the baseline is significant (about 1 expected under the null)."
     )
 
 
@@ -120,7 +123,12 @@ def test_a_ratio_of_perplexities_stands_in_the_panel_of_its_share_of_swapped_wor
         0.7,
     ]
     assert perplexity_finding(frame) == (
-        "With 0 % and 5 % of the words swapped, perplexity is 0.90 and 0.80 of symmetric softmax's with symmetric RPC."
+        "Perplexity is not consistently different with symmetric RPC than with symmetric softmax (0 % and 5 % of the "
+        "words swapped)."
+    )
+    assert perplexity_finding(frame.assign(high=frame["value"] + 0.05)) == (
+        "Perplexity is 10 % to 20 % lower with symmetric RPC than with symmetric softmax (0 % and 5 % of the "
+        "words swapped)."
     )
     later = [row("tssa-causal", 0.6, 0.1, epsilon=share, **about)[0] for share in (0.0, 0.05)]
     both = perplexity_finding(pd.concat([pd.DataFrame(later), frame]))

@@ -87,13 +87,13 @@ def test_behind_a_variant_is_the_baseline_of_its_claim_where_that_is_not_softmax
     np.testing.assert_allclose(drawn["x2", "bilateral"], drawn["x", "bilateral"])
 
 
-def test_below_a_name_stands_its_difference_in_accuracy_with_the_interval():
+def test_below_a_name_stands_its_difference_in_loss_with_the_interval():
     ends = pd.DataFrame(
-        {"attention": ["bilateral", "tssa"], "quantity": ["accuracy", "loss"], "difference": [-0.0123, 1],
-         "difference_low": [-0.02, 0], "difference_high": [0.005, 2]}
+        {"attention": ["bilateral", "tssa"], "quantity": ["mean_loss", "loss"], "difference": [-0.0123, 1],
+         "difference_low": [-0.02, 0], "difference_high": [0.006, 2]}
     )  # fmt: skip
     assert titles(variant_curves_figure(record(), ends=ends)) == [
-        "bilateral<br>−1.2 (−2.0 to 0.5)", "token statistics"
+        "bilateral<br>−0.01 nats [−0.02, 0.01]", "token statistics"
     ]  # fmt: skip
 
 

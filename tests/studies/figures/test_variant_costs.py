@@ -7,7 +7,7 @@ from tests.figures.drawn import key, rules
 from tests.figures.study import named
 from workbench.core.errors import InputError
 from workbench.figures.theme import PUBLISHED
-from workbench.studies.figures import cost_figure
+from workbench.studies.figures import cost_figure, cost_finding
 
 
 def row(
@@ -92,3 +92,17 @@ def test_frames_without_measured_costs_are_refused():
         cost_figure(FRAME[FRAME["source"] != "measured"])
     with pytest.raises(InputError, match="no column source"):
         cost_figure(pd.DataFrame({"metric": ["macs"], "value": [1.0]}))
+
+
+def test_the_finding_counts_the_slower_variants_and_those_slower_in_every_round():
+    name = "seconds_per_sample"
+    costs = [row("softmax", 1.0, name), row("tssa", 0.5, name), row("bilateral", 1.1, name, spread=0.2)]
+    costs += [
+        row("rpc-sym num_iter=2", 2.4, name, baseline="softmax-sym", spread=0.1),
+        row("tssa", 3.0, name, "test"),
+    ]
+    costs[0]["baseline"] = "softmax"
+    assert cost_finding(pd.DataFrame(costs)) == (
+        "Training takes 0.50 (token statistics) to 2.40 times (RPC, 2 iterations in each layer) as long as with the "
+        "baseline; 2 of 3 medians are above 1, 1 with the whole range."
+    )

@@ -7,6 +7,7 @@ from scipy import stats
 
 from workbench.studies.records import conform_scaling, scaling_record
 from workbench.studies.scaling import (
+    cost_ratios,
     power_findings,
     printed_exponents,
     ratio_findings,
@@ -127,3 +128,29 @@ def test_times_are_compared_where_both_runs_have_a_point():
     now = pd.concat([_frame([2.0, 3.0, 12.0, 99.0]), memory, _frame([5.0], operator="xca")])
     assert times_beside(now, record) == "Times in this run over those on record: tssa 1.5 to 3.0."
     assert times_beside(_frame([5.0], operator="xca"), record) == ""
+
+
+def test_costs_of_token_statistics_are_one_sentence_over_the_sweeps_at_the_largest_common_size():
+    rows = [
+        {
+            "operator": operator,
+            "sweep": sweep,
+            "condition": "forward",
+            "metric": metric,
+            "tokens": 1024,
+            "value": value,
+        }
+        for operator, sweep, values in (
+            ("tssa", "tokens", (1.0, 3.0)),
+            ("softmax", "tokens", (4.0, 4.0)),
+            ("tssa-causal", "causal", (1.0, 6.0)),
+            ("softmax-causal", "causal", (2.0, 4.0)),
+        )
+        for metric, value in zip(("seconds_per_sample", "device_memory"), values, strict=True)
+    ]
+    frame = pd.DataFrame(rows)
+    assert cost_ratios(frame) == (
+        "Token statistics take 25 % of the time and 75 % of the memory of softmax for 1024 tokens and causal token "
+        "statistics take 50 % of the time and 150 % of the memory."
+    )
+    assert cost_ratios(frame[frame["operator"] == "tssa"]) == ""

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import mean_interval
 from workbench.frames.results import join_frames, provenance_of
 from workbench.models.architectures import attention_of
 from workbench.models.loading import LoadedModel
@@ -86,12 +87,25 @@ def condition_findings(*frames: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def condition_means(frame: pd.DataFrame, format: str = ".0%") -> str:
-    """Format the mean value of each attention under each condition for a caption: "rpc-sym 81% and 41%; …".
+def condition_differences(frame: pd.DataFrame) -> str:
+    """Format the first condition's mean minus the second's for each attention, in points with its 95 % CI over inputs.
 
     Attentions and conditions are in the order of their first row.
     """
-    means = frame.pivot_table("value", "attention", "condition", sort=False)
-    return "; ".join(
-        f"{name} {' and '.join(f'{mean:{format}}' for mean in row)}" for name, row in means.iterrows()
+    means = frame.pivot_table("value", ["attention", "input"], "condition", sort=False)
+    changes = 100 * (means.iloc[:, 0] - means.iloc[:, 1])
+    return ", ".join(
+        f"{mean_interval(values).words('+.0f')} in {name}"
+        for name, values in changes.groupby(level="attention", sort=False)
     )
+
+
+def condition_ranks(frame: pd.DataFrame) -> str:
+    """Name the attention with the largest and the one with the smallest mean under each condition."""
+    means = frame.pivot_table("value", "attention", "condition", sort=False)
+    best, worst = (means.agg([f"idx{end}", end]).T for end in ("max", "min"))
+    return "; ".join(
+        f"{condition}: most with {best.at[condition, 'idxmax']} ({best.at[condition, 'max']:.0%}), "
+        f"fewest with {worst.at[condition, 'idxmin']} ({worst.at[condition, 'min']:.0%})"
+        for condition in means
+    ).replace("%", " %")

@@ -23,5 +23,6 @@ from .training_curves import ablation_figure as ablation_figure
 from .training_curves import variant_curves_figure as variant_curves_figure
 from .training_curves import versus_baseline_figure as versus_baseline_figure
 from .variant_costs import cost_figure as cost_figure
+from .variant_costs import cost_finding as cost_finding
 from .verdict_matrix import verdict_matrix_caption as verdict_matrix_caption
 from .verdict_matrix import verdict_matrix_figure as verdict_matrix_figure

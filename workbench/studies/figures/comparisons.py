@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
+from workbench.core.intervals import Finding
 from workbench.core.options import checked
 from workbench.figures.frames import rows_of
 from workbench.figures.grammar import Plot
@@ -70,7 +71,8 @@ def corruptions_figure(ratios: pd.DataFrame) -> go.Figure:
         UnknownName: an attention variant without a look.
     """
     rows = _corruptions(ratios)
-    return _forest(rows.assign(row=rows["where"]), "Change of error (%)")
+    labels = rows["where"].where(rows["where"] != _MEAN, f"<b>{_MEAN}</b>")
+    return _forest(rows.assign(row=labels), "Change of error (%)")
 
 
 @checked
@@ -78,14 +80,15 @@ def corruptions_finding(ratios: pd.DataFrame) -> str:
     """State each mechanism's mean change of `corruptions_figure` over kinds, and how many kinds are significant."""
     rows = _corruptions(ratios)
     means, kinds = (rows[mask] for mask in (rows["where"] == _MEAN, rows["where"] != _MEAN))
-    parts = [
-        f"{row.value:+.0f} % [{row.low:+.0f}, {row.high:+.0f}] with {look_of(row.mechanism).label}"
-        for row in means.itertuples()
-    ]
+    parts = []
+    for row in means.itertuples():
+        change = Finding(row.value, row.low, row.high, row.seeds).words("+.0f").replace(" [", " % [")
+        clear = "significantly" if row.low > 0 or row.high < 0 else "not significantly"
+        parts.append(f"by {change} on average with {look_of(row.mechanism).label}, {clear}")
     worse, better = (kinds["low"] > 0).sum(), (kinds["high"] < 0).sum()
     return (
-        f"The error changes by {', '.join(parts).replace('-', '−')} on average. {worse + better} of {len(kinds)} "
-        f"kinds are significant, {worse} of them worse (about {0.05 * len(kinds):.1g} expected under the null)."
+        f"Errors under corruption change {', '.join(parts)}; of {len(kinds)} kinds {worse} are significantly worse and "
+        f"{better or 'none'} better (about {0.05 * len(kinds):.1g} expected under the null)."
     )
 
 
@@ -113,16 +116,20 @@ def perplexity_figure(ratios: pd.DataFrame) -> go.Figure:
 
 @checked
 def perplexity_finding(ratios: pd.DataFrame) -> str:
-    """State each mechanism's ratio of perplexities at the smallest and the largest share of swapped words."""
+    """State by how much each mechanism lowers or raises perplexity, over the shares of swapped words."""
     rows = _perplexities(ratios).query("metric == 'perplexity'").sort_values("epsilon", kind="stable")
-    ends = [*dict.fromkeys([rows["epsilon"].min(), rows["epsilon"].max()])]
     parts = []
     for _, values in rows.groupby("side", sort=False):
         mechanism, baseline = values["side"].iloc[0]
-        levels = " and ".join(f"{value:.2f}" for value in values[values["epsilon"].isin(ends)]["value"])
-        parts.append(f"{levels} of {baseline}'s with {mechanism}")
-    shares = " and ".join(f"{100 * share:g} %" for share in ends)
-    return f"With {shares} of the words swapped, perplexity is {', '.join(parts)}."
+        changes = sorted({round(abs(100 * (ratio - 1))) for ratio in values["value"]})
+        amount = " to ".join(f"{change} %" for change in changes[:: max(len(changes) - 1, 1)])
+        lower, higher = (values["high"] < 1).all(), (values["low"] > 1).all()
+        change = (
+            f"{amount} {'lower' if lower else 'higher'}" if lower or higher else "not consistently different"
+        )
+        parts.append(f"{change} with {mechanism} than with {baseline}")
+    shares = " and ".join(f"{100 * share:g} %" for share in dict.fromkeys(rows["epsilon"]))
+    return f"Perplexity is {', '.join(parts)} ({shares} of the words swapped)."
 
 
 def _perplexities(ratios: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from workbench.papers.operators import FORWARD, SWEEPS
 
 _AXES = {"tokens": "Tokens n", "width": "Width d"}
 _COSTS = {"seconds_per_sample": "Time (s)", "device_memory": "Resident memory (MiB)"}
-_ENDED = "ended: the next size passes 30 s, or does not fit"
+_ENDED = "the next size passes 30 s or does not fit"
 _BESIDE = 1.3  # by which the mark of an end stands beside the last point
 _REACH = (-0.7, 2.7)  # of exponents: of three points, some intervals would reach across the page
 

@@ -51,8 +51,8 @@ def variant_curves_figure(
         split: "test" or "train".
         first: the epoch to begin with, where the first ones would hide all differences later.
         baselines: model → its baseline; softmax attention by default.
-        ends: the result of `workbench.studies.baselines.versus_baseline`, whose differences in accuracy stand below
-            the names.
+        ends: the result of `workbench.studies.baselines.versus_baseline`, whose differences in mean loss over training
+            stand below the names.
 
     Raises:
         InputError: no such rows, or two models with the same attention.
@@ -68,7 +68,7 @@ def variant_curves_figure(
     pairs = [(model, base) for model, base in (baselines or {}).items() if {model, base} <= set(attention)]
     behind = {attention[model]: attention[base] for model, base in pairs}
     finding_of = (
-        {} if ends is None else ends[ends["quantity"] == "accuracy"].set_index("attention").to_dict("index")
+        {} if ends is None else ends[ends["quantity"] == "mean_loss"].set_index("attention").to_dict("index")
     )
     parts = []
     for name in others:
@@ -85,11 +85,11 @@ def variant_curves_figure(
 
 
 def _difference(row: Mapping[str, Any] | None) -> str:
-    """Return a difference in accuracy with its interval, in points, as the second line of a title."""
+    """Return a difference in mean loss with its interval as the second line of a title."""
     if row is None or not np.isfinite(row["difference"]):
         return ""
-    value, low, high = (100 * row[f"difference{end}"] for end in ("", "_low", "_high"))
-    return f"<br>{value:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
+    value, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+    return f"<br>{value:+.2f} nats [{low:.2f}, {high:.2f}]".replace("-", "−")
 
 
 @checked

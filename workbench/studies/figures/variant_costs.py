@@ -91,6 +91,24 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
     return forest.add(words, *published_marks, Rule(1, "baseline")).figure()
 
 
+def cost_finding(costs: pd.DataFrame) -> str:
+    """State the range of training times relative to the baseline, and how many variants are slower.
+
+    Args:
+        costs: the result of `workbench.studies.training.variant_costs`.
+    """
+    rows = costs[(costs["metric"] == "seconds_per_sample") & (costs["condition"] == "training")]
+    rows = rows[rows["attention"] != rows["baseline"]]
+    rows = rows.drop_duplicates("attention", keep="last").sort_values("ratio")  # as drawn
+    least, most = rows.iloc[0], rows.iloc[-1]
+    above, clear = (rows["ratio"] > 1).sum(), (rows["low"] > 1).sum()
+    return (
+        f"Training takes {least['ratio']:.2f} ({_label(least['attention'])}) to {most['ratio']:.2f} times "
+        f"({_label(most['attention'])}) as long as with the baseline; {above} of {len(rows)} medians are above 1, "
+        f"{clear} with the whole range."
+    )
+
+
 def _label(name: str) -> str:
     """A variant as other figures call it, RPC-Attention with its iterations, others with their options."""
     variant, _, options = name.partition(" ")

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "study": ["scaling_study"],
         "fits": [
+            "cost_ratios",
             "fitted_sizes",
             "measured_on",
             "power_findings",
