@@ -5,9 +5,10 @@ It is a plug-in of the command line, through the entry point ``workbench.command
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +342,7 @@ def records() -> None:
     """Make the committed records again, under data/; an interrupted call goes on where it stopped."""
 
 
-def _into(work: str) -> Any:
+def _folders(work: str) -> Any:
     """Add the options for a record's folder and its folder of unfinished work."""
 
     def decorate(command: Any) -> Any:
@@ -352,6 +353,24 @@ def _into(work: str) -> Any:
         return out_folder("The folder that holds models/ and records/. [default: the package's data/]")(
             command
         )
+
+    return decorate
+
+
+def _into(work: str) -> Any:
+    """Give a command the folders ``data`` and ``work``: ``--confirm`` names their subfolders, ``--restart`` empties."""
+
+    def decorate(record: Callable[..., None]) -> Any:
+        @functools.wraps(record)
+        def command(*, out: str | None, work: Path, restart: bool, **arguments: Any) -> None:
+            data = _data(out)
+            if arguments.get("confirm"):
+                data, work = data / "confirmed", work / "confirm"
+            if restart:
+                _begin_anew(work)
+            record(data=data, work=work, **arguments)
+
+        return _folders(work)(command)
 
     return decorate
 
@@ -386,9 +405,7 @@ def _confirm_option(help: str) -> Any:
 @workers_option
 @_confirm_option("Train the confirmatory seeds of the models that claims compare.")
 @_into("runs/bundle")
-def training(
-    model: tuple[str, ...], out: str | None, work: Path, restart: bool, confirm: bool, **arguments: Any
-) -> None:
+def training(model: tuple[str, ...], data: Path, work: Path, **arguments: Any) -> None:
     """Train the bundled models again, three seeds each, and write models/ and records/.
 
     \b
@@ -396,14 +413,7 @@ def training(
     """
     from workbench.studies.training.bundled_models import make_training_records
 
-    data = _data(out)
-    if confirm:
-        data, work = data / "confirmed", work / "confirm"
-    if restart:
-        _begin_anew(work)
-    for line in make_training_records(
-        [_name(spec) for spec in model], data, work, confirm=confirm, **arguments
-    ):
+    for line in make_training_records([_name(spec) for spec in model], data, work, **arguments):
         click.echo(line)
 
 
@@ -426,9 +436,8 @@ def embedded(
     name: tuple[str, ...],
     variant: tuple[str, ...],
     device: str | None,
-    out: str | None,
+    data: Path,
     work: Path,
-    restart: bool,
     **arguments: Any,
 ) -> None:
     """Train what is recorded of the embedded tasks: every mechanism that a claim is about, three seeds each.
@@ -440,19 +449,15 @@ def embedded(
     from workbench.studies.evaluation.embedded import undergone
     from workbench.studies.training.embedded_runs import make_embedded_records
 
-    if restart:
-        _begin_anew(work)
     arguments["device"] = device or default_device()
-    for line in make_embedded_records(
-        name, _data(out), work, undergone=undergone, variants=variant, **arguments
-    ):
+    for line in make_embedded_records(name, data, work, undergone=undergone, variants=variant, **arguments):
         click.echo(line)
 
 
 @records.command()
 @click.option("--name", type=_CLAIMED_DATA, metavar="NAME", multiple=True,
               help="Only these data. May be repeated. [default: all that claims are about]")  # fmt: skip
-@_into("runs/embedded")
+@_folders("runs/embedded")
 def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -> None:
     """Train pilot runs, which show on validation splits which embedded data are learned.
 
@@ -478,9 +483,8 @@ def learned(name: tuple[str, ...], out: str | None, work: Path, restart: bool) -
 def robustness(
     model: tuple[str, ...],
     protocol: tuple[str, ...],
-    out: str | None,
+    data: Path,
     work: Path,
-    restart: bool,
     confirm: bool,
     runs: Path,
     **arguments: Any,
@@ -492,11 +496,6 @@ def robustness(
     """
     from workbench.studies.evaluation.robustness import make_robustness_record
 
-    data = _data(out)
-    if confirm:
-        data, work = data / "confirmed", work / "confirm"
-    if restart:
-        _begin_anew(work)
     models = [f"bundled:{_name(spec)}" for spec in model]
     record = make_robustness_record(
         models or None, [*protocol] or None, data, work, runs=runs if confirm else None, **arguments
@@ -508,7 +507,7 @@ def robustness(
 @records.command()
 @workers_option
 @_into("runs/claims")
-def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
+def claims(data: Path, work: Path, workers: int) -> None:
     """Measure the claims again that the notebook `claims` draws; seven minutes of one core.
 
     \b
@@ -516,9 +515,7 @@ def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
     """
     from workbench.studies.claims_measured import make_claims_record
 
-    if restart:
-        _begin_anew(work)
-    calls = make_claims_record(_data(out), work, workers=workers)["calls"]
+    calls = make_claims_record(data, work, workers=workers)["calls"]
     seconds = sum(call["seconds"] for call in calls)
     click.echo(f"claims about {len(calls)} models, {seconds / 60:.0f} minutes of one core")
 
@@ -526,7 +523,7 @@ def claims(out: str | None, work: Path, restart: bool, workers: int) -> None:
 @records.command()
 @workers_option
 @_into("runs/theorems")
-def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
+def theorems(data: Path, work: Path, workers: int) -> None:
     """Measure again what theorems and remarks come to in bundled models; six short trainings.
 
     \b
@@ -534,9 +531,7 @@ def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
     """
     from workbench.studies.theorems import make_theorems_record
 
-    if restart:
-        _begin_anew(work)
-    record = make_theorems_record(_data(out), work, workers=workers)
+    record = make_theorems_record(data, work, workers=workers)
     click.echo(f"theorems: {', '.join(record['files'])}")
 
 
@@ -545,9 +540,7 @@ def theorems(out: str | None, work: Path, restart: bool, workers: int) -> None:
 @device_option
 @dtype_option
 @_into("runs/operators")
-def operators(
-    sweeps: tuple[str, ...], device: str | None, dtype: str | None, out: str | None, work: Path, restart: bool
-) -> None:
+def operators(sweeps: tuple[str, ...], device: str | None, dtype: str | None, data: Path, work: Path) -> None:
     """Measure the attention operators again: time, memory, exponents.
 
     \b
@@ -556,10 +549,8 @@ def operators(
     from workbench.models.loading import default_device
     from workbench.studies.scaling.study import make_operators_record
 
-    if restart:
-        _begin_anew(work)
     record = make_operators_record(
-        _data(out),
+        data,
         work,
         sweeps=[*sweeps] or None,
         device=device or default_device(),

@@ -33,12 +33,7 @@ def noise(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *,
 
 def fgsm(model: nn.Module, pixels: Pixels, targets: Targets, epsilon: float, *, seed: int = 0) -> Pixels:
     """Take one step of size `epsilon` along the sign of the gradient (Goodfellow et al. 2015)."""
-    art = _toolbox()
-
-    def attack(estimator: Any) -> Any:
-        return art.FastGradientMethod(estimator, eps=epsilon, batch_size=BATCH)
-
-    return _perturb(attack, model, pixels, targets, seed)
+    return _perturb("FastGradientMethod", model, pixels, targets, seed, eps=epsilon)
 
 
 def pgd(
@@ -58,20 +53,13 @@ def pgd(
     of 0.15 with a budget of 1/255; its library (CleverHans) rejects a step above the budget, so the step is taken as a
     share of it.
     """
-    art = _toolbox()
-
-    def attack(estimator: Any) -> Any:
-        return art.ProjectedGradientDescent(
-            estimator,
-            eps=epsilon,
-            eps_step=step_size * epsilon,
-            max_iter=steps,
-            num_random_init=restarts,
-            batch_size=BATCH,
-            verbose=False,
-        )
-
-    return _perturb(attack, model, pixels, targets, seed)
+    options = {
+        "eps": epsilon,
+        "eps_step": step_size * epsilon,
+        "max_iter": steps,
+        "num_random_init": restarts,
+    }
+    return _perturb("ProjectedGradientDescent", model, pixels, targets, seed, **options, verbose=False)
 
 
 def spsa(
@@ -102,17 +90,11 @@ def square(
     seed: int = 0,
 ) -> Pixels:
     """Search squares at random (black box; Andriushchenko et al. 2020), with `queries` per image."""
-    art = _toolbox()
     height, width = pixels.shape[2:]
     # The toolbox needs a first square smaller than the image; 0.8 is the published share of its area.
     share = min(0.8, (min(height, width) - 1) ** 2 / (height * width))
-
-    def attack(estimator: Any) -> Any:
-        return art.SquareAttack(
-            estimator, eps=epsilon, max_iter=queries, p_init=share, batch_size=BATCH, verbose=False
-        )
-
-    return _perturb(attack, model, pixels, targets, seed)
+    options = {"eps": epsilon, "max_iter": queries, "p_init": share, "verbose": False}
+    return _perturb("SquareAttack", model, pixels, targets, seed, **options)
 
 
 def autoattack(
@@ -131,20 +113,7 @@ def autoattack(
     Each attacks the images still classified correctly. The published ensemble also has FAB, and runs the logit ratio
     against nine targets and Square with 5000 queries.
     """
-    art = _toolbox()
-
-    def climbing(loss: str) -> Any:
-        return lambda estimator: art.AutoProjectedGradientDescent(
-            estimator,
-            eps=epsilon,
-            eps_step=2 * epsilon,
-            max_iter=steps,
-            nb_random_init=restarts,
-            batch_size=BATCH,
-            loss_type=loss,
-            verbose=False,
-        )
-
+    options = {"eps": epsilon, "eps_step": 2 * epsilon, "max_iter": steps, "nb_random_init": restarts}
     classes = model(pixels[:1].to(next(model.parameters()).device)).shape[1]
     # The logit ratio divides by the gap to the third-largest logit.
     losses = ("cross_entropy", "difference_logits_ratio") if classes > 2 else ("cross_entropy",)
@@ -158,7 +127,16 @@ def autoattack(
                 model, pixels[left], targets[left], epsilon, queries=queries, seed=seed
             )
         else:
-            adversarial[left] = _perturb(climbing(loss), model, pixels[left], targets[left], seed)
+            adversarial[left] = _perturb(
+                "AutoProjectedGradientDescent",
+                model,
+                pixels[left],
+                targets[left],
+                seed,
+                **options,
+                loss_type=loss,
+                verbose=False,
+            )
     return adversarial
 
 
@@ -175,14 +153,8 @@ def carlini_wagner(
 
     `searches` is the number of trade-off constants tried for each image, with `steps` of descent each.
     """
-    art = _toolbox()
-
-    def attack(estimator: Any) -> Any:
-        return art.CarliniL2Method(
-            estimator, max_iter=steps, binary_search_steps=searches, batch_size=BATCH, verbose=False
-        )
-
-    adversarial = _perturb(attack, model, pixels, targets, seed)
+    options = {"max_iter": steps, "binary_search_steps": searches, "verbose": False}
+    adversarial = _perturb("CarliniL2Method", model, pixels, targets, seed, **options)
     # The search goes through tanh, which moves also the images it gives up on by rounding.
     return torch.where(_right(model, adversarial, targets)[:, None, None, None], pixels, adversarial)
 
@@ -194,8 +166,15 @@ def _right(model: nn.Module, pixels: Pixels, targets: Targets) -> Tensor:
     return torch.cat(parts) == targets
 
 
-def _perturb(make: Any, model: nn.Module, pixels: Pixels, targets: Targets, seed: int) -> Pixels:
-    """Run an attack of the toolbox on `pixels`."""
+def _perturb(
+    name: str, model: nn.Module, pixels: Pixels, targets: Targets, seed: int, **options: Any
+) -> Pixels:
+    """Run an attack of the Adversarial Robustness Toolbox on `pixels`, by its class's name."""
+    require(
+        "this attack of the Adversarial Robustness Toolbox (clean, noise, spsa, sld, corruptions and ood do without)",
+        "art",
+    )
+    from art.attacks import evasion
     from art.estimators.classification import PyTorchClassifier
 
     device = next(model.parameters()).device
@@ -208,18 +187,9 @@ def _perturb(make: Any, model: nn.Module, pixels: Pixels, targets: Targets, seed
         device_type="cpu" if device.type == "cpu" else "gpu",
     )
     with _seeded(seed):
-        adversarial = make(estimator).generate(pixels.numpy().astype(np.float32), y=targets.numpy())
+        attack = getattr(evasion, name)(estimator, **options, batch_size=BATCH)
+        adversarial = attack.generate(pixels.numpy().astype(np.float32), y=targets.numpy())
     return torch.from_numpy(adversarial).to(pixels.dtype)
-
-
-def _toolbox() -> Any:
-    require(
-        "this attack of the Adversarial Robustness Toolbox (clean, noise, spsa, sld, corruptions and ood do without)",
-        "art",
-    )
-    import art.attacks.evasion
-
-    return art.attacks.evasion
 
 
 @contextmanager
