@@ -233,27 +233,6 @@ def source_sha256() -> str:
     return content_sha256([[str(path.relative_to(root)), sha256_bytes(path.read_bytes())] for path in files])
 
 
-def find_frame(path: Path, key: str) -> pd.DataFrame | None:
-    """Read the result that `keep_frame` wrote under this key; None for a missing, damaged or other file."""
-    try:
-        frame = read_frame(path)
-        (run,) = frame.attrs["provenance"]
-        if run.pop("cache_key") != key:
-            return None
-        frame.attrs = {"notes": list(run["notes"]), "provenance": shared(run)}
-    except Exception:  # however it is damaged, it is computed again
-        return None
-    return frame
-
-
-def keep_frame(path: Path, key: str, frame: pd.DataFrame) -> None:
-    """Write the result of one run with the key of all that its numbers depend on."""
-    (run,) = provenance_of(frame)
-    kept = frame.copy()
-    kept.attrs = {"provenance": [{**run, "cache_key": key}]}
-    write_frame(kept, path)
-
-
 class Store:
     """A folder of results by key, of at most ``limit`` bytes: the least recently used file is removed first."""
 
@@ -270,15 +249,24 @@ class Store:
         path = self.path(key)
         if not path.is_file():
             return None
-        frame = find_frame(path, key)
+        try:
+            frame = read_frame(path)
+            (run,) = frame.attrs["provenance"]
+            kept = run.pop("cache_key") == key
+            frame.attrs = {"notes": list(run["notes"]), "provenance": shared(run)}
+        except Exception:  # however it is damaged, it is computed again
+            kept = False
         with contextlib.suppress(OSError):  # another process may have removed it
-            path.unlink() if frame is None else os.utime(path)
-        return frame
+            os.utime(path) if kept else path.unlink()
+        return frame if kept else None
 
     def write(self, key: str, frame: pd.DataFrame) -> str | None:
         """Keep a result and remove what is over the limit; return why it could not be kept."""
         try:
-            keep_frame(self.path(key), key, frame)
+            (run,) = provenance_of(frame)
+            stored = frame.copy()
+            stored.attrs = {"provenance": [{**run, "cache_key": key}]}
+            write_frame(stored, self.path(key))
             self.shrink()
         except Exception as error:  # a full disk must not cost the result
             return f"not cached: {error}"

@@ -5,7 +5,7 @@ import pytest
 
 from tests.runs.sweep.conftest import partly, read, same_numbers
 from workbench.core.errors import MissingResource
-from workbench.runs.sweep import reading
+from workbench.runs import cache
 from workbench.runs.sweep.sweep_folder import SweepFolder
 
 ANALYSES = [("gram-spectrum", {"null_samples": 0, "max_rank": 3}), ("value-similarity", {"null_samples": 2})]
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(run, monkeypatch):
     def refuse(*arguments):
         raise MissingResource("cannot write: read-only file system")
 
-    monkeypatch.setattr(reading, "keep_frame", refuse)
+    monkeypatch.setattr(cache, "write_frame", refuse)
     before = read(status)
     monkeypatch.undo()
     assert not (status.folder / "merged").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analyses.registry import check_request, find_analysis
-from workbench.core.errors import InputError, MissingResource, UnknownName
+from workbench.core.errors import InputError, UnknownName
 from workbench.core.files import sha256_file
 from workbench.core.options import checked, parse_numbers
 from workbench.core.store import differences
@@ -21,11 +20,11 @@ from workbench.data.batches import skipped_note
 from workbench.frames.provenance import versions
 from workbench.frames.results import join_frames
 from workbench.runs.analyze import result_frame
-from workbench.runs.cache import content_sha256, find_frame, keep_frame, source_sha256
+from workbench.runs.cache import Store, content_sha256, source_sha256
 from workbench.runs.loop import Source
 from workbench.runs.settings import RunSettings
 from workbench.runs.sweep.plan import Plan
-from workbench.runs.sweep.sweep_folder import DamagedPart, PartialResult, SweepFolder
+from workbench.runs.sweep.sweep_folder import MERGED, DamagedPart, PartialResult, SweepFolder
 
 SWEEP = "sweep:"
 """Prefix of inputs that are read from a sweep."""
@@ -137,9 +136,8 @@ def _frame(
     inputs are not, since they are as large as the parts. Raises `InputError` where parts are missing, unless
     ``allow_partial``, and where they were measured with different weights.
     """
-    path = sweep.merged_path(plan, model, analysis)
-    key = _parts_key(sweep, plan, model, analysis, lines)
-    if key is not None and (frame := find_frame(path, key)) is not None:
+    store, key = Store(sweep.path / MERGED), _parts_key(sweep, plan, model, analysis, lines)
+    if key is not None and (frame := store.read(key)) is not None:
         return frame
     part, missing = _merged(sweep, plan, model, analysis, lines)
     planned, label, shards = plan.models[model], plan.analyses[analysis].label, plan.shards[model]
@@ -175,8 +173,7 @@ def _frame(
     per_input = plan.analyses[analysis].options.get("per_input", True)
     # the same key again: no part has changed while they were read
     if key is not None and not per_input and key == _parts_key(sweep, plan, model, analysis, lines):
-        with suppress(MissingResource):  # a full disk or a read-only folder costs the copy, not the result
-            keep_frame(path, key, frame)
+        store.write(key, frame)  # a full disk or a read-only folder costs the copy, not the result
     return frame
 
 

@@ -32,7 +32,7 @@ from workbench.frames.provenance import versions
 from workbench.runs.sweep.plan import Plan, Task
 
 FORMAT = 4
-_MANIFEST, PARTS, _MERGED = "manifest.json", "parts", "merged"
+_MANIFEST, PARTS, MERGED = "manifest.json", "parts", "merged"
 _RUNNING = ".running"
 _META = b"workbench_sweep"
 
@@ -151,15 +151,13 @@ class SweepFolder:
 
     def part_name(self, plan: Plan, task: Task) -> str:
         """Return a part's path below the folder, as the manifest names it."""
-        return f"{PARTS}/{_names(plan, task.model, task.analysis)}/shard-{task.shard:05d}.parquet"
+        names = {"model": plan.models[task.model].spec, "analysis": plan.analyses[task.analysis].label}
+        folder = "/".join(f"{kind}={quote(name, safe='')}" for kind, name in names.items())
+        return f"{PARTS}/{folder}/shard-{task.shard:05d}.parquet"
 
     def part_path(self, plan: Plan, task: Task) -> Path:
         """Return where a part lies."""
         return self.path / self.part_name(plan, task)
-
-    def merged_path(self, plan: Plan, model: int, analysis: int) -> Path:
-        """Return where the result of one model and analysis is kept."""
-        return self.path / _MERGED / f"{_names(plan, model, analysis)}.parquet"
 
     def write_part(self, plan: Plan, task: Task, part: PartialResult) -> Path:
         """Write the part of a task. Raises `MissingResource` where there is no room."""
@@ -258,11 +256,6 @@ class SweepFolder:
     def parts_running(self) -> bool:
         """Return whether a process runs one of the parts that the tasks are divided into."""
         return any(map(is_locked, (self.path / _RUNNING).glob("part-*")))
-
-
-def _names(plan: Plan, model: int, analysis: int) -> str:
-    names = {"model": plan.models[model].spec, "analysis": plan.analyses[analysis].label}
-    return "/".join(f"{kind}={quote(name, safe='')}" for kind, name in names.items())
 
 
 def write_table(path: Path, table: pd.DataFrame, about: dict[str, Any]) -> Path:
