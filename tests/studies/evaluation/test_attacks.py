@@ -210,7 +210,7 @@ def test_carlini_wagner_keeps_what_it_found_only_where_the_model_is_wrong_then(p
     pixels, targets = planted.sample(9, noise=0.01)
     moved = pixels.roll(1, 0)  # images of the class before
     moved[::2] = pixels[::2] + 1e-5  # moved by rounding alone
-    monkeypatch.setattr(attacks, "_perturb", lambda *given: moved)
+    monkeypatch.setattr(attacks, "_perturb", lambda *given, **options: moved)
     found = attacks.carlini_wagner(planted, pixels, targets)
     assert torch.equal(found[::2], pixels[::2])
     assert torch.equal(found[1::2], moved[1::2])
