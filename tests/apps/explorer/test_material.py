@@ -7,10 +7,11 @@ import threading
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import workbench
-from workbench.apps.explorer import Address, code
+from workbench.apps.explorer import Address, Explorer, code
 from workbench.apps.explorer.explorer import resolve
 from workbench.apps.explorer.jobs import Cancelled, Report
 from workbench.apps.explorer.material import Material, models_to_choose
@@ -252,3 +253,12 @@ def test_an_upload_is_not_called_by_its_hash(tmp_path, monkeypatch):
         material.inputs(Address("bundled:prose-softmax", keep_text("The harbour was quiet.")))
     assert "reading your input" in steps
     assert not [text for text in steps if "upload:" in text]
+
+
+def test_images_of_a_folder_come_in_the_order_of_their_names(tmp_path):
+    """The first of them is `--index 0`, whatever the seed of the inputs draws."""
+    names = ["c.png", "a10.png", "b.png", "a9.png", "d.png"]
+    for shade, name in enumerate(names):
+        Image.new("RGB", (32, 32), (shade, 9, 9)).save(tmp_path / name)
+    explorer = Explorer("bundled:photos-vit", f"images:{tmp_path}", seed=3)
+    assert explorer.material.inputs(explorer.location).ids == sorted(names)

@@ -248,9 +248,11 @@ export class Evidence {
     for (let i = Math.floor(this.zoom.y / down); i < Math.min(maps.queries, (this.zoom.y + side) / down); i++) {
       if (maps.rows > 1) put(readable(asks[i]), 3, (i + 0.5) * down - this.zoom.y, false);
     }
+    const rows = maps.rows === 1 ? [] : [1, 14].map((above) => readable(asks[Math.min(maps.queries - 1, Math.floor((this.zoom.y + side - above) / down))]));
+    const corner = Math.max(0, ...rows.map((words) => pen.measureText(words).width + 13)); // names of rows, where those of columns begin
     for (let i = Math.floor(this.zoom.x / unit); i < Math.min(maps.tokens, (this.zoom.x + side) / unit); i++) {
       const across = (i + 0.5) * unit - this.zoom.x;
-      if (maps.rows === 1 || across > unit) put(readable(labels[i]), across, side - 3, true); // the corner has the name of a row
+      if (across >= corner) put(readable(labels[i]), across, side - 3, true);
     }
   }
 
