@@ -24,7 +24,7 @@ from workbench.analyses.gram_spectrum import (
 )
 from workbench.analyses.layer import Layer
 from workbench.analyses.null_values import null_values
-from workbench.captures import LayerRecord, capture
+from workbench.captures import Capture, LayerRecord, TokenInfo, capture
 from workbench.core.errors import InputError
 from workbench.core.null_distributions import derived_seed
 from workbench.frames.measurement import Measurement
@@ -356,3 +356,14 @@ def test_spectra_of_equal_keys_are_counted_apart_from_those_too_small_for_a_numb
     frame = pd.DataFrame({"metric": "gram_log_trace", "input": "0", "value": traces})
     sentences = notes(frame, Options())
     assert sentences[0] == "2 of 5 spectra are zero: all keys of the head are equal"
+
+
+def test_shares_of_small_keys_sum_to_one_and_one_layer_has_a_profile():
+    q, k, v = 1e-3 * torch.randn(3, 2, 3, 7, 4, generator=torch.Generator().manual_seed(0)).double()
+    record = LayerRecord(0, "", q=q, k=k, v=v, scale=0.5)
+    tokens = TokenInfo([["t"] * 7] * 2, [["token"] * 7] * 2, None, torch.ones(2, 7, dtype=torch.bool))
+    kept = Capture([record], ("q", "k", "v"), tokens=tokens)
+    frame = analyze("gram-spectrum", qkv=kept, normalize="trace", max_rank="all", null_samples=0)
+    shares = frame[frame["metric"] == "eigenvalue_share"]
+    np.testing.assert_allclose(shares.groupby(["input", "head"], dropna=False)["value"].sum(), 1.0)
+    assert "eigenvalue_profile" in set(frame["metric"])
