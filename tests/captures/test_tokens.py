@@ -11,7 +11,7 @@ from torch import nn
 import workbench
 from tests.captures.families import FAMILIES
 from workbench.captures import capture, fit_tokens, patch_grid, token_info
-from workbench.captures.layer_records import Call
+from workbench.captures.layer_records import Call, LayerRecord
 from workbench.captures.token_labels import readable_token, source_of
 
 
@@ -208,3 +208,12 @@ def test_tokens_of_an_unknown_name_are_others_where_the_keys_are_as_many():
         call = Call(*(torch.zeros(1, 2, count, 4) for count in (5, keys, keys)), 1.0, None, torch.zeros(0))
         visit = SimpleNamespace(module=Joint(), args=(x, x), kwargs={"extra": extra})
         assert source_of(visit, call) == source
+
+
+def test_the_title_of_a_layer_names_what_is_unusual():
+    def title(**more):
+        return LayerRecord(3, "blocks.3.attn", **more).title
+
+    assert title() == "layer 3 blocks.3.attn"
+    assert title(call=2) == "layer 3 blocks.3.attn call 2"
+    assert title(kind="channel", source="cross") == "layer 3 channel cross blocks.3.attn"

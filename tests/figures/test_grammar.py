@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from tests.figures.drawn import bands, ends, key, lines
 from workbench.core.errors import InputError, UnknownName
 from workbench.core.intervals import mean_interval
 from workbench.figures import Band, Dots, Interval, Line, Maps, Null, Plot, Published, Rule
-from workbench.figures.composition import Axis, Panel, compose, ticks, with_room
+from workbench.figures.composition import Axis, Panel, _log_ticks, compose, ticks, with_room
 from workbench.figures.export.checks import page_flaws
 from workbench.figures.export.saving import measure_figure
 from workbench.figures.text_widths import legend_row
@@ -733,3 +734,18 @@ def test_the_steps_of_a_training_are_one_line():
     joined = pd.concat([watched, watched.assign(model="other")], ignore_index=True)
     assert len(lines(wb.plot(joined, "attention_diversity", x="step"))) == 2
     assert len(lines(wb.plot(watched, "attention_diversity", x="layer"))) == 3
+
+
+@pytest.mark.parametrize("low", [-7, -2, 0])
+@pytest.mark.parametrize("decades", [1, 2, 3, 6])
+def test_ticks_of_a_log_axis_lie_on_it_and_hold_both_ends_where_they_are_powers(low, decades):
+    high = low + decades
+    for lower, upper in ((10.0**low, 10.0**high), (0.7 * 10.0**low, 1.3 * 10.0**high)):
+        sets = [
+            settings["tickvals"]
+            for settings, _ in _log_ticks(SimpleNamespace(low=lower, high=upper, log=True))
+        ]
+        assert all(lower * (1 - 1e-8) <= tick <= upper * (1 + 1e-8) for ticks in sets for tick in ticks)
+        powers = [10.0**power for power in range(low, high + 1)]
+        assert any(list(ticks) == pytest.approx(powers) for ticks in sets)
+        assert all(len(ticks) == len(set(ticks)) for ticks in sets)
