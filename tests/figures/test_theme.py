@@ -139,6 +139,9 @@ def test_depth_goes_evenly_from_dark_to_light():
     assert (steps > 0).all()
     assert steps.max() < 2 * steps.min()
     assert lightness[-1] < 85  # a paler line is lost on white
+    ends = [theme.depth_colours(count)[-1] for count in (2, 3, 9)]
+    assert len({*ends}) == 1  # deepest is one colour, however many there are
+    assert len({theme.depth_colours(count)[0] for count in (1, 2, 9)}) == 1
 
 
 def test_the_diverging_scale_is_darkest_at_both_ends():

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, quantile_test, ttest_1samp
 import workbench
 from workbench.analyses.softmax_sensitivity import sampled_sensitivity
 from workbench.core.errors import MissingResource, UnknownName
-from workbench.core.intervals import mean_interval
+from workbench.core.intervals import mean_interval, smallest_detectable
 from workbench.frames.metric import METRICS
 from workbench.papers import claims as papers_claims
 from workbench.papers import verdicts
@@ -456,3 +456,13 @@ def test_untrained_weights_are_epoch_0_where_it_is_bundled_and_fresh_draws():
     assert papers_claims.untrained_checkpoints("bundled:digits-tost", 2) == ["random-1", "random-2"]
     assert papers_claims.untrained_checkpoints("hf:anything", 6) == [f"random-{n}" for n in range(1, 7)]
     assert papers_claims.untrained_checkpoints(VIT, 0) == []
+
+
+def test_what_could_have_been_found_is_a_factor_where_logarithms_are_compared():
+    values = pd.Series([1.0, 1.2, 1.5, 1.1])
+    mean, ratio = mean_interval(values), mean_interval(values, ratio=True)
+    row = papers_claims._row(mean, None, "holds", "")
+    assert row["detectable"] == smallest_detectable(mean)
+    factor = papers_claims._row(ratio, None, "holds", "", verdicts.LOG_T)["detectable"]
+    logs = smallest_detectable(mean_interval(np.log(values)))
+    assert factor == pytest.approx(math.exp(logs))
