@@ -327,12 +327,13 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
     clear = table[(table["low"] > 0) | (table["high"] < 0)]
     expected = f"about {0.05 * len(table):.1g} expected under the null"
     if clear.empty:
-        return f"None of {len(table)} differences from the baseline is significant ({expected})."
+        listed = " and ".join(names[name] for name in table["mechanism"].unique())
+        return f"None of {len(table)} differences of {listed} from the baseline is significant ({expected})."
     if len(clear) <= 0.05 * len(table):
         listed = "; ".join(f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples())
         return (
-            f"{len(clear)} of {len(table)} differences from the baseline {'is' if len(clear) == 1 else 'are'} "
-            f"significant, no more than chance explains ({listed}; {expected})."
+            f"No variant differs from its baseline more often than by chance: {len(clear)} of {len(table)} differences "
+            f"significant ({listed}; {expected})."
         )
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
     phrases = []

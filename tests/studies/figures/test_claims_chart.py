@@ -305,6 +305,13 @@ def test_the_finding_counts_every_outcome_and_names_a_p_value_near_the_limit():
     assert claims_caption(pd.concat(cost)).startswith("**Of 2 claims 2 hold (both about cost), none fails.**")
 
 
+def test_the_finding_has_the_effect_of_a_ratio_that_is_compared_with_one():
+    ratio = claims(verdict="holds", comparison="<", threshold="1", measured=0.9908, low=0.99, high=0.991)
+    assert claims_caption(ratio).startswith(
+        "**Of 1 claims 1 holds (V and V̇ are unlike, by 0.92 %), none fails.**"
+    )
+
+
 def test_an_adjusted_interval_as_wide_as_the_usual_one_is_not_drawn():
     fig = claims_figure(claims(verdict="undecided", low_adjusted=0.33, high_adjusted=0.36))
     assert "Holm-adjusted CI" not in [trace.name for trace in fig.data]

@@ -93,11 +93,11 @@ def test_no_more_differences_than_chance_explains_are_named_as_such():
     table = pd.DataFrame({"mechanism": "a", "where": "b", "value": 1.0, "low": [-7.0] * 20, "high": 4.0})
     table.loc[3, ["where", "low"]] = ["c", 0.5]
     assert largest_differences(table, {"a": "mechanism A"}, " points") == (
-        "1 of 20 differences from the baseline is significant, no more than chance explains (c with mechanism A; "
-        "about 1 expected under the null)."
+        "No variant differs from its baseline more often than by chance: 1 of 20 differences significant (c with "
+        "mechanism A; about 1 expected under the null)."
     )
     assert largest_differences(table.drop(3), {"a": "mechanism A"}, " points") == (
-        "None of 19 differences from the baseline is significant (about 1 expected under the null)."
+        "None of 19 differences of mechanism A from the baseline is significant (about 1 expected under the null)."
     )
 
 

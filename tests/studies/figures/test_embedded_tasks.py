@@ -170,7 +170,8 @@ def test_the_finding_names_the_largest_significant_differences_of_the_figure():
     more = record()
     more.loc[(more["variant"] == "primal") & (more["seed"] == 0), "value"] += 0.4
     assert embedded_finding(more, "accuracy") == (
-        "None of 1 differences from the baseline is significant (about 0.05 expected under the null)."
+        f"None of 1 differences of {NAMES['primal']} from the baseline is significant "
+        "(about 0.05 expected under the null)."
     )
 
 

@@ -214,12 +214,20 @@ def _held_claims(groups: Sequence[pd.DataFrame]) -> str:
         close = held["p_adjusted"].astype(float).max()
         names.append(re.sub(r" \(.*\)$", "", rows["label"].iloc[0].partition(":")[0]))
         wheres.append(f" in {models}" * (len(held) < len(rows)))
-        ps.append(f", adjusted p = {close:.2g}" * bool(close > 0.01))
+        ps.append(_effect(held) + f", adjusted p = {close:.2g}" * bool(close > 0.01))
     if len(names) == 2 and wheres[0] == wheres[1] != "":
         wheres = ["", f", both{wheres[0]}"]
     names = ["".join(words) for words in zip(names, wheres, ps, strict=True)]
     names = [*dict.fromkeys(names)]
     return f" ({'; '.join(names)})" * (0 < len(names) < 4)
+
+
+def _effect(held: pd.DataFrame) -> str:
+    """Return by how many per cent a ratio differs from 1 where that is the threshold; nothing for several models."""
+    row = held.iloc[0]
+    if len(held) > 1 or str(row["threshold"]) != "1" or row["comparison"] not in ("<", ">"):
+        return ""
+    return f", by {abs(100 * (row['measured'] - 1)):.2g} %"
 
 
 def _refuted(row: Mapping[str, Any]) -> bool:
