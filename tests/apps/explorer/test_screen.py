@@ -258,7 +258,7 @@ def test_a_key_that_the_mask_hides_is_called_masked(browser, tmp_path):
     page.locator(".aw-token", has_text="w7").hover()
     page.wait_for_function(SHOWS, arg=[".aw-tip:not([hidden])", "masked: “w2” cannot see “w7”"])
     page.get_by_role("button", name="which heads link “w5” to “w2”?").click()
-    page.wait_for_function(SAYS, arg="“w5” gives “w2” ")
+    page.wait_for_function(SAYS, arg=" of its attention to “w2”")
     page.close()
 
 
@@ -279,7 +279,7 @@ def test_two_words_of_a_pooled_text_are_linked_by_means_and_the_page_says_so(bro
     assert [row[3] for row in rows] == [percent(cell[head]) for head in order]
     assert "(means of 2.3 × 2.3 tokens)" in page.text_content(".aw-linking h3")
     said = page.text_content(".aw-headline")
-    assert said.startswith(f"Layer 0, head 0: “w700” gives “w90” {percent(cell[0])} of its attention")
+    assert said.startswith(f"Layer 0, head 0: “w700” gives {percent(cell[0])} of its attention to “w90”")
     assert "(these are means of 2.3 × 2.3 tokens, the link itself is not in the file)" in said
     page.close()
 

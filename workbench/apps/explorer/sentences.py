@@ -27,11 +27,11 @@ SENTENCES: dict[Name, str] = {
     "{feature} adds most, {lead} nats",
     "plane": "the plane holds {share} of the variance of queries and keys: {across} across, {up} up",
     "umap": "UMAP of {keys} keys and {queries}",
-    "link": "{query} gives {key} {share} of its attention, {times}\u00a0× uniform attention (p = {p} among this head's "
-    "other pairs)",
+    "link": "{query} gives {share} of its attention to {key}, {times}\u00a0× uniform attention (p = {p} among this "
+    "head's other pairs)",
     "stability": "above its null level, by share of {inputs}: {patterns}",
     "striking": "the most striking head: its score of the pattern “{pattern}” is {times}\u00a0× its null level, the "
-    "largest multiple of all heads",
+    "largest multiple",
 }
 
 OPERANDS = {"q": "queries", "k": "keys", "v": "values"}
