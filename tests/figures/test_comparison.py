@@ -85,7 +85,7 @@ def test_models_match_by_name_and_several_values_become_a_range():
     fig = comparison_figure(frame, published)
     (mark,) = diamonds(fig)
     assert [*mark.x, *mark.error_x.array, *mark.error_x.arrayminus] == pytest.approx([0.08, 0.03, 0.03])
-    assert "published (median and range over models)" in key(fig)
+    assert "median and range over models" in key(fig)
 
 
 def test_a_published_spread_is_drawn_as_a_bar():

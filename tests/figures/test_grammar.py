@@ -528,6 +528,21 @@ def test_maps_have_a_panel_for_each_input_layer_and_head_and_one_scale():
         Maps(held, images=images[:1]).figure()
 
 
+def test_cells_of_a_mask_are_outlined_in_all_maps_of_its_row():
+    mask = np.array([[True, True, False], [False, True, False], [False, False, False]])
+    fig = Maps(maps(layers=(0,), side=3), outlined={"two": mask}).figure()
+    shapes = [shape for shape in fig.layout.shapes if shape.type == "path"]
+    assert [shape.xref for shape in shapes] == ["x3", "x4"]
+    edges = {
+        tuple(tuple(map(float, end.split(","))) for end in part.split("L"))
+        for part in shapes[0].path.split("M")[1:]
+    }
+    assert edges == {
+        ((-0.5, -0.5), (0.5, -0.5)), ((0.5, -0.5), (1.5, -0.5)), ((-0.5, 0.5), (0.5, 0.5)), ((0.5, 1.5), (1.5, 1.5)),
+        ((-0.5, -0.5), (-0.5, 0.5)), ((1.5, -0.5), (1.5, 0.5)), ((0.5, 0.5), (0.5, 1.5)), ((1.5, 0.5), (1.5, 1.5)),
+    }  # fmt: skip
+
+
 def test_what_cannot_be_drawn_is_refused_in_words():
     with pytest.raises(InputError, match="no metric"):
         Plot(frame()).figure()

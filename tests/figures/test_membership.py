@@ -48,6 +48,12 @@ def test_every_panel_holds_its_own_map_on_its_own_grid():
     assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (0, 1)
 
 
+def test_rows_beside_images_have_the_names_that_are_given():
+    assert not membership_figure(maps().sort_values("input"), images()).layout.yaxis.title.text
+    fig = membership_figure(maps().sort_values("input"), images(), {"a": "A", "b": "B"})
+    assert [fig.layout.yaxis.title.text, fig.layout.yaxis8.title.text] == ["A", "B"]
+
+
 def test_colours_are_white_for_an_even_share_and_of_single_heads_run_from_0():
     rows = maps(layers=(4,), inputs=("b",))
     places = ["input", "layer", "row", "column"]
@@ -111,6 +117,20 @@ def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
     assert [(min(band.y), max(band.y)) for band in drawn] == [(-0.05, 0.03), (0, 0.03)]  # an IoU ends at 0
     without = drawn_curves(agreement().assign(null_low=np.nan, null_high=np.nan))
     assert not bands(without, NULL_BAND)
+
+
+def test_one_null_of_curves_that_stand_aside_reaches_behind_all_their_markers():
+    means = agreement().assign(null_high=0.03).query("metric == 'membership_ari'")
+    single = [
+        means.assign(input=name, value=means["value"] + more, null_low=np.nan, null_high=np.nan)
+        for name, more in (("i", -0.1), ("j", 0.1))
+    ]
+    fig = Plot(pd.concat([means, *single]).drop(columns="convention")).metric("membership_ari")
+    fig = fig.add(Null(), Band(over="input", bars=True), Line()).figure()
+    (band,) = bands(fig, NULL_BAND)
+    places = [x for line in lines(fig) if line.mode == "lines+markers" for x in line.x]
+    assert min(band.x) < min(places) < 0.0
+    assert max(places) < max(band.x)
 
 
 def test_curves_that_stand_aside_have_each_its_own_null_behind_its_places():

@@ -1,5 +1,7 @@
 """Projection errors and norms, by layer and through training."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -54,6 +56,33 @@ def test_the_exact_error_stands_between_its_floor_and_the_zero_predictor():
     assert low <= 0 < 1 < high
 
 
+def test_with_single_inputs_each_has_a_ratio_and_none_of_large_norm_outweighs_the_others():
+    """Two inputs, whose zero predictors differ by a factor of 1000: the mean of their ratios, with its interval."""
+    ratios = {"a": (0.5, 1.0), "b": (0.9, 1000.0)}  # exact error over the zero predictor's, and that
+    null = {"null": "gaussian", "null_mean": 0.7, "null_low": 0.6, "null_high": 0.8}
+    rows = []
+    for (name, (ratio, zero)), head, layer in itertools.product(ratios.items(), (0, 1), (0, 1)):
+        place = {"input": name, "head": head, "layer": layer, "convention": "exact"}
+        of_zero = {end: value * zero for end, value in null.items() if end != "null"}
+        error = zero * (ratio + (0.1, -0.1)[head])
+        rows += [
+            {**place, "metric": "projection_error", "value": error, **null, **of_zero},
+            {**place, "metric": "projection_floor", "value": zero * 0.25},
+            {**place, "metric": "projection_zero_predictor", "value": zero},
+        ]
+    fig = projection_error_figure(study(*rows))
+    (floor,), (output,) = (
+        [trace for trace in lines(fig) if trace.name == name and trace.mode == "lines+markers"]
+        for name in ("floor", "output")
+    )
+    np.testing.assert_allclose(output.y, [0.7, 0.7])
+    np.testing.assert_allclose(floor.y, [0.25, 0.25])
+    (band,) = bands(fig, NULL_BAND)
+    reach = 0.1 / np.sqrt(4)  # of the mean of two inputs and two heads
+    np.testing.assert_allclose(ends(band)[1:], np.array([[0.7 - reach] * 2, [0.7 + reach] * 2]))
+    assert "95 % CI over inputs" in key(fig)
+
+
 def test_models_share_the_axis_of_their_shares():
     fig = projection_error_figure(pd.concat([errors(), errors("bundled:b", scale=1e4)]))
     assert fig.layout.yaxis.range == fig.layout.yaxis2.range
@@ -74,14 +103,10 @@ def through(scale=1.0):
     return pd.concat([errors(scale=scale / (1 + epoch), checkpoint=name) for name, epoch in EPOCHS.items()])
 
 
-MEDIAN = "median over 2 inputs"
-
-
 def test_training_is_drawn_against_the_epoch_for_both_batches():
     fig = projection_training_figure({"train": through(), "test": through(2.0)}, EPOCHS)
     train, test = (
-        next(trace for trace in lines(fig) if trace.name == f"‖h‖², {batch} batch, {MEDIAN}")
-        for batch in EPOCHS_OF
+        next(trace for trace in lines(fig) if trace.name == f"‖h‖², {batch} batch") for batch in EPOCHS_OF
     )
     assert list(train.x) == [0, 8, 30]
     np.testing.assert_allclose(train.y, 4 * 1.3 * 2 / np.array([1, 9, 31]))  # the median of 1.5 and 2.5 is 2
@@ -91,10 +116,11 @@ def test_training_is_drawn_against_the_epoch_for_both_batches():
     for share in (trace for trace in lines(fig) if trace.xaxis == "x" and trace.name.startswith("J")):
         np.testing.assert_allclose(share.y, [0.05 / 0.03] * 3)
     assert key(fig) == [
-        f"train batch, {MEDIAN}", f"test batch, {MEDIAN}",
+        "train batch", "test batch",
+        "median over 2 inputs",
         "each of 2 inputs, train batch",
-        "null: Gaussian noise for V, train batch (95 % range of one input)",
         "zero predictor",
+        "null: Gaussian noise for V, train batch (95 % range of one input)",
     ]  # fmt: skip
 
 
@@ -102,7 +128,7 @@ def test_training_has_a_panel_for_each_way_to_look_with_names_at_the_ends():
     fig = projection_training_figure({"train": through()}, EPOCHS)
     found = {}
     for trace in lines(fig):
-        found.setdefault(trace.xaxis, []).append(trace.name.removesuffix(f", train batch, {MEDIAN}"))
+        found.setdefault(trace.xaxis, []).append(trace.name.removesuffix(", train batch"))
     assert found == {"x": ["J", "floor"], "x2": ["‖φ‖²", "‖h‖²"]}
     assert {band.xaxis for band in bands(fig, NULL_BAND)} == {"x"}
     assert [axis.type for axis in fig.select_yaxes()] == [None, "log"]

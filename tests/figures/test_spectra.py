@@ -1,5 +1,7 @@
 """Spectrum figures, from the spectra of real Gram matrices."""
 
+import base64
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -71,3 +73,33 @@ def test_models_get_panels_and_share_their_axes():
 def test_a_frame_without_a_spectrum_is_refused(change):
     with pytest.raises(InputError):
         spectrum_figure(spectra().assign(**change))
+
+
+def test_the_eigenvalues_that_hold_90_percent_stand_over_the_null_of_their_own_head():
+    """A head of few such eigenvalues is no lower than its null if that has few as well."""
+    counts = {(0, 0): (5.0, 10.0), (0, 1): (60.0, 40.0), (1, 0): (8.0, 8.0), (1, 1): (1.0, 4.0)}
+    rows = [
+        {"layer": layer, "head": head, "input": name, "value": value, "null_mean": null,
+         "null_low": null - 1, "null_high": null + 1}
+        for (layer, head), (value, null) in counts.items() for name in "ab"
+    ]  # fmt: skip
+    held = pd.DataFrame(rows).assign(metric="rank_90", null="gaussian", model="bundled:digits-vit")
+    fig = spectrum_figure(pd.concat([spectra(layers=2), held]))
+    (dots,) = (trace for trace in fig.data if trace.yaxis == "y2" and trace.mode == "markers")
+    assert numbers(dots.x) == pytest.approx([-0.2, 0.2, 0.8, 1.2])
+    assert numbers(dots.y) == pytest.approx([0.5, 1.5, 1.0, 0.25])
+    (bars,) = (
+        trace for trace in fig.data if trace.yaxis == "y2" and trace.mode == "lines" and len(trace.y) > 1
+    )
+    assert [y for y in bars.y if y is not None] == pytest.approx(
+        [0.9, 1.1, 0.975, 1.025, 0.875, 1.125, 0.75, 1.25]
+    )
+
+
+def numbers(values):
+    """Return an axis of a trace, as plotly's JSON has it."""
+    return (
+        [*np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])]
+        if isinstance(values, dict)
+        else values
+    )

@@ -106,30 +106,28 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
     single = rows.assign(head=0, value=0.5)  # rows of heads do not count beside means
     both = pd.concat([rows, single], ignore_index=True)
     assert (
-        null_finding(both, "Rank") == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.50) "
-        "and 1 of 2 layers of b (4.0, null 0.50)."
+        null_finding(both, "Rank") == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.5) "
+        "and 1 of 2 layers of b (4.0, null 0.5)."
     )
     more = pd.concat([both, rows.assign(model="c"), rows.assign(model="d", value=0.5)])
     assert (
         null_finding(more, "Rank")
-        == "Rank is above its null range in 5 of 11 layers of 4 models (2.9, null 0.50)."
+        == "Rank is above its null range in 5 of 11 layers of 4 models (2.9, null 0.5)."
     )
     all_above = both[both["value"] > both["null_high"]]
     assert (
-        null_finding(all_above, "Rank")
-        == "Rank is above its null range in every layer of a (2.5, null 0.50) "
-        "and every layer of b (4.0, null 0.50)."
+        null_finding(all_above, "Rank") == "Rank is above its null range in every layer of a (2.5, null 0.5) "
+        "and every layer of b (4.0, null 0.5)."
     )
     lower = both.assign(value=-both["value"], null_low=-1.0, null_high=0.0, null_mean=-0.5)
     assert (
-        null_finding(lower, "Rank")
-        == "Rank is below its null range in 2 of 3 layers of a (-2.5, null -0.50) "
-        "and 1 of 2 layers of b (-4.0, null -0.50)."
+        null_finding(lower, "Rank") == "Rank is below its null range in 2 of 3 layers of a (-2.5, null -0.5) "
+        "and 1 of 2 layers of b (-4.0, null -0.5)."
     )
     inside = both.assign(value=both["value"].where(both["model"] == "a", 0.5))
     assert (
         null_finding(inside, "Rank")
-        == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.50) and no layer of b."
+        == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.5) and no layer of b."
     )
     without = rows.assign(null_low=math.nan)
     assert (
@@ -147,7 +145,8 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
         model="a", head=math.nan, metric="rank", null_low=0.0, null_high=1.0, null_mean=0.5
     )
     assert (
-        null_finding(rows, "Rank") == "Rank is above its null range in 1 of 2 layers of a (2.1, null 0.50)."
+        null_finding(rows, "Rank")
+        == "Rank is above its null range, CI included, in 1 of 2 layers of a (2.1, null 0.5)."
     )
     wide = rows[rows["layer"] == 1]
     assert null_finding(wide, "Rank") == "Rank does not clear its null range in any layer of a."
@@ -158,6 +157,27 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
     )
     assert counts_finding({"rank": rows, "depth": low, "width": wide}).endswith(
         " layers, depth below in 1 of 2 and width above in 0 of 1."
+    )
+
+
+def test_heads_or_the_values_of_another_column_are_counted_each_beside_its_own_null():
+    """Of three heads one is below its own null, though above that of the others; a null near 0 has no more digits."""
+    values = {0: (5.0, 8.0, 12.0), 1: (0.5, 0.2, 0.8), 2: (6.0, 0.2, 7.0)}  # value, and the ends of the null
+    places = [(head, name) for head in values for name in ("x", "y", "z")]
+    heads = pd.DataFrame([
+        {"layer": 0, "head": head, "input": name, "value": values[head][0] + number / 100,
+         "null_low": values[head][1], "null_mean": 0.0004, "null_high": values[head][2]}
+        for number, (head, name) in enumerate(places)
+    ]).assign(model="a", metric="rank", null="gaussian")  # fmt: skip
+    assert (
+        null_finding(heads, "Rank", "head")
+        == "Rank is below its null range in 1 of 3 heads of a (5.0, null 0.0)."
+    )
+    overall = heads.assign(layer=math.nan, head=math.nan, measure=heads["head"].map({0: "u", 1: "v", 2: "w"}))
+    means = overall.assign(input=None).drop_duplicates("measure")
+    assert (
+        null_finding(pd.concat([overall, means]), "It", "measure")
+        == "It is below its null range in 1 of 3 measures of a."
     )
 
 

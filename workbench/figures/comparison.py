@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import checked
+from workbench.figures.composition import with_sentences
 from workbench.figures.estimates import input_count, titled
 from workbench.figures.frames import rows_of, series_labels, short_name
 from workbench.figures.grammar import Plot
@@ -81,13 +82,10 @@ def comparison_figure(
     forest = Plot(drawn, y="model", x=panels, panel="panel", group="place" if len(elsewhere) else None)
     forest = forest.scale(x_range=ends).add(Null(null, random), Interval())
     if len(printed):
-        several = printed.duplicated(["panel", "model"]).any()
-        papers = ", ".join(dict.fromkeys(printed["paper"].dropna())) if "paper" in printed else ""
-        phrases = [word for word in (papers, "median and range over models" if several else "") if word]
-        forest = forest.add(
-            Published(printed, ranges=True, words=f" ({'; '.join(phrases)})" if phrases else "")
-        )
-    return forest.figure("page", columns=columns)
+        forest = forest.add(Published(printed, ranges=True))
+    fig = forest.figure("page", columns=columns)
+    several = len(printed) and printed.duplicated(["panel", "model"]).any()
+    return with_sentences(fig, ["Red ×: median and range over models."]) if several else fig
 
 
 def with_range(

@@ -25,7 +25,7 @@ from workbench.figures.words import COLUMNS
 from workbench.frames.metric import METRICS, Metric
 
 _USUAL_ROOM = 160  # pixels along y
-_ASIDE = 0.6  # of the way between two places, that bars of several series take
+_ASIDE = 0.4  # of the way between two places, that bars of several series take
 _MOST_COLOURS = 6  # beyond so many, ordered colours have a bar instead of a key
 
 
@@ -189,7 +189,7 @@ class Curves(Drawing):
         places = places[places > 0] if log else places
         x_values = self.rows[cell[0]][self.x].dropna().astype(float)
         # of the rows: what is drawn may stand aside of its place
-        integral = bool((x_values % 1 == 0).all()) and not log
+        integral = (self.x == "layer" or bool((x_values % 1 == 0).all())) and not log
         title = self.plot.scales.get("x_title", {})
         if isinstance(title, Mapping):
             usual = COLUMNS.get(self.x, self.x.replace("_", " ").capitalize())

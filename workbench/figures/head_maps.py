@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,9 @@ def class_attention_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | N
 
 
 @checked
-def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None) -> go.Figure:
+def membership_figure(
+    frame: pd.DataFrame, images: Sequence[np.ndarray] | None = None, names: Mapping[str, str] | None = None
+) -> go.Figure:
     """A row per input: the image, then the membership map of every head, layer by layer (wu2025 Figs 4b and 9).
 
     Colours are the same for models with equally many heads: from 0 to 1, white for 1 / heads, with the square root
@@ -69,6 +71,7 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
     Args:
         frame: the result of ``membership`` per token, for images, of one or several models on the same inputs.
         images: an image per input, in the order of the frame; by default maps only.
+        names: words at the left of the rows, by input; by default none beside images.
 
     Raises:
         InputError: the frame holds texts or lacks a column, layers differ in their patch grids, or images and inputs
@@ -78,7 +81,7 @@ def membership_figure(frame: pd.DataFrame, images: Sequence[np.ndarray] | None =
     patches = frame[frame["kind"] == "patch"]
     if patches.empty:
         raise InputError("there are no patches to map; the explorer shows memberships of texts")
-    return head_maps(patches, images, "", scale=membership_scale(patches, "Membership Π"))
+    return head_maps(patches, images, "", names, scale=membership_scale(patches, "Membership Π"))
 
 
 def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
@@ -90,10 +93,17 @@ def membership_scale(frame: pd.DataFrame, title: str) -> Scale:
     return Scale.of([frame["value"]], words, ends=(0.0, 1.0), course="root", middle=1 / heads)
 
 
-def head_maps(frame: pd.DataFrame, images: Sequence[np.ndarray] | None, title: str, **more: Any) -> go.Figure:
+def head_maps(
+    frame: pd.DataFrame,
+    images: Sequence[np.ndarray] | None,
+    title: str,
+    rows: Mapping[str, str] | None = None,
+    **more: Any,
+) -> go.Figure:
     """`Maps` of the heads, model by model and layer by layer, a row per input."""
     heads = len(set(frame["head"].unique()) - {*_TOGETHER})
     names = {"rollout": "rollout", "mean": f"mean of {heads} heads" if heads > 1 else "mean of the heads"}
+    names |= rows or {}
     labels = {model: model_label(frame, model) for model in frame["model"].unique()}
     names |= {
         model: label.replace("?", " ?").replace("&", " &") for model, label in labels.items()

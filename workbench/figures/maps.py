@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from workbench.core.errors import InputError
 from workbench.figures.composition import TALLEST, Axis, Panel, beside_panels, compose
 from workbench.figures.frames import short_name, without_provenance
-from workbench.figures.overlays import cells, data_uri, need_columns, under_cells
+from workbench.figures.overlays import cells, contour, data_uri, need_columns, under_cells
 from workbench.figures.scales import MASKED, Scale, bar_room, masked_key, masked_shape, set_scale
 from workbench.figures.text_widths import line_count, widest, wrap, wrap_evenly
 from workbench.figures.theme import theme_of
@@ -40,6 +40,7 @@ class Maps:
         title: what the numbers are, beside the colour bar.
         scale: of their colours; by default `Scale.of` all values.
         names: what headings say of a value.
+        outlined: a mask of the cells that are outlined, by row, in all its maps.
     """
 
     frame: pd.DataFrame
@@ -49,6 +50,7 @@ class Maps:
     title: str = ""
     scale: Scale | None = None
     names: Mapping[Any, str] = field(default_factory=dict)
+    outlined: Mapping[Any, np.ndarray] = field(default_factory=dict)
 
     def figure(self, width: str | float = "page") -> go.Figure:
         """The figure, at a printed width of `workbench.figures.theme.WIDTHS`, or "slides".
@@ -79,13 +81,15 @@ class Maps:
             side = self._say(self.rows, line)
             if self.images is not None:
                 title = "" if number else self.rows
-                panels.append(image_panel(self.images[number], grids[columns[0]], side, title))
+                words = self.names.get(line, "")  # the name of an input says nothing beside its image
+                panels.append(image_panel(self.images[number], grids[columns[0]], side, title, words))
             for column in columns:
                 where = ", ".join(map(self._say, self.cols, column))
                 values = _grid_of(f"{side}, {where}", maps.get((line, *column)), grids[column])
                 title = "" if number else self._say(self.cols[-1], column[-1])
                 side_title = side if self.images is None and column == columns[0] else ""
-                panels.append(map_panel(values, f"{side}<br>{where}", title, side_title))
+                shapes = [contour(self.outlined[line])] if line in self.outlined else []
+                panels.append(map_panel(values, f"{side}<br>{where}", title, side_title, shapes=shapes))
         first = int(self.images is not None)
         return compose_maps(
             panels, len(columns) + first, self.scale or Scale.of([frame["value"]], self.title), width,

@@ -333,7 +333,8 @@ class Band(Mark):
                 colour = banded[0].colour if alone else style["line"]["color"]
                 # around an estimate, as no null is
                 edge = {"width": WIDTH.bold, "color": colour, "dash": "solid"}
-                yield _key_swatch(words, translucent(colour, self.alpha + 0.1), "Bands").update(line=edge)
+                glyph = "Pale bands" if self.alpha < 0.2 else "Dark bands" if self.alpha > 0.2 else "Bands"
+                yield _key_swatch(words, translucent(colour, self.alpha + 0.1), glyph).update(line=edge)
 
 
 @dataclass(frozen=True)
@@ -499,6 +500,8 @@ class Null(Mark):
     pooled: Mapping[str | None, int] = field(default_factory=dict)
     """Every kind of the figure, so that each looks the same in all panels, and how many differing series share a band
     of it at most; a `Plot` finds them itself."""
+    bars: bool = False
+    """Whether each place has a bar behind it, in place of a band: places that no line joins, as of heads."""
     single: bool = False
     """Whether no panel has the null of several series, so that its mean is drawn as well; a `Plot` finds it itself."""
 
@@ -523,11 +526,19 @@ class Null(Mark):
                 bounds = ends[panel[0].x], ends["null_low"], ends["null_high"]
                 if len(ends) == 1:  # a band would have no width, and a bar has no edge
                     yield _bars(*bounds, box | {"color": NULL_EDGE})
+                elif self.bars:
+                    yield _bars(*bounds, box | {"color": NULL_EDGE, "width": WIDTH.thick})
                 elif len(ends):
-                    yield _as_null(band(*bounds, NULL_BAND), number)
+                    x = bounds[0].to_numpy(float, copy=True)
+                    x[[0, -1]] += 1.2 * max(abs(series.aside) for series in panel) * np.array([-1, 1])
+                    yield _as_null(band(x, *bounds[1:], NULL_BAND), number)
             level = self.level(panel, kind)
             finite = level.notna().any()
-            if finite["null_mean"] and (len(self._tables(panel, kind)) == 1 or not finite["null_low"]):
+            if (
+                finite["null_mean"]
+                and not self.bars
+                and (len(self._tables(panel, kind)) == 1 or not finite["null_low"])
+            ):
                 yield go.Scatter(
                     x=level[panel[0].x], y=level["null_mean"], mode="lines", line=NULL_LINE,
                     hovertemplate=f"{self.name(kind)}<br>%{{x}}: %{{y:.4g}}<extra></extra>",

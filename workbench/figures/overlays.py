@@ -64,6 +64,15 @@ def frame_shape(x: tuple[float, float], y: tuple[float, float], **line: Any) -> 
     return {"type": "rect", **ends, "line": {"color": "black", "width": WIDTH.fine, **line}}
 
 
+def contour(mask: np.ndarray) -> dict:
+    """A shape of a panel that follows the edge of the cells of a mask."""
+    inside = np.pad(np.asarray(mask, dtype=int), 1)
+    across = np.argwhere(np.diff(inside, axis=0)[:, 1:-1]) - 0.5
+    down = np.argwhere(np.diff(inside, axis=1)[1:-1]) - 0.5
+    parts = [f"M{x},{y}L{x + 1},{y}" for y, x in across] + [f"M{x},{y}L{x},{y + 1}" for y, x in down]
+    return {"type": "path", "path": "".join(parts), "line": {"color": "black", "width": WIDTH.bold}}
+
+
 def outline(x: tuple[float, float], y: tuple[float, float]) -> list[dict]:
     """The frame of the chosen cell, dark on light: seen on any colour."""
     return [

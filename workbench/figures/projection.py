@@ -9,11 +9,12 @@ import plotly.graph_objects as go
 
 from workbench.core.errors import InputError
 from workbench.core.options import checked
-from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count
+from workbench.figures.estimates import NULL_COLUMNS, at_level, input_count, null_of_means
 from workbench.figures.frames import rows_of, series_labels
 from workbench.figures.grammar import Plot
 from workbench.figures.marks import NOISE, Band, Line, Null, Rule
 from workbench.figures.specification import SERIES
+from workbench.frames.estimate import with_means
 
 _BOUNDS = ("projection_zero_predictor", "projection_floor")
 FLOOR = "floor: true projections"
@@ -29,7 +30,8 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     within 2 % of the zero predictor in every layer are left out, unless all are.
 
     Args:
-        frame: the result of the analysis projection-error without per_head.
+        frame: the result of the analysis projection-error. With per_head each input has a ratio, so that one of large
+            norm does not outweigh the others; the mean of these has a 95 % CI over inputs.
 
     Raises:
         InputError: no projection errors by layer.
@@ -41,14 +43,19 @@ def projection_error_figure(frame: pd.DataFrame) -> go.Figure:
     many = f"{n} inputs" if (n := input_count(frame)) else "inputs"
     line = Line(words=f"mean over {many} and heads")
     width = "page" if drawn[SERIES].nunique() > 1 else "column"
-    return plot.add(Null("gaussian", "noise for V"), Rule(1, column="zero"), line).figure(width)
+    spread = Band(over="input", bars=True)
+    return plot.add(Null("gaussian", "noise for V"), spread, Rule(1, column="zero"), line).figure(width)
 
 
 def projection_shares(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what `projection_error_figure` draws: by series and layer, error and floor over the zero predictor's."""
-    rows = at_level(rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",)), "layer")
-    shares = _share_of_zero_predictor(rows.assign(series=series_labels(rows)), [SERIES, "layer"])
-    far = shares.groupby(SERIES)["value"].transform("min") < 1 - _NEAR
+    rows = rows_of(frame, ["projection_error", *_BOUNDS], needs=("layer",))
+    single = rows[rows[["input", "layer", "head"]].notna().all(axis=1)]
+    rows = single if len(single) else at_level(rows, "layer")
+    rows = rows.assign(series=series_labels(rows))
+    shares = _input_shares(rows) if len(single) else _share_of_zero_predictor(rows, [SERIES, "layer"])
+    means = shares[shares["input"].isna()] if "input" in shares else shares
+    far = shares[SERIES].isin(means.loc[means["value"] < 1 - _NEAR, SERIES])
     shares = shares[far | ~far.any()]
     shares.attrs = frame.attrs
     return shares
@@ -56,7 +63,24 @@ def projection_shares(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _is_wide(drawn: pd.DataFrame) -> bool:
     """Return whether the error of a V of large norm exceeds that of nothing so far that it needs a log axis."""
-    return bool((drawn.loc[drawn["metric"] == SHARE, "value"] > 10).any())
+    means = drawn[drawn["input"].isna()] if "input" in drawn else drawn
+    return bool((means.loc[means["metric"] == SHARE, "value"] > 10).any())
+
+
+def _input_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the exact error of each head, input and layer over the zero predictor's of that input and layer.
+
+    The rows have single inputs and heads. Appended are means with the null of the mean, and the floor's.
+    """
+    places, ends = ["model", SERIES, "layer", "input"], ["value", "null_mean", "null_low", "null_high"]
+    zero = rows[rows["metric"] == "projection_zero_predictor"].groupby(places)["value"].mean()
+    shares = rows.assign(zero=zero.reindex(pd.MultiIndex.from_frame(rows[places])).to_numpy())
+    shares[ends] = shares[ends].div(shares["zero"], axis=0)
+    exact = shares[(shares["convention"] == "exact") & (shares["null"] == "gaussian")]
+    exact = with_means(exact[[*places, "head", "metric", "null", *ends]], places[:3]).assign(quantity="exact")
+    floor = shares[shares["metric"] == "projection_floor"].groupby(places[:3])["value"].mean()
+    both = pd.concat([exact, floor.reset_index().assign(quantity=FLOOR)], ignore_index=True)
+    return null_of_means(both).assign(metric=SHARE, zero=1.0)
 
 
 def _share_of_zero_predictor(rows: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
@@ -132,8 +156,8 @@ def projection_training_figure(
     drawn = drawn.replace({"quantity": {"exact": _ERROR}})
     drawn.attrs = next(iter(frames.values())).attrs  # whose null distribution is drawn
     many = drawn.groupby("batch")["input"].nunique().max()
-    names = {_ERROR: _ERROR, _PHI: _PHI, _H: _H, FLOOR: "floor"}
-    names |= {batch_name: f"{batch_name} batch, median over {many} inputs" for batch_name in frames}
+    names = {_ERROR: _ERROR, FLOOR: "floor", _PHI: _PHI, _H: _H}
+    names |= {batch_name: f"{batch_name} batch" for batch_name in frames}
     plot = Plot(drawn, x="epoch", color="quantity", dash="batch", names=names)
     metrics = [name for name in (SHARE, _SQUARED) if (drawn["metric"] == name).any()]
     logs = {_SQUARED: True, SHARE: _is_wide(drawn)}
@@ -141,6 +165,6 @@ def projection_training_figure(
     return plot.add(
         Null(words=f"{NOISE}, {next(iter(frames))} batch", estimator="median"),
         Band(over="input", quantiles=(25, 75), words=f"IQR over inputs, {next(iter(frames))} batch"),
-        Line("median", words=None),  # the key says it of each batch
+        Line("median", words=f"median over {many} inputs"),
         Rule(column="zero", name="zero predictor"),
     ).figure("page", columns=2, labels="ends")

@@ -26,8 +26,9 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
 
     One panel per model and checkpoint. A line is the median over inputs and heads, between its quartiles (see `Band`).
     A frame without rows per input brings these itself. Below, where the frame holds them, how many eigenvalues
-    hold 90 % of the spectrum, by layer: the mean over inputs and heads with its 95 % CI over inputs, and the null
-    distribution where the frame has one.
+    hold 90 % of the spectrum, by layer: a dot per head, its mean over inputs over that of its own null distribution,
+    since keys of large norm have few such eigenvalues. Without rows per head, or without a null, it is the mean over
+    heads with its 95 % CI over inputs.
 
     An eigenvalue at or below rounding (N ε λ₁ in float64, where N is the number of ranks) is not known to be
     positive: where a quarter of a rank's values are, it is not drawn, and the title says of how many that is so.
@@ -55,6 +56,8 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     rank = "Rank" if len(more) > 1 or not more[0] else f"Rank ({more[0]})"  # one panel has no title
     plot = Plot(pd.concat(parts), x="rank", color="layer", panel=SERIES, names=titles).metric("eigenvalue")
     holding = frame[frame["metric"] == _HOLDING]
+    heads = bool(holding[["input", "layer", "head", "null_mean"]].notna().all(axis=1).any())
+    holding = _over_null(holding) if heads else holding
     single = bool(holding["layer"].isna().all())
     panel = "" if single else "a: "  # which of two panels an entry of the key is about
     median = Line("median", markers=False, words=f"{panel}median" if panel else "")
@@ -65,20 +68,26 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     if single:
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
-    plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: "Eigenvalues that<br>hold 90 %"})
+    held = "Eigenvalues that<br>hold 90 %" + "<br>over null mean" * heads
+    plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: held})
     plot = plot.metric(_HOLDING).scale(x_free=True, y_free=True, y_zero=True)
-    return multipanel(
-        [
-            fig,
-            plot.add(
-                Null(),
-                Band(words="b: 95 % CI over inputs"),
-                Line(words="b: mean over inputs and heads"),
-                Dots(),
-            ).figure("page", _HALF),
-        ],
-        1,
-    )
+    if heads:
+        plot = plot.add(Null(bars=True), Dots())
+    else:
+        plot = plot.add(
+            Null(), Band(words="b: 95 % CI over inputs"), Line(words="b: mean over inputs and heads")
+        )
+    return multipanel([fig, plot.figure("page", _HALF)], 1)
+
+
+def _over_null(holding: pd.DataFrame) -> pd.DataFrame:
+    """Return single heads over the mean of their null distribution, each head of a layer aside of the others."""
+    single = holding[holding[["input", "layer", "head", "null_mean"]].notna().all(axis=1)].copy()
+    level = single.groupby(["model", "layer", "head"])["null_mean"].transform("mean")
+    ends = ["value", "null_mean", "null_low", "null_high"]
+    single[ends] = single[ends].div(level, axis=0)
+    count = single.groupby("model")["head"].transform("max") + 1
+    return single.assign(layer=single["layer"] + 0.8 * ((single["head"] + 0.5) / count - 0.5))
 
 
 def _above_rounding(part: pd.DataFrame) -> tuple[pd.DataFrame, int, int]:

@@ -32,7 +32,7 @@ NAMES = {
 alone: sentences have that word."""
 
 DEFINED = {
-    r"\\u25b2 ": "Arrows of the colour bar: the last colour goes on to the number",
+    r"\\u25b2 ": "Values beyond the ends of the colour bar, up to the numbers at its arrows, have the last colours",
     r"RPC|MSSA|TSSA|Bilateral with|\bFAN\b|\bonly e\b": "Mechanisms: docs/attention.md",
 }
 """Patterns in the labels of a figure (as JSON), and what its caption says of them."""

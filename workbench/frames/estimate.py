@@ -71,34 +71,40 @@ def compare_with_null(rows: pd.DataFrame, format: str = ".2f") -> str:
     return f"; {where} the {null_range(rows, kind)} ({unit}; mean {level:{format}})"
 
 
-def _null_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of layers that have a null range: those of means if there are any."""
-    null_rows = rows[rows["layer"].notna() & rows[["null_low", "null_high"]].notna().all(axis=1)]
+def _null_rows(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
+    """Return the rows with a null range: of layers means if there are any, of heads single ones, else overall means."""
+    with_null = rows[rows[["null_low", "null_high"]].notna().all(axis=1)]
+    null_rows = with_null[with_null["layer"].notna() == (each in ("layer", "head"))]
+    if each == "head":
+        return null_rows[null_rows["head"].notna()]
     means = null_rows[null_rows["head"].isna() & null_rows["input"].isna()]  # single heads have wider ranges
     return means if len(means) else null_rows
 
 
-def null_finding(rows: pd.DataFrame, words: str) -> str:
+def null_finding(rows: pd.DataFrame, words: str, each: str = "layer") -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
         null_finding(rows, "Effective rank")
         # Effective rank is below its null range in every layer of digits-vit (4.8, null 12).
 
-    A layer counts if its 95 % CI over inputs clears the range; without inputs its mean does. The side is the one on
-    which more layers lie. Each model is followed by its own means over the counted layers; the layers of more than
-    three models are counted together. The rows have one metric and one kind of null distribution; without one the
-    sentence has the models' means (`mean_finding`).
+    A layer counts if its 95 % CI over inputs clears the range, which the sentence adds where a mean does and its CI
+    does not; without inputs its mean counts. The side is the one on which more layers lie. Each model is followed by
+    its own means over the counted layers; the layers of more than three models are counted together. The rows have one
+    metric and one kind of null distribution; without one the sentence has the models' means (`mean_finding`).
+
+    ``each`` is what is counted: layers, heads ("head"), or the values of another column, which have no common mean.
     """
-    by_layer = _beside_null(rows)
+    by_layer = _beside_null(rows, each)
     if by_layer.empty:
         return mean_finding(rows, words)
     models = [*map(str, by_layer["model"].unique())]
     if not by_layer["beyond"].any():
-        return f"{words} does not clear its null range in any layer of {_listed(models)}."
+        return f"{words} does not clear its null range in any {each} of {_listed(models)}."
+    side, criterion = by_layer.attrs["side"], by_layer.attrs["criterion"]
     if len(models) > 3:
         by_layer["model"] = f"{len(models)} models"
-    parts = [_share_beyond(rows, str(name)) for name, rows in by_layer.groupby("model", sort=False)]
-    return f"{words} is {by_layer.attrs['side']} its null range in {_listed(parts)}."
+    parts = [_share_beyond(rows, str(name), each) for name, rows in by_layer.groupby("model", sort=False)]
+    return f"{words} is {side} its null range{criterion} in {_listed(parts)}."
 
 
 def counts_finding(quantities: Mapping[str, pd.DataFrame]) -> str:
@@ -119,28 +125,40 @@ def counts_finding(quantities: Mapping[str, pd.DataFrame]) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _beside_null(rows: pd.DataFrame) -> pd.DataFrame:
+def _beside_null(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
     """Return each model's means by layer, and whether they are beyond the null range on the side named in ``attrs``."""
+    null_rows, places = (
+        _null_rows(rows, each),
+        ["model", "layer", "head"] if each == "head" else ["model", each],
+    )
     columns = ["value", "null_mean", "null_low", "null_high"]
-    by_layer = _null_rows(rows).groupby(["model", "layer"], sort=False)[columns].mean()
-    findings = {key: over_inputs(rows) for key, rows in rows.groupby(["model", "layer"], sort=False)}
+    by_layer = null_rows.groupby(places, sort=False)[columns].mean()
+    findings = {key: over_inputs(rows) for key, rows in rows.groupby(places, sort=False)}
     ends = [findings[key] for key in by_layer.index]
     low = pd.Series([finding.low for finding in ends], by_layer.index).fillna(by_layer["value"])
     high = pd.Series([finding.high for finding in ends], by_layer.index).fillna(by_layer["value"])
     above, below = low > by_layer["null_high"], high < by_layer["null_low"]
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
+    means = by_layer["value"]
+    outside = means > by_layer["null_high"] if side == "above" else means < by_layer["null_low"]
+    criterion = ", CI included," if outside.sum() > beyond.sum() else ""
     by_layer = by_layer.assign(beyond=beyond).reset_index()
-    by_layer.attrs["side"] = side
+    by_layer.attrs |= {"side": side, "criterion": criterion}
     return by_layer
 
 
-def _share_beyond(by_layer: pd.DataFrame, models: str) -> str:
+def _share_beyond(by_layer: pd.DataFrame, models: str, each: str) -> str:
     """Return how many layers are beyond their null range: "2 of 3 layers of a (3.0, null 0.50)"."""
     beyond = by_layer[by_layer["beyond"]]
     if beyond.empty:
-        return f"no layer of {models}"
-    layers = "every layer" if len(beyond) == len(by_layer) else f"{len(beyond)} of {len(by_layer)} layers"
-    level, null = (f"{mean:#.2g}".rstrip(".") for mean in beyond[["value", "null_mean"]].mean())
+        return f"no {each} of {models}"
+    layers = f"every {each}" if len(beyond) == len(by_layer) else f"{len(beyond)} of {len(by_layer)} {each}s"
+    if each not in ("layer", "head"):
+        return f"{layers} of {models}"
+    value, null_mean = beyond[["value", "null_mean"]].mean()
+    level, null = (f"{mean:#.2g}".rstrip(".") for mean in (value, null_mean))
+    digits = len(level.partition(".")[2])
+    null = f"{null_mean:z.{digits}f}" if len(null.partition(".")[2]) > digits else null  # of a null near 0
     return f"{layers} of {models} ({level}, null {null})"
 
 
