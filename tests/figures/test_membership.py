@@ -93,7 +93,7 @@ def test_maps_that_do_not_fit_together_are_refused():
 
 
 def agreement():
-    places = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    places = [(model, layer) for model in "ab" for layer in (0, 1, 2)]
     rows = [
         {"model": model, "checkpoint": "x", "layer": layer, "input": None, "head": None, "metric": metric,
          "convention": "as_published", "standardize": None, "value": 0.1 * layer + 0.2 * (model == "b"),
@@ -112,7 +112,7 @@ def drawn_curves(frame):
 def test_agreement_has_a_line_per_model_over_the_band_of_its_null():
     fig = drawn_curves(agreement())
     marks = lines(fig)
-    assert [list(mark.y) for mark in marks] == [[0, 0.1], [0.2, pytest.approx(0.3)]] * 2
+    assert [list(mark.y) for mark in marks] == [[0, 0.1, 0.2], pytest.approx([0.2, 0.3, 0.4])] * 2
     drawn = bands(fig, NULL_BAND)
     assert [(min(band.y), max(band.y)) for band in drawn] == [(-0.05, 0.03), (0, 0.03)]  # an IoU ends at 0
     without = drawn_curves(agreement().assign(null_low=np.nan, null_high=np.nan))
@@ -145,5 +145,5 @@ def test_curves_that_stand_aside_have_each_its_own_null_behind_its_places():
     curves = [line for line in lines(fig) if line.mode == "lines+markers" and line.xaxis == "x"]
     for box, line, high in zip(boxes, curves, (0.03, 0.13), strict=False):
         assert [x for x in box.x if x is not None] == [place for at in line.x for place in (at, at)]
-        assert [y for y in box.y if y is not None] == pytest.approx([-0.05, high] * 2)
+        assert [y for y in box.y if y is not None] == pytest.approx([-0.05, high] * 3)
     assert len(boxes) == 4  # two curves in two panels

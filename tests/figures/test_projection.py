@@ -61,7 +61,7 @@ def test_with_single_inputs_each_has_a_ratio_and_none_of_large_norm_outweighs_th
     ratios = {"a": (0.5, 1.0), "b": (0.9, 1000.0)}  # exact error over the zero predictor's, and that
     null = {"null": "gaussian", "null_mean": 0.7, "null_low": 0.6, "null_high": 0.8}
     rows = []
-    for (name, (ratio, zero)), head, layer in itertools.product(ratios.items(), (0, 1), (0, 1)):
+    for (name, (ratio, zero)), head, layer in itertools.product(ratios.items(), (0, 1), (0, 1, 2)):
         place = {"input": name, "head": head, "layer": layer, "convention": "exact"}
         of_zero = {end: value * zero for end, value in null.items() if end != "null"}
         error = zero * (ratio + (0.1, -0.1)[head])
@@ -75,11 +75,11 @@ def test_with_single_inputs_each_has_a_ratio_and_none_of_large_norm_outweighs_th
         [trace for trace in lines(fig) if trace.name == name and trace.mode == "lines+markers"]
         for name in ("floor", "output")
     )
-    np.testing.assert_allclose(output.y, [0.7, 0.7])
-    np.testing.assert_allclose(floor.y, [0.25, 0.25])
+    np.testing.assert_allclose(output.y, [0.7] * 3)
+    np.testing.assert_allclose(floor.y, [0.25] * 3)
     (band,) = bands(fig, NULL_BAND)
     reach = 0.1 / np.sqrt(4)  # of the mean of two inputs and two heads
-    np.testing.assert_allclose(ends(band)[1:], np.array([[0.7 - reach] * 2, [0.7 + reach] * 2]))
+    np.testing.assert_allclose(ends(band)[1:], np.array([[0.7 - reach] * 3, [0.7 + reach] * 3]))
     assert "95 % CI over inputs" in key(fig)
 
 
