@@ -624,7 +624,11 @@ class Null(Mark):
             many += "; a bar at a single place" if alone and not boxed and not categories else ""
             words = f"{self.name(kind)} ({_null_of(samples, columns, drawn[0].null_range, self.ends)}{many})"
             entry = _as_null(_key_swatch(words, NULL_BAND, "Grey", legend=True), number)
-            line = {"line": {**NULL_LINE, "width": WIDTH.bold}} if self.single and not number else {}
+            line = (
+                {"line": {**NULL_LINE, "width": WIDTH.bold}}
+                if self.single and not number and not self.bars
+                else {}
+            )
             yield entry.update(line)
 
 

@@ -68,7 +68,7 @@ def spectrum_figure(frame: pd.DataFrame) -> go.Figure:
     if single:
         return fig
     names = {name: title.partition("<br>")[0] if len(more) == 1 else title for name, title in titles.items()}
-    held = "Eigenvalues that<br>hold 90 %" + "<br>over null mean" * heads
+    held = "Number holding 90 %,<br>relative to null" if heads else "Eigenvalues that<br>hold 90 %"
     plot = Plot(holding, panel=SERIES, names=names | {_HOLDING: held})
     plot = plot.metric(_HOLDING).scale(x_free=True, y_free=True, y_zero=True)
     if heads:
