@@ -13,11 +13,10 @@ from typing import Annotated
 
 import pandas as pd
 import torch
-from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.analyses.attention_map import permuted_heads, rows_of_maps
+from workbench.analyses.attention_map import PairOptions, permuted_heads, rows_of_maps
 from workbench.analyses.layer import (
     Layer,
     NotApplicable,
@@ -47,18 +46,6 @@ class Options(OfInputs):
     null_samples: Annotated[
         NullSamples, "samples of the null of permuted keys, at least 2; 0 leaves it out"
     ] = 4
-
-
-@dataclass(frozen=True)
-class TokenOptions(OfMatrices):
-    """Options of the rows per token."""
-
-
-@dataclass(frozen=True)
-class PairOptions(OfMatrices):
-    """Which queries to show pair by pair."""
-
-    query: Annotated[Annotated[int, Ge(0)] | None, "only this token as the query; none: all of them"] = None
 
 
 _VALUE_OUTPUT_NORM = Metric(
@@ -218,7 +205,7 @@ def _permuted_outputs(
         ).to(v.device)
 
 
-def token_rows(layer: Layer, options: TokenOptions) -> Iterator[pd.DataFrame]:
+def token_rows(layer: Layer, options: OfMatrices) -> Iterator[pd.DataFrame]:
     """Yield ‖Σ_j A_ij v_j W_O‖, the norm of what each head writes at each token (Kobayashi et al. 2020)."""
     _need_tokens(layer)
     outputs = layer.site("head_out")
@@ -280,7 +267,7 @@ ANALYSIS = Analysis(
     findings=findings,
     cross="both",
     finer=(
-        Analysis("value-output", _FINER_TITLE, _SITES, token_rows, (), TokenOptions, per="token"),
+        Analysis("value-output", _FINER_TITLE, _SITES, token_rows, (), OfMatrices, per="token"),
         Analysis("value-output", _FINER_TITLE, _SITES, pair_rows, (), PairOptions, per="pair", cross="both"),
     ),
 )

@@ -119,18 +119,14 @@ def watch_modules(
         visitor.leave(child, output)
 
     entered = in_this_thread(enter, lambda *_: elsewhere())
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for child in modules:
             hookable = not isinstance(child, torch.jit.ScriptModule)
             if hookable and (child is modules[0] or not _is_plain_layer(child)):
-                handles.append(child.register_forward_pre_hook(entered, with_kwargs=True))
+                hooks.enter_context(child.register_forward_pre_hook(entered, with_kwargs=True))
                 # always_call: a model that catches an exception of a submodule must not confuse the record.
-                handles.append(child.register_forward_hook(in_this_thread(leave), always_call=True))
+                hooks.enter_context(child.register_forward_hook(in_this_thread(leave), always_call=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _is_plain_layer(module: nn.Module) -> bool:
@@ -224,16 +220,12 @@ def noting_fast_path(modules: Sequence[nn.Module], note: Callable[[], None]) -> 
         if itself and query.ndim == 3 and not any(m is not None and m.is_floating_point() for m in masks):
             note()
 
-    handles = []
-    try:
-        enabled = torch.backends.mha.get_fastpath_enabled()
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as hooks:
         for child in [child for child in modules if enabled and _has_fast_path(child)]:
             hook = layer if isinstance(child, nn.TransformerEncoderLayer) else attention
-            handles.append(child.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True))
+            hooks.enter_context(child.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _has_fast_path(module: nn.Module) -> bool:
@@ -279,17 +271,13 @@ def zero_padding(modules: Sequence[nn.Module]) -> Generator[None]:
         return blank
 
     rows: dict[nn.Module, Tensor | None] = {}
-    handles = []
-    try:
-        if torch.backends.mha.get_fastpath_enabled():
-            for child in modules:
-                if isinstance(child, nn.TransformerEncoder) and child.layers:
-                    handles.append(child.register_forward_pre_hook(in_this_thread(enter), with_kwargs=True))
-                    handles.append(child.layers[-1].register_forward_hook(in_this_thread(leave(child))))
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as hooks:
+        for child in modules if enabled else ():
+            if isinstance(child, nn.TransformerEncoder) and child.layers:
+                hooks.enter_context(child.register_forward_pre_hook(in_this_thread(enter), with_kwargs=True))
+                hooks.enter_context(child.layers[-1].register_forward_hook(in_this_thread(leave(child))))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _packs(encoder: Any, src: Tensor, mask: Tensor | None, padded: Tensor | None) -> bool:

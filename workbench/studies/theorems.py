@@ -173,9 +173,8 @@ def learned_rows() -> Iterator[Row]:
 def _growth(sample: _Sample) -> dict[str, list[float]]:
     first: list[Tensor] = []
     blocks: Any = sample.module.blocks
-    handle = blocks.register_forward_pre_hook(lambda module, args: first.append(args[0]))
-    sample.module(sample.batch)
-    handle.remove()
+    with blocks.register_forward_pre_hook(lambda module, args: first.append(args[0])):
+        sample.module(sample.batch)
     layers = [lambda tokens, block=block: block.ls1(block.attn(block.norm1(tokens))) for block in blocks]
     columns: dict[str, list[float]] = {"layers": [float(len(layers))] * len(sample.batch)}
     for t in SHARES:
@@ -344,9 +343,8 @@ def _of_values(sample: _Sample) -> dict[str, list[float]]:
 def _of_scores(sample: _Sample) -> dict[str, list[float]]:
     (layer,) = primal_layers(sample.module)
     tokens: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda module, args: tokens.append(args[0]))
-    sample.module(sample.batch)
-    handle.remove()
+    with layer.register_forward_pre_hook(lambda module, args: tokens.append(args[0])):
+        sample.module(sample.batch)
     _, sites = layer.attend(tokens[0], observe=True)
     alignment = _alignment(sites["r_scores"], layer.kernel(tokens[0]))
     return {name: values.mean(-1).tolist() for name, values in alignment.items()}

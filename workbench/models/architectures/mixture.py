@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -103,15 +104,12 @@ def expert_choices(model: nn.Module, **batch: Tensor) -> Int[Tensor, "layer batc
     if not mixtures:
         raise InputError("the model has no mixture of experts; give one whose recipe has experts")
     choices: list[Tensor] = []
-    handles = [
-        mixture.router.register_forward_hook(
-            lambda module, inputs, output: choices.append(output.argmax(dim=-1))
-        )
-        for mixture in mixtures
-    ]
-    try:
+    with ExitStack() as hooks:
+        for mixture in mixtures:
+            hooks.enter_context(
+                mixture.router.register_forward_hook(
+                    lambda module, inputs, output: choices.append(output.argmax(dim=-1))
+                )
+            )
         model(**batch)
-    finally:
-        for handle in handles:
-            handle.remove()
     return torch.stack(choices)

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,15 +210,10 @@ def first_non_finite(
         return hook
 
     # Inner modules finish before the ones that hold them, so the first name found is the innermost.
-    hooks = [
-        layer.register_forward_hook(check(name or "the model")) for name, layer in module.named_modules()
-    ]
-    try:
-        with torch.no_grad():
-            loss = score(feed(module, batch), targets)["loss"]
-    finally:
-        for handle in hooks:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, layer in module.named_modules():
+            hooks.enter_context(layer.register_forward_hook(check(name or "the model")))
+        loss = score(feed(module, batch), targets)["loss"]
     if layer_names:
         return f"the output of {layer_names[0]} is the first that is not finite"
     if not loss.isfinite().all():
