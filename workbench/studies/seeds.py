@@ -36,8 +36,18 @@ CONFIRMATORY |= {
 WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
 CONFIRMATORY |= dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
 """Seeds of the models without position encoding, fixed on 2026-11-28 before any was trained, without a second stage."""
-SOFTMAX_ALTERNATIVES = tuple(
-    f"digits-{name}" for name in ("softmax-qk-norm", "softmax-off-by-one", "softpick", "sigmoid", "gated")
+_MECHANISMS = (
+    "gated",
+    "sigmoid",
+    "softmax-learned-sink",
+    "softmax-off-by-one",
+    "softmax-qk-norm",
+    "softpick",
+)
+_ON_PROSE = ("softmax", "softmax-qk-clip", "differential", "forgetting")
+SOFTMAX_ALTERNATIVES = (
+    *(f"digits-{name}" for name in _MECHANISMS),
+    *(f"prose-small-{name}" for name in (*_MECHANISMS, *_ON_PROSE)),
 )
 CONFIRMATORY |= dict.fromkeys(SOFTMAX_ALTERNATIVES, (1907, 1912, 1931))
 """Seeds of the alternatives to softmax, fixed on 2026-11-29 before any was trained, without a second stage."""

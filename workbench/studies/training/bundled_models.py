@@ -70,6 +70,17 @@ MODELS: dict[str, Bundled] = {
     },
     "prose-tost": Bundled("prose", recipe="prose-tost"),
 }
+
+
+def _alternative(name: str) -> Bundled:
+    """Return an alternative to softmax; those on prose have a smaller recipe than the bundled models."""
+    if name.startswith("digits-"):
+        return Bundled("digits", name.removeprefix("digits-"))
+    if name == "prose-small-softmax-qk-clip":
+        return Bundled("prose", "softmax", recipe="prose-small-qk-clip")
+    return Bundled("prose", name.removeprefix("prose-small-"), recipe="prose-small")
+
+
 _RPC_SETTINGS: dict[str, dict[str, Any]] = {
     "n5": {"num_iter": [5]},
     "n6": {"num_iter": [6]},
@@ -87,7 +98,7 @@ CONFIRMED_ONLY: dict[str, Bundled] = {
     # abdullaev2025 §VI-A: softmax and bilateral attention without positions; the second learns its bandwidth
     "digits-no-positions": Bundled("digits", "nonlocal", options={"learn_bandwidths": False}),
     "digits-bilateral-no-positions": Bundled("digits", "nonlocal"),
-    **{name: Bundled("digits", name.removeprefix("digits-")) for name in SOFTMAX_ALTERNATIVES},
+    **{name: _alternative(name) for name in SOFTMAX_ALTERNATIVES},
 }
 """Models trained with the confirmatory seeds only: their records are committed, their weights are not."""
 COMMAND = "workbench study records training"
