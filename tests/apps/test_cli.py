@@ -814,6 +814,9 @@ def test_every_kind_of_error_has_the_exit_status_of_the_page():
         re.MULTILINE,
     )
     meanings = {int(status): words for status, words in rows}
-    kinds = {WorkbenchError: "part of the work failed", InputError: "the request was wrong",
-             MissingResource: "this machine lacks"}  # fmt: skip
+    kinds = {
+        WorkbenchError: "part of the work failed",
+        InputError: "the request was wrong",
+        MissingResource: "this machine lacks",
+    }
     assert all(meanings[kind.exit_code].startswith(words) for kind, words in kinds.items())

@@ -57,11 +57,12 @@ _PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "draw
 """Tests that run the scripts of the explorer in a browser."""
 _SMALL = ("0", "1", "2", "10", "100")
 """Numbers of a script that are changed: places, bounds, powers and percent. Others are mostly pixels."""
-_SIZES = {
-    "width", "height", "size", "opacity", "x", "y", "xshift", "yshift", "l", "r", "t", "b", "pad", "dash", "thickness",
-    "borderwidth", "borderpad", "ticklen", "tickwidth", "nticks", "indent", "flush", "stacklevel", "strict", "repr",
-    "include_url", "include_input", "include_context",
-}  # fmt: skip
+_SIZES = frozenset(
+    """
+    width height size opacity x y xshift yshift l r t b pad dash thickness borderwidth borderpad xgap ygap ticklen
+    tickwidth nticks indent flush stacklevel timeout strict repr include_url include_input include_context
+    """.split()
+)
 """Arguments and keys whose constants only place a drawing, write a file for the eye or check a call."""
 
 

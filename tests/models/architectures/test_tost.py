@@ -180,3 +180,14 @@ def test_its_blocks_can_be_left_out_at_random():
 def test_descriptions_that_cannot_be(change, error, message):
     with pytest.raises(error, match=message):
         build({**SMALL, **change})
+
+
+def test_tokens_are_patches_and_their_places(images):
+    model = moved(build(SMALL))
+    met = []
+    model.blocks[0].register_forward_pre_hook(lambda block, given: met.append(given[0]))
+    model(images)
+    patches, grid = model.patch_embed(images)
+    places = model.pos_embed(1, *grid).flatten(2).mT
+    torch.testing.assert_close(met[0], patches + places)
+    assert places.abs().max() > 0.1

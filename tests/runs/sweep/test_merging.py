@@ -6,6 +6,7 @@ import pytest
 from tests.runs.sweep.conftest import partly, read, same_numbers
 from workbench.core.errors import MissingResource
 from workbench.runs import cache
+from workbench.runs.sweep.plan import Task
 from workbench.runs.sweep.sweep_folder import SweepFolder
 
 ANALYSES = [("gram-spectrum", {"null_samples": 0, "max_rank": 3}), ("value-similarity", {"null_samples": 2})]
@@ -111,3 +112,16 @@ def test_rows_of_single_inputs_are_not_stored_twice(run):
     status = run(per_input=True, n=9)
     read(status)
     assert not (status.folder / "merged").exists()
+
+
+def test_a_task_is_marked_from_its_begin_to_its_end_and_stays_marked_where_its_worker_is_killed(tmp_path):
+    folder, task, other = SweepFolder(tmp_path), Task(0, 2, 1), Task(1, 0, 0)
+    marks = [folder.begun(one) for one in (task, other)]
+    assert folder.take_marks([task, other]) == set()
+    for mark in marks:
+        mark.__enter__()
+    assert folder.take_marks([task]) == {task}
+    assert folder.take_marks([task, other]) == {other}
+    with folder.begun(task):
+        pass
+    assert folder.take_marks([task]) == set()

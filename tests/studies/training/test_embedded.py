@@ -82,6 +82,8 @@ def test_shuffled_it_keeps_every_token_and_loses_the_order(name, small):
     plain = load(name)
     control = shuffled(plain)
     assert control.data == plain.data | {"shuffled": True}
+    played = dataclasses.replace(plain, acting=lambda module, shuffled=False: shuffled)
+    assert shuffled(played).acting(None) is True
     moved = 0
     for number in range(20):
         (before, label), (after, same) = plain.train[number], control.train[number]
