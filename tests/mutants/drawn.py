@@ -57,11 +57,9 @@ _PAGES = tuple(f"tests/apps/explorer/test_{name}.py" for name in ("front", "draw
 """Tests that run the scripts of the explorer in a browser."""
 _SMALL = ("0", "1", "2", "10", "100")
 """Numbers of a script that are changed: places, bounds, powers and percent. Others are mostly pixels."""
-_SIZES = frozenset(
-    """
-    width height size opacity x y xshift yshift l r t b pad dash thickness borderwidth borderpad xgap ygap ticklen
-    tickwidth nticks indent flush stacklevel timeout strict repr include_url include_input include_context
-    """.split()
+_SIZES = re.compile(
+    "width|height|size|opacity|x|y|xshift|yshift|l|r|t|b|pad|dash|thickness|borderwidth|borderpad|xgap|ygap|ticklen|"
+    "tickwidth|nticks|indent|flush|stacklevel|timeout|strict|repr|include_url|include_input|include_context"
 )
 """Arguments and keys whose constants only place a drawing, write a file for the eye or check a call."""
 
@@ -99,7 +97,7 @@ def _joins(node: ast.AST) -> bool:
 
 def _size(node: ast.AST | None, name: str | None) -> bool:
     constant = isinstance(node, ast.Constant | ast.UnaryOp)
-    return constant and name in _SIZES
+    return constant and _SIZES.fullmatch(name or "") is not None
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
