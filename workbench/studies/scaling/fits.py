@@ -161,21 +161,21 @@ def cost_ratios(frame: pd.DataFrame) -> str:
     At the largest size of both operators in each sweep; a sweep without them is left out.
     """
     parts = []
-    for sweep, words in (("tokens", ""), ("causal", "causal ")):
+    for sweep in ("tokens", "causal"):
         rows = _forward(frame, sweep)
         table = rows.pivot_table(
             "value", ["metric", SWEEPS[sweep].axis], rows["operator"].str.removesuffix("-causal")
         )
-        if not {"tssa", "softmax"} <= {*table}:
-            continue
-        ratios = (table["tssa"] / table["softmax"]).dropna().unstack(0).dropna()
-        time, memory = (ratios[name].iloc[-1] for name in ("seconds_per_sample", "device_memory"))
-        parts.append(
-            f"{words}token statistics take {time:.0%} of the time and {memory:.0%} of the memory of softmax "
-            f"for {ratios.index[-1]} tokens"
-        )
-    sentence = " and ".join([*parts[:1], *(part.partition(" of softmax")[0] for part in parts[1:])])
-    return f"{sentence[:1].upper()}{sentence[1:]}.".replace("%", " %") if parts else ""
+        if {"tssa", "softmax"} <= {*table}:
+            ratios = (table["tssa"] / table["softmax"]).dropna().unstack(0).dropna()
+            time, memory = (
+                f"{ratios[name].iloc[-1]:.0%}" for name in ("seconds_per_sample", "device_memory")
+            )
+            words = f"token statistics take {time} of softmax's time and {memory} of its memory"
+            parts.append(
+                f"causal ones {time} and {memory}" if parts else f"{words} at {ratios.index[-1]} tokens"
+            )
+    return f"T{'; '.join(parts)[1:]}.".replace("%", " %") if parts else ""
 
 
 def _forward(frame: pd.DataFrame, sweep: str) -> pd.DataFrame:
