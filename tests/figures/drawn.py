@@ -53,8 +53,8 @@ def key(fig):
     series = [name for trace, name in legend if trace.meta is None and "axis" not in name]
     heads = {name: name if name.startswith("null") else f"null: {name}" for name in ends}
     nulls = {heads[name]: f"{heads[name]} ({words})" for name, words in ends.items()}
-    named = [nulls.get(name, name) for trace, name in legend if trace.meta is not None]
-    return [*series, *caption, *named, *arrows]
+    named = [nulls.pop(name, name) for trace, name in legend if trace.meta is not None]
+    return [*series, *caption, *nulls.values(), *named, *arrows]
 
 
 def said(fig):

@@ -175,7 +175,7 @@ def class_attention_text_figure(frame: pd.DataFrame, max_tokens: int = MAX_TOKEN
     rollout = " or rollout" if "rollout" in set(frame["candidate"]) else ""
     scale = Scale.of(drawn, f"Attention weight{rollout}, from the {_whose(frame)}")
     key = (
-        [key_entry(f"uniform attention: 1 / {key_count}", mode="lines", line=_EVEN)]
+        [key_entry(f"uniform attention, 1 / {key_count}", mode="lines", line=_EVEN)]
         if even is not None
         else []
     )

@@ -31,7 +31,7 @@ from workbench.figures.theme import (
     marker_of,
     translucent,
 )
-from workbench.figures.words import NULLS, UNITS, in_words
+from workbench.figures.words import NULLS, STATISTIC, UNITS, in_words
 
 _NEUTRAL = "#6E6E6E"  # of a key's entry that holds for all colours: neither black nor a null's
 NEUTRAL_STYLE: dict[str, Any] = {
@@ -924,7 +924,7 @@ def key_entry(name: str, glyph: str = "", legend: bool = False, **look: Any) -> 
     """Return an entry of the key: a trace that is nowhere.
 
     With a ``glyph`` it describes a mark ("Bands: 95 % CI over inputs"), and the caption has it instead of the legend;
-    with ``legend`` only where the legend's row has no room.
+    with ``legend`` only where the legend's row has no room, or the words are a statistic.
     """
     meta = {"glyph": glyph, "legend": legend} if glyph else None
     return go.Scatter(x=[None], y=[None], name=name, hoverinfo="skip", meta=meta, **look)
@@ -940,13 +940,14 @@ def in_legend(key: Sequence[go.Scatter], width: float, font: float) -> tuple[lis
         glyph, name = entry.meta["glyph"], entry.name
         head, _, ends = name.removesuffix(")").partition(" (")
         short = head if glyph == "Grey" else name
+        of_null = [f"Grey ({head.removeprefix('null: ')}): {ends}."] if ends and glyph == "Grey" else []
         names = [one.name for one in shown]
         fits = legend_entry(short, font) <= width and len(in_rows([*names, short], width, font)) == 1
-        if entry.meta["legend"] and fits:
+        if entry.meta["legend"] and fits and not STATISTIC.search(short):
             shown.append(entry.update(name=short))
-            sentences += [f"Grey ({head.removeprefix('null: ')}): {ends}."] * bool(ends and glyph == "Grey")
+            sentences += of_null
         else:
-            sentences.append(f"{glyph}: {name}.")
+            sentences += of_null or [f"{glyph}: {name}."]
     return shown, list(dict.fromkeys(sentences))
 
 

@@ -55,6 +55,9 @@ NULLS = {
 }  # fmt: skip
 """Kinds of null distribution, to their words."""
 
+STATISTIC = re.compile(r"\b(mean|median|range|quartiles?|IQR)\b|:\s?[-−+]?\d")
+"""A summary or its value, which the caption has and no legend: "mean over seeds", "rank of 90 %: 7"."""
+
 NO_DATA = "no data"
 """The default words of a panel without data."""
 

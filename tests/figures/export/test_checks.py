@@ -124,6 +124,16 @@ def test_a_figure_with_nothing_wrong_has_no_flaws_and_its_parts_are_where_they_w
             "panel 1 of 2 cuts .*1 of 4 points",
         ),
         (left_below, "panel 1 of 2 cuts .*1 of 1 line"),
+        (lambda: lines(legend_orientation="v", margin_t=60), r"the key has 2 rows \(at most 1\)"),
+        (
+            lambda: lines().update_traces(name="median", selector={"name": "one"}),
+            "holds a statistic .“median”",
+        ),
+        (
+            lambda: lines().update_traces(name="rank: 7", selector={"name": "one"}),
+            "holds a statistic .“rank: 7”",
+        ),
+        (lambda: lines().update_traces(name="rank 7", selector={"name": "one"}), None),
         (
             lambda: left_below().add_scatter(
                 x=[0], y=[1.5], mode="markers", cliponaxis=False, marker_symbol="arrow-down"

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.figures.words import NO_DATA
+from workbench.figures.words import NO_DATA, STATISTIC
 
 _SMALLEST_POINTS = 7.0
 """Letters that journals ask for at the least; indices and powers are smaller, as everywhere."""
@@ -93,7 +94,9 @@ def take_measures(svg: bytes, width: float, height: float) -> tuple[bytes, Page 
 def page_flaws(page: Page) -> list[str]:
     """Return the faults of a printed figure, a sentence each with what to do."""
     return [
-        flaw for look in (_small, _boxes, _over_each_other, _cut, _large_key, _panels) for flaw in look(page)
+        flaw
+        for look in (_small, _boxes, _over_each_other, _cut, _large_key, _key_rows, _panels)
+        for flaw in look(page)
     ]
 
 
@@ -148,6 +151,18 @@ def _large_key(page: Page) -> Iterator[str]:
             f"the key takes {share:.0%} of the figure (at most {_LEGEND_SHARE:.0%}): shorten its names, name lines at "
             "their ends, or make the figure taller"
         )
+
+
+def _key_rows(page: Page) -> Iterator[str]:
+    lines = [words for words in page.words if any(_is_within(words.box, legend) for legend in page.legends)]
+    middles = sorted((words.box[1] + words.box[3]) / 2 for words in lines)
+    apart = min((words.size for words in lines), default=0.0) / 2
+    rows = 1 + sum(below - above > apart for above, below in pairwise(middles))
+    if rows > 1:
+        yield f"the key has {rows} rows (at most 1): name lines at their ends, or say in the caption what marks are"
+    statistics = [words for words in lines if STATISTIC.search(words.text)]
+    if statistics:
+        yield f"the key holds a statistic ({_named(statistics)}): put it into the caption"
 
 
 def _is_within(inner: Box, outer: Box) -> bool:
