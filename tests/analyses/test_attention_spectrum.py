@@ -26,7 +26,7 @@ from workbench.analyses.layer import Layer
 from workbench.analyses.linalg import head_bases, inside_share, left_out, span_angles
 from workbench.attention import replace_attention
 from workbench.attention.primal import ksvd_loss, primal_kernel, primal_scores
-from workbench.captures import attention_output, attention_weights
+from workbench.captures import Capture, LayerRecord, TokenInfo, attention_output, attention_weights
 from workbench.core.errors import InputError
 from workbench.runs.analyze import ANALYSES, analyze
 
@@ -477,3 +477,16 @@ def test_the_spectral_gap_is_measured_beside_random_queries_and_keys():
     np.testing.assert_allclose(gaps["value"], second["value"])
     assert any("spectral gap of attention" in sentence for sentence in workbench.findings(frame))
     assert "spectral_gap" not in set(rows(**given)["metric"])
+
+
+@pytest.mark.parametrize(("tokens", "inside"), [(4, True), (5, True), (6, False)])
+def test_outputs_of_no_more_tokens_than_features_hold_every_score(tokens, inside):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, tokens, 5, generator=generator).double()
+    attn = (q @ k.mT / 2).softmax(-1)
+    record = LayerRecord(0, "", q=q, k=k, v=v, attn=attn, head_out=attn @ v, scale=0.5)
+    kinds = [["token"] * tokens] * 2
+    labels = TokenInfo([["t"] * tokens] * 2, kinds, None, torch.ones(2, tokens, dtype=torch.bool))
+    kept = Capture([record], ("q", "k", "v", "attn", "head_out"), tokens=labels)
+    notes = analyze("attention-spectrum", qkv=kept, null_samples=0).attrs["notes"]
+    assert any("have no more tokens than the 5 features" in note for note in notes) == inside

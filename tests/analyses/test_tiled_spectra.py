@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workbench.analyses.gram_spectrum import factored_gram
-from workbench.analyses.tiled_spectra import GramTiles, attention_leading
+from workbench.analyses.tiled_spectra import GramTiles, Leading, attention_leading
 from workbench.analyses.tiles import Mask
 from workbench.core.errors import InputError
 
@@ -81,3 +81,9 @@ def test_pairs_have_converged_at_a_hundred_thousandth_of_the_largest_eigenvalue(
     found = GramTiles(k, 0.3).leading(30, products=6)
     assert torch.equal(found.converged, found.residual <= 1e-5 * found.values[0])
     assert set(found.converged.tolist()) == {True, False}
+
+
+def test_the_residual_of_a_matrix_of_zeros_is_zero():
+    zeros = torch.zeros(3)
+    found = Leading(zeros, torch.zeros(5, 3), zeros, torch.ones(3).bool(), torch.tensor(0.0), 2, 0.0)
+    assert found.words().startswith("3 pairs converged: largest residual 0.0e+00 ")

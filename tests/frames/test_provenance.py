@@ -224,3 +224,10 @@ def test_a_file_beside_the_package_is_local_and_one_inside_is_not():
     assert provenance._is_local(str(Path(__file__)))
     assert not provenance._is_local(str(Path(provenance.__file__)))
     assert not provenance._is_local(pytest.__file__)
+
+
+def test_a_checkout_without_a_commit_has_none_to_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "workbench" / "frames" / "provenance.py"))
+    assert provenance._git_commit() is None
+    (tmp_path / ".git").mkdir()
+    assert provenance._git_commit() is None
