@@ -105,3 +105,35 @@ def test_a_stroke_on_the_image_is_what_the_model_sees_next(cache):
             page.wait_for_timeout(20)
         np.testing.assert_allclose(widget.bundle.arrays["inputs.0.image"][..., 0], shown, atol=1)
         page.close()
+
+
+@pytest.mark.e2e
+@needs_chrome
+def test_a_saved_page_of_a_small_model_runs_it_on_what_is_painted(tmp_path):
+    """A stroke gives another prediction and attention of the same head; undone, all is as before."""
+    saved = Explorer(n=1).save_html(tmp_path / "page.html", ablations=False)
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{saved.as_uri()}#layer=2&head=1&token=5&tab=effect")
+        page.wait_for_function(SAYS, arg="Layer 2, head 1")
+        page.wait_for_selector(".aw-outcomes .aw-leader")
+        shown = "() => ['.aw-headline', '.aw-outcomes'].map(one => document.querySelector(one).textContent)"
+        before = page.evaluate(shown)
+        assert page.get_by_role("button", name="Undo", exact=True).count() == 0
+        page.get_by_role("button", name="Paint", exact=True).click()
+        box = page.locator(".aw-stage canvas").bounding_box()
+        across, down = (box["x"] + box["width"] * 0.1, box["y"] + box["height"] * 0.9)
+        page.mouse.move(across, down)
+        page.mouse.down()
+        page.mouse.move(across + box["width"] * 0.8, down, steps=5)
+        page.mouse.up()
+        page.wait_for_function("() => document.querySelector('.aw-top').textContent.includes('painting')")
+        page.wait_for_function(SAYS, arg="Layer 2, head 1: from patch 0,4")
+        assert all(old != new for old, new in zip(before, page.evaluate(shown), strict=True))
+        page.get_by_role("button", name="Undo", exact=True).click()
+        page.wait_for_function(SAYS, arg=before[0])
+        page.wait_for_selector(".aw-outcomes .aw-leader")
+        assert page.evaluate(shown) == before
+        assert wrong == []

@@ -8,11 +8,14 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save
 
+import workbench
 from tests.apps.explorer.browser import chromium
 from tests.browser import needs_chrome
-from workbench.apps.explorer.bundle import SCHEMA
+from workbench.apps.explorer.bundle import SCHEMA, make_bundle, read_bundle
+from workbench.apps.explorer.network import network_of
 from workbench.apps.explorer.page import FRONT
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
@@ -759,3 +762,43 @@ def test_a_grey_image_has_the_luminance_of_its_pixels_between_two_greys(run):
     assert (grey[..., 3] == 255).all()
     expected = 48 + 0.74 * (pixels @ [0.2126, 0.7152, 0.0722])
     assert np.abs(grey[..., :3] - expected[..., None]).max() <= 0.5
+
+
+def test_the_page_runs_a_small_network_as_torch_does(run):
+    """Attention, queries, keys and probabilities of an image of noise, to 1e-4 and the rounding of the file."""
+    model = workbench.load("bundled:digits-vit")
+    inputs = workbench.inputs("bundled:digits", model, n=1)
+    bundle = make_bundle(model, inputs, measured=False).with_network(*network_of(model, inputs))
+    image = np.random.default_rng(3).integers(0, 256, (16, 16), np.uint8)
+    data = np.stack([image, image, image, np.full_like(image, 255)], -1)
+    code = """const { readBundle } = await import('/bundle.js');
+    const bundle = readBundle(Uint8Array.from(atob(data.bundle), (letter) => letter.charCodeAt(0)).buffer);
+    const found = m.paintedBundle(bundle, bundle.header.inputs[0], { data: data.pixels, width: 16, height: 16 });
+    return [...new Uint8Array(found)];"""
+    content = {"bundle": base64.b64encode(bundle.to_bytes()).decode(), "pixels": data.flatten().tolist()}
+    painted = read_bundle(bytes(run("vit", code, content)))
+    (mean, *_), (std, *_) = inputs.normalization
+    batch = torch.from_numpy((image / 255 - mean) / std).float()[None, None]
+    assert (painted.arrays["inputs.0.image"] == image[..., None]).all()
+    probabilities = model.module(batch).softmax(-1)[0].detach().numpy()
+    order = np.argsort(-probabilities)
+    shown = painted.arrays["inputs.0.prediction.probability"][0]
+    np.testing.assert_allclose(shown, probabilities[order], atol=1e-4)
+    assert painted.header.inputs[0].prediction.outcomes == [[str(place) for place in order]]
+    seen = workbench.capture(model, batch, sites=["q", "k", "v", "attn"])
+    assert [record.index for record in seen] == [layer.index for layer in painted.header.layers]
+    for record in seen:
+        start = f"inputs.0.layers.{record.index}"
+        rounded = record.attn[0].detach().half().numpy()
+        np.testing.assert_allclose(
+            painted.attention(record.index).astype(float), rounded.astype(float), rtol=1e-3, atol=1e-4
+        )
+        for site in ("q", "k", "v"):
+            operand = getattr(record, site)[0].detach().numpy()
+            if site != "v":
+                found = painted.arrays[f"{start}.{site}"].astype(float)
+                np.testing.assert_allclose(found, operand, rtol=1e-3, atol=1e-4)
+                error = np.abs(found - operand).max()
+                assert painted.header.max_error[f"{start}.{site}"] == pytest.approx(error, abs=1e-5)
+            lengths = np.linalg.norm(operand, axis=-1)
+            np.testing.assert_allclose(painted.arrays[f"{start}.norms.{site}"], lengths, atol=1e-4)

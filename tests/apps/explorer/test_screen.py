@@ -371,12 +371,31 @@ def test_exported_pictures_have_the_pixels_of_the_page(page, digits, tmp_path, d
     centres = [(top + 680 * (i // 8 + 0.5) / 8, 20 + 680 * (i % 8 + 0.5) / 8) for i in range(64)]
     exported = np.array([picture[round(2 * down), round(2 * across)] for down, across in centres])
     assert np.abs(exported - shown).max() <= 2
-    grid = np.asarray(Image.open(taken(page, tmp_path, "All heads, PNG")).convert("RGB"))
+    words = [one.text for one in ElementTree.fromstring(file).iter() if one.tag.endswith("text")]
+    assert "digits-vit · layer 2, head 1 · digits/test/1647" in words
+    scale_name = {
+        "linear": "attention",
+        "sqrt": "attention (square-root scale)",
+        "log": "attention (logarithmic scale)",
+    }
+    assert scale_name[scale] in words
+    grid = np.asarray(Image.open(taken(page, tmp_path, "All heads, PNG")).convert("RGB")).astype(int)
+    assert grid.shape[1] >= 1400
     content = page.eval_on_selector(".aw-grid", "one => one.toDataURL()").partition(",")[2]
-    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
-    opaque = drawn[..., 3] == 255
-    assert opaque.mean() > 0.3
-    assert (grid[opaque] == drawn[..., :3][opaque]).all()
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")).astype(int)
+    side = (len(drawn) - 16) / 4 - 10  # four rows of cells, each with a bar and gaps
+    for layer, head in ((0, 1), (1, 1), (3, 2)):  # not the one that has a frame
+        places = [((i // 8 + 0.5) / 8, (i % 8 + 0.5) / 8) for i in range(64)]
+        small, large = (
+            np.array([
+                picture[round(times * (above + 16 + layer * (size + 10) + down * size)),
+                        round(times * (before + 24 + head * (size + 3) + across * size))]
+                for down, across in places
+            ])
+            for picture, size, times, above, before in ((drawn, side, 1, 0, 0), (grid, 176, 2, 78, 20))
+        )  # fmt: skip
+        assert np.abs(small - large).max() <= 2
+        assert len(np.unique(large, axis=0)) > 5
 
 
 def grey_image_with_words(model):
@@ -762,6 +781,7 @@ def exported_view(page, folder, name):
     page.evaluate("view => { location.hash = view; }", VIEWS[name])
     page.wait_for_function(SAYS, arg=f"ayer {re.search('layer=(.)', VIEWS[name]).group(1)}")
     page.mouse.move(2, 2)
+    page.add_style_tag(content=".aw-root :is(.aw-hint, .aw-choice) { display: none; }")  # of a screen only
     page.wait_for_timeout(300)
     with Image.open(io.BytesIO(page.locator(PARTS[part]).screenshot())) as image:
         shown = np.asarray(image.convert("RGB")).astype(float)
@@ -777,9 +797,12 @@ def exported_view(page, folder, name):
 @pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("head", "heads", "compared")])
 def test_the_picture_of_a_tab_and_of_depth_is_what_the_page_shows(page, tmp_path, name):
     shown, exported, _ = exported_view(page, tmp_path, name)
-    half = exported.resize([side // 2 for side in exported.size], Image.Resampling.BOX)
+    assert exported.width >= 1400
+    times = round(exported.width / (shown.shape[1] + 24))
+    small = exported.resize([side // times for side in exported.size], Image.Resampling.BOX)
     height, width = shown.shape[0] - 30, shown.shape[1] - 16  # without the rim and a bar to scroll
-    pixels = np.asarray(half).astype(float)[: shown.shape[0] + 44]
+    pixels = np.asarray(small).astype(float)[: shown.shape[0] + 80]
+    assert np.asarray(small.convert("L"))[12:30].min() < 90  # the title
     assert best_distance(pixels, shown[:height, :width]) < 8  # letters of another size of pixels
 
 

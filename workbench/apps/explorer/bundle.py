@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from workbench._version import __version__
 from workbench.apps.explorer.cards import CIRCUITS, CardIndex
 from workbench.apps.explorer.measures import NUMBERS, Series, options_of, series
+from workbench.apps.explorer.network import NetworkCard
 from workbench.apps.explorer.sentences import SENTENCES, Name
 from workbench.core.errors import InputError, NothingToMeasure
 from workbench.core.files import atomic_write, check_format
@@ -199,6 +200,8 @@ class Header(_Part):
     notes: list[str]
     cards: CardIndex | None = None
     """Cards of the heads over many inputs, where they were made."""
+    network: NetworkCard | None = None
+    """A small network that the page runs itself, on an image that is painted there."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,10 @@ class Bundle:
         fitting = {name: array for name, array in arrays.items() if int(name.split(".")[2]) in layers}
         return Bundle(self.header.model_copy(update={"cards": held}), self.arrays | fitting)
 
+    def with_network(self, card: NetworkCard, weights: dict[str, np.ndarray]) -> Bundle:
+        """Return the bundle with a network that the page runs itself."""
+        return Bundle(self.header.model_copy(update={"network": card}), self.arrays | weights)
+
     def has_effect(self, mode: str, layer: int, head: int, input: int = 0) -> bool:
         """Return whether it holds the prediction without a head that was switched off in this mode."""
         divergence = self.arrays.get(f"inputs.{input}.ablations.{mode}.divergence")
@@ -350,6 +357,8 @@ def _words(shape: Sequence[int | None]) -> str:
 def _expected(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None, ...]]]]:
     """Yield type and shape of every array that a bundle with this header must hold; None is any length."""
     most = max(layer.heads for layer in header.layers)
+    for name, shape in header.network.weights.items() if header.network else ():
+        yield f"network.{name}", ("float32", shape)
     for index, card in enumerate(header.inputs):
         for tokens in (card, *card.streams):
             count = len(tokens.labels)

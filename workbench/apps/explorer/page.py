@@ -30,6 +30,7 @@ from workbench.apps.explorer.bundle import (
     why_without,
 )
 from workbench.apps.explorer.material import checkpoints_of
+from workbench.apps.explorer.network import network_of
 from workbench.apps.explorer.picture import draw_picture, inputs_of_view, view_parts
 from workbench.apps.explorer.uploads import portable_inputs
 from workbench.core.errors import InputError, UnknownName
@@ -56,7 +57,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", r
 _START = """
 const asked = new URLSearchParams(location.hash.slice(1));
 const { start } = document.body.dataset;
-const page = mount(document.getElementById("explorer"), embedded("bundle"), { address: true, start });
+const page = mountSaved(document.getElementById("explorer"), embedded("bundle"), { address: true, start });
 if (asked.has("picture")) page.picture(asked);
 """
 
@@ -205,6 +206,12 @@ def save_page(
             say(f"{note}; --analysis NAME (analyses=) measures them")
     if cards:
         bundle = bundle.with_cards(*cards_at(address, material, cards, layers))
+    whole = not bundle.header.left_out and not any(
+        card.pooled or card.without for card in bundle.header.layers
+    )
+    network = network_of(material.model(address), first_input) if whole and not others else None
+    if network:
+        bundle = bundle.with_network(*network)
     if others:
         own, *rest = others.items()
         bundles = {own[0]: bundle}

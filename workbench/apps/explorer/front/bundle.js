@@ -43,6 +43,19 @@ function halved(value) {
   return low;
 }
 
+/** Numbers as the bits of the nearest float16, and the largest distance from one to its own. */
+export function rounded(values) {
+  let error = 0;
+  const bits = Uint16Array.from(values, (value) => {
+    const size = Math.abs(value);
+    const above = halved(size);
+    const found = above > 0 && size - HALF[above - 1] < HALF[above] - size ? above - 1 : above;
+    error = Math.max(error, Math.abs(size - HALF[found]));
+    return found | (value < 0 ? NEGATIVE : 0);
+  });
+  return { bits, error };
+}
+
 export class BundleError extends Error {}
 
 /** One attention layer of one input: rows and columns of its matrices by head, decoded from float16 as they are asked for. */
@@ -306,7 +319,24 @@ export function readBundle(buffer) {
   /** Of the cards over many inputs: singular values of a circuit, and the plane of queries and keys. */
   const circuit = (layer, head, name) => spectrumOf(`cards.layers.${layer.index}.circuits.${name}`, name, layer, head);
   const cardPlane = (layer, head) => planeOf(`cards.layers.${layer.index}.plane`, head);
-  return { ...header, layers, inputs, circuit, cardPlane };
+  const weight = (name) => array(`network.${name}`).values;
+  return { ...header, header, layers, inputs, circuit, cardPlane, weight };
+}
+
+/** The bytes of a bundle of these arrays, each as values and shape, by name. */
+export function writeBundle(header, arrays) {
+  const outer = { __metadata__: { workbench: JSON.stringify(header) } };
+  let end = 0;
+  for (const [name, [values, shape]] of Object.entries(arrays)) {
+    const dtype = Object.keys(ARRAYS).find((kind) => values instanceof ARRAYS[kind]);
+    outer[name] = { dtype, shape, data_offsets: [end, (end += values.byteLength)] };
+  }
+  const words = new TextEncoder().encode(JSON.stringify(outer));
+  const bytes = new Uint8Array(8 + words.length + end);
+  new DataView(bytes.buffer).setBigUint64(0, BigInt(words.length), true);
+  bytes.set(words, 8);
+  for (const [name, [values]] of Object.entries(arrays)) bytes.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength), 8 + words.length + outer[name].data_offsets[0]);
+  return bytes.buffer;
 }
 
 function readHeader(buffer) {

@@ -1,6 +1,6 @@
 // The head card: what a head does over many inputs, its strongest links, patterns, plane and circuits.
 
-import { HEADS, fresh, number, palette, percent, ramp } from "./colour.js";
+import { HEADS, density, fresh, number, palette, percent, ramp } from "./colour.js";
 import { button, choice, make, placeOn, readable, refill } from "./state.js";
 import { patternsAbove } from "./links.js";
 import { spectrumChart } from "./spectra.js";
@@ -39,7 +39,7 @@ export class Card {
     const { cards } = bundle;
     this.missing.hidden = Boolean(cards);
     this.filled.hidden = !cards;
-    const key = [state.input, layer, head, theme, width, Boolean(cards)].join();
+    const key = [state.input, layer, head, theme, width, Boolean(cards), density()].join();
     if (this.drawn === key || !cards) return; // no hover changes it
     this.drawn = key;
     const card = cards.heads.find((one) => one.layer === layer && one.head === head);

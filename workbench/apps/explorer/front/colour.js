@@ -89,7 +89,7 @@ export function quantile(values, fraction) {
 
 /** A canvas as large as its box, in device pixels, cleared; null where the box has no size. */
 export function fresh(canvas, width, height) {
-  const ratio = (globalThis.devicePixelRatio || 1) * (canvas.currentCSSZoom || 1);
+  const ratio = printed ?? (globalThis.devicePixelRatio || 1) * (canvas.currentCSSZoom || 1);
   if (width < 1 || height < 1) return null;
   const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== across || canvas.height !== down) {
@@ -102,6 +102,23 @@ export function fresh(canvas, width, height) {
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
   return pen;
+}
+
+let printed = null;
+
+/** Have `act` draw with so many pixels of a canvas to one of the page. */
+export function dense(times, act) {
+  printed = times;
+  try {
+    return act();
+  } finally {
+    printed = null;
+  }
+}
+
+/** Pixels of a canvas to one of the page: those of an export, or of the screen. */
+export function density() {
+  return printed ?? globalThis.devicePixelRatio;
 }
 
 const palettes = new Map();
@@ -174,6 +191,35 @@ function packed(theme, direction) {
     tables.set(key, new Uint32Array(bytes.buffer));
   }
   return tables.get(key);
+}
+
+/** A colour bar 28 px high: nothing, half and most of a scale in words, and a tick at a level. */
+export function colourBar(pen, width, { limit, scale, level = NaN, colour, style }) {
+  const [left, wide] = [8, width - 30];
+  for (let i = 0; i < wide; i++) {
+    pen.fillStyle = colour(i / wide);
+    pen.fillRect(left + i, 4, 1, 8);
+  }
+  pen.strokeStyle = style.getPropertyValue("--line");
+  pen.strokeRect(left - 0.5, 3.5, wide + 1, 9);
+  pen.font = `10.5px ${style.fontFamily}`;
+  pen.fillStyle = style.getPropertyValue("--muted");
+  pen.textBaseline = "top";
+  for (const share of [0, 0.5, 1]) {
+    pen.textAlign = share === 0 ? "left" : "center";
+    const value = unscaled(share, limit, scale);
+    const words = scale === "ratio" ? `${number(value).replace(/\.0+$/, "")}\u00a0×` : share === 0 && scale !== "log" ? "0" : percent(value);
+    pen.fillText(words, left + share * wide - (share === 0 ? 3 : 0), 16);
+  }
+  if (!Number.isFinite(level)) return;
+  pen.fillStyle = style.getPropertyValue("--ink");
+  pen.fillRect(left + scaled(level, limit, scale) * wide, 1, 1.5, 14);
+}
+
+/** The colour of a ramp at a share of it, as CSS. */
+export function rampColour({ theme, direction }, share) {
+  const start = 3 * Math.round(share * 255);
+  return `rgb(${ramp(theme, direction).subarray(start, start + 3).join(",")})`;
 }
 
 /** 0.1234 as "12.3 %", and very little as "0.02 %". */

@@ -1,8 +1,8 @@
 // Depth: the query in question through all layers, in one head, in the mean over heads, or rolled out.
 
 import { Pins } from "./compare.js";
-import { fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
-import { arranged, full, tint } from "./grid.js";
+import { density, fresh, mosaic, number, palette, percent, quantile } from "./colour.js";
+import { arranged, full, rampScale, tint } from "./grid.js";
 import { Route } from "./route.js";
 import { capital, choice, make, placeOn, readable, routed } from "./state.js";
 
@@ -73,6 +73,7 @@ export class Depth {
     // One scale for all layers: the grid's if both show the same numbers.
     const alike = state.depth !== "rollout" && (state.one.grid || state.asked.length);
     const limit = alike || (state.scale === "ratio" && state.depth !== "rollout") ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
+    this.limit = limit;
     const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));
     rows.forEach((values, place) => {
       const layer = state.bundle.layers[place];
@@ -101,13 +102,22 @@ export class Depth {
     this.plot();
   }
 
+  /** The colour scale of the maps as an export draws it; null where there are none. */
+  get scale() {
+    const { state } = this;
+    if (["tokens", "route"].includes(state.depth)) return null;
+    const shown = state.depth === "rollout" ? { ...state, look: { ...state.look, direction: "from" }, scale: state.scale === "ratio" ? "sqrt" : state.scale } : state;
+    const found = rampScale(shown, this.limit, palette(state.theme, this.box), shown.look.direction);
+    return state.depth === "rollout" ? { ...found, title: found.title.replace("attention", "rollout") } : found;
+  }
+
   /** The metric of the grid in every head, by layer: grey all heads, blue the chosen one, the dash their null level. */
   plot() {
     const { state } = this;
     const { metrics, layers } = state.bundle;
     const metric = metrics.find((one) => one.name === (state.sort || state.metric));
     const [width, height] = state.measured(this, "room", () => [this.room.clientWidth, this.room.clientHeight]);
-    const key = [metric?.name, width, height, state.theme, state.input, state.layer, state.head].join();
+    const key = [metric?.name, width, height, state.theme, state.input, state.layer, state.head, density()].join();
     if (this.plotted === key) return;
     this.plotted = key;
     this.dots = [];
@@ -135,13 +145,13 @@ export class Depth {
     for (const value of [low, high]) pen.fillRect(left, Math.round(y(value)), width - left - right, 1);
     pen.fillStyle = colour("--muted");
     pen.textAlign = "right";
-    for (const value of [low, high]) pen.fillText(number(value), left - 7, y(value));
+    for (const value of [low, high]) pen.fillText(signed(value), left - 7, y(value));
     pen.textAlign = "center";
     const every = Math.ceil((layers.length * 18) / (width - left - right));
     layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), height - 7));
     pen.textAlign = "left";
     pen.fillStyle = colour("--ink");
-    pen.fillText(`${metric.short ? capital(metric.short) : metric.label}, every head by layer`, left, 6);
+    pen.fillText(`${metric.short ? capital(metric.short) : metric.label}, every head by layer${metric.null ? " (dash: null level)" : ""}`, left, 6);
     const half = Math.min(14, (width - left - right) / layers.length / 2.6);
     pen.fillStyle = colour("--ink");
     for (const layer of layers) if (Number.isFinite(medians[layer.place])) pen.fillRect(x(layer.place) - half, y(medians[layer.place]) - 0.6, half * 2, 1.2);

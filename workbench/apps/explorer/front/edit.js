@@ -1,4 +1,4 @@
-// Type a text or paint on an image, and see: a kernel runs the model again once the hand rests.
+// Type a text or paint on an image, and see: a kernel, or the page itself, runs the model again once the hand rests.
 
 import { button, make, placeOn } from "./state.js";
 
@@ -16,7 +16,9 @@ export class Edit {
     this.paint = button("Paint", "Paint on the image, with Shift in black: the model runs again when you let go", () => this.toggle(), "aw-toggle");
     const { modality } = state.bundle.model;
     this.field.hidden = !host.kernel || modality !== "text" || state.one.generated > 0;
-    this.paint.hidden = !host.kernel || modality !== "image" || !state.one.image;
+    this.paint.hidden = !(host.kernel || host.paint) || modality !== "image" || !state.one.image;
+    this.undo = button("Undo", "Show the inputs of the file again", () => host.unpaint());
+    this.undo.hidden = !host.unpaint || !this.draft.painted;
     this.field.value = this.draft.text ?? text(state.one);
     const resume = () => this.draft.caret !== undefined && this.field.setSelectionRange(this.draft.caret, this.draft.caret);
     this.field.addEventListener("focus", resume); // in the page of the next input, too
@@ -58,7 +60,8 @@ export class Edit {
       pointerdown: (event) => (canvas.setPointerCapture(event.pointerId), stroke(event)),
       pointermove: (event) => last && stroke(event),
       pointerup: () => {
-        if (last) layers[0].toBlob(async (blob) => this.host.edit({ image: "painting.png" }, await blob.arrayBuffer()));
+        if (last && this.host.paint) this.host.paint(this.state.one, layers[0]);
+        else if (last) layers[0].toBlob(async (blob) => this.host.edit({ image: "painting.png" }, await blob.arrayBuffer()));
         last = null;
       },
       click: () => {},

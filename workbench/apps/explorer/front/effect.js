@@ -1,6 +1,6 @@
 // The effect of a head: the model's prediction with and without it, beside all other heads.
 
-import { fresh, hue, mosaic, number, palette, percent } from "./colour.js";
+import { density, fresh, hue, mosaic, number, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
 import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
@@ -32,7 +32,7 @@ export class Effect {
     this.map = make("canvas", "aw-effects");
     this.map.setAttribute("role", "img");
     this.note = make("p", "aw-note");
-    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row", null, this.without, this.kind), this.reads, this.ask, this.mapped, this.map, this.list, this.note);
+    this.element = make("div", "aw-norms", null, this.title, this.bars, make("div", "aw-row aw-hint", null, this.without, this.kind), this.reads, this.ask, this.mapped, this.map, this.list, this.note);
     this.map.addEventListener("pointermove", (event) => this.pointed(event));
     this.map.addEventListener("click", () => {
       if (!this.near) return;
@@ -70,7 +70,7 @@ export class Effect {
     this.without.textContent = tokens ? `Without one ${one.grid ? "patch" : "word"}` : "Without one head";
     this.element.children[2].hidden = !prediction || !(ready || this.live);
     const at = this.position;
-    const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
+    const key = [state.input, state.layer, state.head, state.ablation, state.theme, at, width, density(), tokens ? `${state.asked.join()} ${this.taken}` : ""].join();
     if (this.drawn === key) return;
     this.drawn = key;
     this.ask.hidden = true;
@@ -83,7 +83,7 @@ export class Effect {
     if (!known) {
       this.kind.show("");
       this.note.textContent = bundle.unmeasured
-        ? "The predictions without single heads are not measured yet."
+        ? `The predictions without single heads are not measured${this.host.paint ? " on a painting" : " yet"}.`
         : this.live ? "Choose how this head is switched off: the kernel runs the model without it, and without random heads as a null."
         : `The effect of single heads is not in this file: ${bundle.without_ablations}.`;
       return;
@@ -102,7 +102,8 @@ export class Effect {
     this.heat(this.live ? all : finite, width);
     this.mapped.textContent = `Divergence without each head: layers × heads, full colour at ${number(sorted.at(-1) ?? NaN)} nats`;
     const where = prediction.of === "class" ? "" : " at this position";
-    this.note.textContent = `${bundle.ablations[state.ablation].replace(/^its|^it/, (word) => (word === "its" ? "The head's" : "The head"))}. Divergence: Kullback–Leibler divergence of the prediction${where} from that of the whole model, ${finite.length < all.length ? `of ${finite.length} heads, most of them at random` : "of each head by itself"}. Click a head to look at it.`;
+    this.note.textContent = `${bundle.ablations[state.ablation].replace(/^its|^it/, (word) => (word === "its" ? "The head's" : "The head"))}. Divergence: Kullback–Leibler divergence of the prediction${where} from that of the whole model, ${finite.length < all.length ? `of ${finite.length} heads, most of them at random` : "of each head by itself"}. `;
+    this.note.append(make("span", "aw-hint", "Click a head to look at it."));
   }
 
   /** Look at what a token does: of a class it is the token in question, of a next token one beside it. */

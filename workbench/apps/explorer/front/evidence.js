@@ -2,9 +2,9 @@
 
 import { Maps } from "./bundle.js";
 import { Card } from "./card.js";
-import { RATIO, bitmap, fresh, number, palette, percent, quantile } from "./colour.js";
+import { RATIO, bitmap, density, fresh, number, palette, percent, quantile } from "./colour.js";
 import { Effect } from "./effect.js";
-import { tint } from "./grid.js";
+import { rampScale, tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
@@ -75,7 +75,7 @@ export class Evidence {
   /** Why a tab has nothing to show here; empty where it has something. */
   reason(tab) {
     const { bundle, card, one, layer } = this.state;
-    if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return "Not measured yet.";
+    if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return this.host.paint ? "Not measured on a painting: the page computes attention, queries, keys and the prediction." : "Not measured yet.";
     if (tab === "card") return bundle.cards || this.host.kernel ? "" : "This file has no head cards: save it with --cards 20, or cards=20 in Python.";
     if (card.without && !["metrics", "effect", "membership"].includes(tab)) return `No attention matrix here: layer ${layer} ${card.without}.`;
     if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer: --max-size takes more.";
@@ -160,7 +160,15 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} Wheel zooms, drag moves, double-click goes back.`;
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} `;
+    this.note.append(make("span", "aw-hint", "Wheel zooms, drag moves, double-click goes back."));
+  }
+
+  /** The colour scale of the tab as an export draws it; null where its words state it. */
+  get scale() {
+    const { state } = this;
+    if (state.tab !== "matrix" || this.shown !== "matrix") return null;
+    return rampScale(state, state.scale === "ratio" ? RATIO : this.closer?.limit ?? this.held.limit, palette(state.theme, this.box), "from");
   }
 
   /** The part of a pooled matrix that is in view, where a kernel has sent it finer; it is asked for once the view rests. */
@@ -389,7 +397,7 @@ export class Evidence {
       this.show("metrics", make("p", "aw-note", "Grey: every head of the model; blue: this head; band: its null range, tick: null mean."), this.rows);
     }
     const width = state.measured(this, "metrics", () => this.rows.clientWidth);
-    const key = [state.input, state.layer, state.head, state.theme, width].join();
+    const key = [state.input, state.layer, state.head, state.theme, width, density()].join();
     if (this.measuredAt === key) return; // no hover changes it
     this.measuredAt = key;
     const style = palette(state.theme, this.box);

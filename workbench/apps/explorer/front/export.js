@@ -1,11 +1,15 @@
 // Exports: the head view as SVG or PNG, the numbers that are seen as CSV, the command that draws it for print.
 
-import { palette } from "./colour.js";
+import { modelName } from "./compare.js";
+import { dense, palette } from "./colour.js";
 import { TITLES } from "./evidence.js";
+import { rampScale, scaleName } from "./grid.js";
 import { button, make, onEnter } from "./state.js";
 
 const SPACE = ["http", "//www.w3.org/2000/svg"].join(":"); // the name of the format: nobody is asked there
 const SIDE = 720; // least width of an exported image
+const GRID = 680; // width of an exported grid of heads
+const LEAST = 1400; // pixels of an exported PNG, from left to right
 const LETTERS = "Arial, Helvetica, sans-serif";
 const VIEWS = { norms: "norms", spectra: "spectrum", membership: "membership" };
 const FIGURES = [
@@ -85,16 +89,21 @@ class SvgPen {
   }
 }
 
+/** Model, heads and input, in a line. */
+function titleOf(state, heads = state.more.length ? `mean of ${state.heads.length} heads` : `layer ${state.layer}, head ${state.head}`) {
+  return [modelName(state), heads, state.one.id].join(" · ");
+}
+
 /** Model, input and version, in a line. */
 function sourceOf({ bundle: { model, version }, one }) {
-  return `attention · ${model.spec}${one.checkpoint && ` ${one.checkpoint}`}${model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${version}`;
+  return `${model.spec}${one.checkpoint && ` ${one.checkpoint}`}${model.random_weights ? " (random weights)" : ""} · ${one.id} · Attention Workbench ${version}`;
 }
 
 /** A copy of an element that looks the same outside the page: styles written out, canvases as images. */
 function copied(element) {
   if (!(element instanceof Element)) return element.cloneNode();
   const style = getComputedStyle(element);
-  if (style.display === "none") return "";
+  if (style.display === "none" || element.matches(".aw-hint, .aw-choice")) return ""; // what only a screen has
   const canvas = element instanceof HTMLCanvasElement;
   const found = canvas ? make("img") : element.cloneNode(false);
   if (canvas) found.src = element.toDataURL();
@@ -103,21 +112,33 @@ function copied(element) {
   return found;
 }
 
-/** Elements of the page as an SVG, one below another. */
-function panelSvg(state, view, elements) {
+/** A part of the page as an SVG: its title, itself, its colour scale and its source. */
+function panelSvg(state, view, element, { title, scale }) {
   const style = palette(state.theme, view.box);
-  let top = 12;
-  const drawn = elements.map((element) => {
-    const { offsetWidth: width, scrollHeight: height } = element;
-    const found = shape("foreignObject", { x: 12, y: top, width, height }, null, copied(element));
-    Object.assign(found.firstChild.style, { overflow: "visible", height: "auto" }); // all of it, without a bar to scroll
-    top += height + 8;
-    return found;
-  });
-  const width = Math.max(...elements.map((element) => element.offsetWidth)) + 24;
-  const fill = style.getPropertyValue("--muted");
+  const [ink, fill] = ["--ink", "--muted"].map((name) => style.getPropertyValue(name));
+  const { offsetWidth, scrollHeight: height } = element;
+  const width = offsetWidth + 24;
+  let top = 10;
+  const names = wrapped(title, width / 8).map((line) => shape("text", { x: 12, y: (top += 18), "font-size": 14, "font-weight": "bold", fill: ink }, line));
+  const found = shape("foreignObject", { x: 12, y: (top += 10), width: offsetWidth, height }, null, copied(element));
+  Object.assign(found.firstChild.style, { overflow: "visible", height: "auto" }); // all of it, without a bar to scroll
+  top += height + 8;
+  const scales = scale ? [scaleShapes(scale, 4, top, fill)] : [];
+  top += scale ? 50 : 0;
   const source = wrapped(sourceOf(state), width / 6.5).map((line) => shape("text", { x: 12, y: (top += 16), "font-size": 12, fill }, line));
-  return shape("svg", { xmlns: SPACE, width, height: top + 14, "font-family": LETTERS }, null, ...drawn, ...source);
+  return shape("svg", { xmlns: SPACE, width, height: top + 14, "font-family": LETTERS }, null, ...names, found, ...scales, ...source);
+}
+
+/** Pixels of a PNG to one of the page. */
+function timesOf(width) {
+  return Math.max(2, Math.ceil(LEAST / width));
+}
+
+/** A colour scale below its title. */
+function scaleShapes({ title, draw }, x, y, fill) {
+  const pen = new SvgPen(x, y + 18);
+  draw(pen, 270);
+  return shape("g", {}, null, shape("text", { x: x + 8, y: y + 14, "font-size": 12, fill }, title), pen.shapes);
 }
 
 /** The head view as an SVG. */
@@ -125,9 +146,11 @@ export function viewSvg(state, view) {
   const style = palette(state.theme, view.box);
   const [ground, ink, muted] = ["--panel", "--ink", "--muted"].map((name) => style.getPropertyValue(name));
   const text = (words, x, y, size, fill, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
-  const title = wrapped(view.headline.textContent, 78);
+  const title = wrapped(titleOf(state), 78);
+  const said = wrapped(view.headline.textContent, 108);
   const { parts } = view;
-  const top = 26 + title.length * 22 + (parts[1] ? 24 : 0);
+  const start = 12 + title.length * 22;
+  const top = start + 14 + said.length * 17 + (parts[1] ? 24 : 0);
   let left = 20;
   const drawn = parts.flatMap(({ title: name, width, draw }) => {
     const pen = new SvgPen(left, top);
@@ -138,13 +161,37 @@ export function viewSvg(state, view) {
   });
   const width = Math.max(SIDE, left);
   const foot = top + Math.max(...parts.map((part) => part.height)) + 24;
-  const scale = new SvgPen(12, foot);
-  view.drawScale(scale, 270);
+  const scale = scaleShapes({ title: scaleName(state), draw: (pen, wide) => view.drawScale(pen, wide) }, 12, foot - 12, muted);
   const names = title.map((line, i) => text(line, 20, 30 + i * 22, 17, ink, { "font-weight": "bold" }));
-  const source = text(sourceOf(state), 20, foot + 48, 12, muted);
+  const words = said.map((line, i) => text(line, 20, start + 14 + i * 17, 13, ink));
+  const source = text(sourceOf(state), 20, foot + 52, 12, muted);
   return shape(
-    "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 62)}`, width: Math.ceil(width), height: Math.ceil(foot + 62), "font-family": LETTERS },
-    null, shape("title", {}, view.headline.textContent), shape("rect", { width: "100%", height: "100%", fill: ground }), ...drawn, ...names, scale.shapes, source,
+    "svg", { xmlns: SPACE, viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(foot + 66)}`, width: Math.ceil(width), height: Math.ceil(foot + 66), "font-family": LETTERS },
+    null, shape("title", {}, `${titleOf(state)}: ${view.headline.textContent}`), shape("rect", { width: "100%", height: "100%", fill: ground }), ...drawn, ...names, ...words, scale, source,
+  );
+}
+
+/** All heads as an SVG, drawn as wide as an image of its own. */
+function headsSvg(state, model, whom) {
+  const style = palette(state.theme, model.box);
+  const [ink, fill] = ["--ink", "--muted"].map((name) => style.getPropertyValue(name));
+  const canvas = make("canvas");
+  dense(2, () => model.paint(canvas, GRID, state.sort ? GRID : Infinity));
+  const [width, tall] = [canvas, canvas].map(({ style }, i) => parseFloat(i ? style.height : style.width));
+  state.tell(); // the page's own grid is laid out again
+  const put = (words, x, y, size, more = {}) => shape("text", { x, y, "font-size": size, fill, ...more }, words);
+  const axes = state.sort ? [] : [put("head", 30, 74, 12), put("layer", 14, 100, 12, { transform: "rotate(-90 14 100)", "text-anchor": "end" })];
+  const image = shape("image", { href: canvas.toDataURL(), x: 20, y: 78, width, height: tall });
+  let foot = 78 + tall;
+  const scale = scaleShapes(rampScale(state, state.full, style), 12, foot, fill);
+  foot += 62;
+  const note = wrapped(model.note.textContent, 108).map((line) => put(line, 20, (foot += 16), 12));
+  const queries = state.tokens.length ? `attention ${state.look.direction} ${whom}` : "attention, mean over all queries";
+  const titles = [put(titleOf(state, "all heads"), 20, 30, 17, { fill: ink, "font-weight": "bold" }), put(queries, 20, 52, 13, { fill: ink })];
+  const [wide, high] = [width + 40, foot + 38];
+  return shape(
+    "svg", { xmlns: SPACE, viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, "font-family": LETTERS },
+    null, shape("rect", { width: "100%", height: "100%", fill: style.getPropertyValue("--panel") }), ...titles, ...axes, image, scale, ...note, put(sourceOf(state), 20, foot + 22, 12),
   );
 }
 
@@ -236,7 +283,8 @@ export class Export {
   constructor(state, view, { model, evidence, depth }, say, host = {}) {
     this.host = host;
     this.model = model;
-    this.panels = { tab: [evidence.body], depth: [depth.title, depth.through] };
+    this.evidence = evidence;
+    this.depth = depth;
     this.state = state;
     this.view = view;
     this.say = say;
@@ -251,8 +299,8 @@ export class Export {
       canvas?.toBlob((blob) => blob && download(name(part === "head" ? "png" : `${part}.png`), blob, "image/png"));
     });
     this.png = image("head", "Image, PNG", "The head view at twice its size");
-    this.tab = image("tab", "", "The chosen tab at twice its size");
-    const others = [image("heads", "All heads, PNG", "The grid of heads as it is drawn here"), this.tab, image("depth", "Depth, PNG", "The depth panel at twice its size")];
+    this.tab = image("tab", "", "The chosen tab with its title, at least 1400 pixels wide");
+    const others = [image("heads", "All heads, PNG", "The grid of heads with its title, colour scale and axes, at twice its size"), this.tab, image("depth", "Depth, PNG", "The depth panel with its title, at twice its size")];
     const drawn = make("div", "aw-row", null, this.svg, this.png, ...others);
     const numbers = make(
       "div", "aw-row", null,
@@ -275,6 +323,20 @@ export class Export {
     );
     this.box.setAttribute("aria-label", "export");
     this.box.addEventListener("click", (event) => event.target === this.box && this.box.close());
+  }
+
+  /** Tab and depth as images, by their names: drawn again with more pixels, and then as the screen has them. */
+  get panels() {
+    const { state, view, evidence, depth } = this;
+    const drawn = (part, element, titled) => dense(timesOf(element.offsetWidth), () => {
+      part.draw();
+      state.tell();
+      return panelSvg(state, view, element, { title: titled(), scale: part.scale });
+    });
+    return {
+      tab: () => drawn(evidence, evidence.body, () => `${TITLES[state.tab]}: ${titleOf(state)}`),
+      depth: () => drawn(depth, depth.through, () => `${depth.title.textContent} (${titleOf(state)})`),
+    };
   }
 
   /** What a kernel adds: the figure saved, and the lines of Python that make it. */
@@ -362,14 +424,13 @@ export class Export {
   /** A part of the page as a canvas on the page's ground; null where there is none. */
   async drawn(part) {
     const { state, view, model } = this;
-    if (part === "heads") return this.onGround(model.canvas, 1);
     if (part === "head" && !view.values) return null;
-    const svg = part === "head" ? viewSvg(state, view) : panelSvg(state, view, this.panels[part]);
+    const svg = { head: () => viewSvg(state, view), heads: () => headsSvg(state, model, view.whom()), ...this.panels }[part]();
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(svg))}`;
     try {
       await image.decode();
-      return this.onGround(image, 2);
+      return this.onGround(image, timesOf(image.width));
     } catch {
       this.say("The browser cannot draw this image; take the SVG");
       return null;

@@ -1,6 +1,6 @@
 // The model view: layers × heads, where every cell is the head's attention map for the query in question.
 
-import { HEADS, RATIO, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile } from "./colour.js";
+import { HEADS, RATIO, colourBar, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile, rampColour } from "./colour.js";
 import { patchesOf } from "./image.js";
 import { asked, headsNamed, leading, ranked } from "./links.js";
 import { button, make, nameOf, placeOn, refill } from "./state.js";
@@ -175,9 +175,14 @@ export class ModelView {
     this.order.value = state.sort;
     this.training.draw();
     if (this.find.value !== state.find) this.find.value = state.find;
-    const [width, room] = state.measured(this, "room", () => [this.scroll.clientWidth, this.room()]);
+    this.paint(this.canvas, ...state.measured(this, "room", () => [this.scroll.clientWidth, this.room()]));
+  }
+
+  /** Draw all heads on a canvas that is so wide, in rows that fit a height where they can. */
+  paint(canvas, width, room) {
+    const { state } = this;
     const { height, size } = this.layout(width, room);
-    const pen = fresh(this.canvas, width, Math.max(height, 20));
+    const pen = fresh(canvas, width, Math.max(height, 20));
     if (!pen) return;
     const style = palette(state.theme, this.box);
     const [ink, muted, line] = ["--ink", "--muted", "--line"].map((name) => style.getPropertyValue(name));
@@ -186,7 +191,7 @@ export class ModelView {
     const tops = drawn.map(({ map }) => (map ? map.most : NaN));
     const limit = (state.full = state.scale === "ratio" ? RATIO : quantile(tops, 0.9) || 1); // robust: a few heads that look at one token do not darken all others
     pen.textBaseline = "middle";
-    if (!state.sort) this.axes(pen, size, muted, line, font);
+    if (!state.sort) this.axes(pen, width, size, muted, line, font);
     const scores = this.cells.map((cell) => cell.score);
     const metric = this.metric;
     const low = metric?.low ?? Math.min(0, quantile(scores, 0.02));
@@ -233,7 +238,7 @@ export class ModelView {
     this.lead();
   }
 
-  axes(pen, size, muted, line, font) {
+  axes(pen, width, size, muted, line, font) {
     const { bundle } = this.state;
     pen.fillStyle = muted;
     const most = Math.max(1, ...bundle.layers.map((layer) => layer.heads));
@@ -250,7 +255,7 @@ export class ModelView {
       pen.save();
       pen.beginPath();
       const start = Math.max(GUTTER, pen.measureText(run).width + 6);
-      pen.rect(start, y, pen.canvas.clientWidth - start, height);
+      pen.rect(start, y, width - start, height);
       pen.fillStyle = line;
       pen.globalAlpha = 0.5;
       pen.fill();
@@ -428,6 +433,18 @@ function together(layers) {
 
 function naming({ layer, last }) {
   return layer === last ? `Layer ${layer.index}` : `Each of the layers ${layer.index} to ${last.index}`;
+}
+
+/** Name and drawing of a colour scale of attention through a ramp, for an export. */
+export function rampScale(state, limit, style, direction = state.look.direction) {
+  const look = { ...state.look, direction };
+  const draw = (pen, width) => colourBar(pen, width, { limit, scale: state.scale, colour: (share) => rampColour(look, share), style });
+  return { title: scaleName(state), draw };
+}
+
+/** The quantity of a colour scale, in words. */
+export function scaleName({ scale }) {
+  return { linear: "attention", sqrt: "attention (square-root scale)", log: "attention (logarithmic scale)", ratio: "attention ÷ uniform attention" }[scale];
 }
 
 /** Where colour is full, in words. */

@@ -1,6 +1,6 @@
 // The head view: the input once, large, and where the query in question attends.
 
-import { HEADS, RATIO, fresh, number, palette, percent, scaled, unscaled } from "./colour.js";
+import { HEADS, RATIO, colourBar, fresh, number, palette, percent, scaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { tint, wordColours } from "./grid.js";
 import { Edit } from "./edit.js";
@@ -43,7 +43,7 @@ export class HeadView {
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     this.edit = new Edit(state, host);
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.beside, this.edit.paint, this.more, this.legend);
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.beside, this.edit.paint, this.edit.undo, this.more, this.legend);
     this.steps = new Steps(state);
     this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.edit.field, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
@@ -290,7 +290,7 @@ export class HeadView {
     const scores = patternsAbove(state.bundle, one, state.card, state.head).slice(0, 3);
     this.follows.replaceChildren();
     if (state.more.length) this.follows.append("Attention is the mean over the heads outlined in the grid; lines have their colours.");
-    else if (state.bundle.unmeasured) this.follows.append("Patterns are not measured yet.");
+    else if (state.bundle.unmeasured) this.follows.append(this.host.paint ? "The page ran the model on this painting; patterns are not measured." : "Patterns are not measured yet.");
     else if (!scores.length) this.follows.append("No pattern clearly above its null level.");
     else {
       this.follows.append("Above its null level: ");
@@ -361,28 +361,9 @@ export class HeadView {
 
   drawScale(pen, width) {
     const { state } = this;
-    const style = palette(state.theme, this.box);
-    const [ink, muted] = ["--ink", "--muted"].map((name) => style.getPropertyValue(name));
-    const [left, wide] = [8, width - 30];
-    for (let i = 0; i < wide; i++) {
-      pen.fillStyle = tint(state, (i / wide) * (state.one.grid ? state.opacity : 0.9));
-      pen.fillRect(left + i, 4, 1, 8);
-    }
-    pen.strokeStyle = style.getPropertyValue("--line");
-    pen.strokeRect(left - 0.5, 3.5, wide + 1, 9);
-    pen.font = `10.5px ${style.fontFamily}`;
-    pen.fillStyle = muted;
-    pen.textBaseline = "top";
-    for (const share of [0, 0.5, 1]) {
-      pen.textAlign = share === 0 ? "left" : "center";
-      const value = unscaled(share, this.limit, state.scale);
-      const words = state.scale === "ratio" ? `${number(value).replace(/\.0+$/, "")}\u00a0×` : share === 0 && state.scale !== "log" ? "0" : percent(value);
-      pen.fillText(words, left + share * wide - (share === 0 ? 3 : 0), 16);
-    }
-    if (state.scale === "ratio") return;
-    const even = scaled(this.even(), this.limit, state.scale);
-    pen.fillStyle = ink;
-    pen.fillRect(left + even * wide, 1, 1.5, 14);
+    const level = state.scale === "ratio" ? NaN : this.even();
+    const colour = (share) => tint(state, share * (state.one.grid ? state.opacity : 0.9));
+    colourBar(pen, width, { limit: this.limit, scale: state.scale, level, colour, style: palette(state.theme, this.box) });
   }
 
   drawImage() {

@@ -1,6 +1,6 @@
 // Membership: how strongly every token belongs to the head among all heads of its layer (Wu et al. 2025).
 
-import { fresh, mosaic, palette, percent } from "./colour.js";
+import { density, fresh, mosaic, palette, percent } from "./colour.js";
 import { arranged, tint } from "./grid.js";
 import { patchesOf } from "./image.js";
 import { make, readable, refill } from "./state.js";
@@ -40,7 +40,7 @@ export class Membership {
     const { state } = this;
     const { one, card } = state;
     const all = one.membership(card);
-    const key = [state.input, state.layer, state.head, state.theme, state.tokens.join(), width, height].join();
+    const key = [state.input, state.layer, state.head, state.theme, state.tokens.join(), width, height, density()].join();
     if (this.drawn === key) return; // no hover changes it
     this.drawn = key;
     this.shown = null;

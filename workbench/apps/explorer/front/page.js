@@ -12,6 +12,7 @@ import { inputImage } from "./image.js";
 import { Open } from "./open.js";
 import { Notice } from "./notice.js";
 import { SCALES, State, TABS, button, make, placeOn, preferred } from "./state.js";
+import { paintedBundle } from "./vit.js";
 
 const MOST_THUMBS = 8;
 const LOW = 800; // px: a page that leaves the list of patterns little room
@@ -182,6 +183,38 @@ export function mount(element, buffer, options = {}) {
       root.remove();
     },
   };
+}
+
+/** The page of a file: as `mount` shows it, and with a network in the file also an image that is painted on. */
+export function mountSaved(element, buffer, options) {
+  let page;
+  const draft = {}; // outlives the page of each painting
+  const show = (content) => {
+    const [before, held] = [page?.state, page?.held()];
+    page?.destroy();
+    page = mount(element, content, { ...options, ...(network ? { draft, paint, unpaint } : {}) });
+    if (before) page.state.keep(before);
+    page.hold?.(held);
+  };
+  const paint = (one, canvas) => {
+    const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const card = file.header.inputs[one.place] ?? file.header.inputs[0];
+    draft.painted = true;
+    show(paintedBundle(file, card, image));
+  };
+  const unpaint = () => {
+    draft.painted = draft.painting = false;
+    show(buffer);
+  };
+  let file = null;
+  try {
+    file = readBundle(buffer);
+  } catch {
+    // `mount` says what is wrong
+  }
+  const network = file?.network ?? null;
+  show(buffer);
+  return page;
 }
 
 /** The place of a page before its first bundle: what is under way, what went wrong, and another model to open. */

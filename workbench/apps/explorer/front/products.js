@@ -61,7 +61,7 @@ export class Products {
     this.header.parentNode.style.setProperty("--aw-names", `${names}px`);
     this.header.children[0].textContent = to ? "query" : "key";
     this.header.children[1].textContent = `features 0 to ${mean.length - 1}`;
-    const wide = Math.max(60, width - names - 122);
+    const wide = Math.max(60, width - names - 124);
     table.forEach(({ token, parts }, place) => {
       const row = this.rows.children[place];
       const [name, canvas, logit, share] = row.children;

@@ -55,11 +55,13 @@ export class Route {
     const chosen = this.drawn.find((link) => this.isChosen(link));
     this.paint(width, [...keys].sort((a, b) => a - b), rest, query);
     refill(this.list, `Add most to the logit of ${this.outcome}`, this.drawn.slice(0, LISTED).map((link) => ({
-      name: this.named(link.key), where: `${one.kinds[link.key] === "patch" ? "" : `${link.key}: `}layer ${link.layer.index}, head ${link.head}`, value: signed(link.value), title: "Look at this link",
+      name: `${this.named(link.key)}${one.kinds[link.key] === "word" ? `, token ${link.key}` : ""}`, where: `layer ${link.layer.index}, head ${link.head}`, value: signed(link.value), title: "Look at this link",
       share: Math.abs(link.value / this.drawn[0].value), colour: this.colour(link.value), pressed: link === chosen, act: () => this.take(link),
     })));
     this.off.hidden = !this.host.linkOff || !chosen;
-    this.note.textContent = this.effect(chosen) ?? `Blue adds, orange takes away, without what later layers do with it. Grey, and the numbers below: all other links of the layer together. ${this.host.linkOff ? "Click a line to switch it off." : "A saved page cannot switch a line off: run workbench explore for that."}`;
+    const effect = this.effect(chosen);
+    this.note.textContent = effect ?? "Blue raises the logit, orange lowers it; effects through later layers are not counted. Grey, and the numbers below: all other links of the layer together. ";
+    if (!effect) this.note.append(make("span", "aw-hint", this.host.linkOff ? "Click a line to switch it off." : "A saved page cannot switch a line off: run workbench explore for that."));
     this.canvas.setAttribute("aria-label", this.drawn.slice(0, LISTED).map((link) => this.words(link)).join("; "));
     return `Depth: what links of attention add to the logit of ${this.outcome}, ${percent(one.predicted(position)[0])}`;
   }
@@ -114,7 +116,7 @@ export class Route {
     if (!pen) return;
     pen.font = `11px ${style.fontFamily}`;
     pen.textBaseline = "middle";
-    const left = Math.max(40, ...keys.map((key) => pen.measureText(this.named(key)).width)) + 14;
+    const left = Math.max(...["all others", ...keys.map((key) => this.named(key))].map((words) => pen.measureText(words).width)) + 14;
     const right = pen.measureText(this.outcome).width + 12;
     const row = (HEIGHT - 42) / keys.length;
     const x = (place) => left + (place / layers.length) * (across - left - right);

@@ -1,6 +1,6 @@
 // Spectra: the eigenvalues of the keys' Gram matrix and the singular values of attention, each with its null band.
 
-import { fresh, number, palette } from "./colour.js";
+import { density, fresh, number, palette } from "./colour.js";
 import { tint } from "./grid.js";
 import { make, placeOn } from "./state.js";
 
@@ -31,7 +31,7 @@ export class Spectra {
 
   draw(width, height) {
     const { state } = this;
-    const key = [state.input, state.layer, state.head, state.theme, width, height].join();
+    const key = [state.input, state.layer, state.head, state.theme, width, height, density()].join();
     if (this.drawn === key) return; // no hover changes it
     this.drawn = key;
     const style = palette(state.theme, this.element);
