@@ -58,6 +58,8 @@ class Inputs:
     tokens: TokenInfo
     images: list[UInt8[np.ndarray, "height width 3"]] | None = None
     """The images as people see them: the model's size and crop, without the normalisation."""
+    others: list[list[UInt8[np.ndarray, "height width 3"]]] = field(default_factory=list)
+    """Further images of each input, in the same way; empty where every input has one."""
     texts: list[str] | None = None
     targets: list[int] | None = None
     """Class per image, where the source has classes."""
@@ -158,6 +160,7 @@ class Inputs:
             notes=[note for note in self.notes if note not in before] + _cut_notes(cut, len(ids)),
             tokens=self.tokens[chosen],
             images=None if self.images is None else self.images[chosen],
+            others=self.others[chosen],
             texts=None if self.texts is None else self.texts[chosen],
             targets=None if self.targets is None else self.targets[chosen],
             digests=self.digests[chosen],
@@ -214,7 +217,7 @@ def inputs(
         batch = workbench.inputs(["a prompt", "another"], model)
 
     A list holds texts, or images as paths, arrays (height, width[, 3]) or PIL images; a model of both takes images, or
-    pairs of an image and its text. All of them are taken in their order.
+    pairs of an image, or a list of images, and its text. All of them are taken in their order.
 
     A source is ``bundled:digits`` (test split), ``bundled:digits-train``, ``bundled:photos``,
     ``bundled:prose``, ``images:FOLDER``, ``imagenet:FOLDER`` (class folders, or a folder with them in
@@ -287,6 +290,10 @@ def _prepared(
         raise InputError(f"window {window} was asked for; only a model of texts takes windows")
     targets = [sample.target for sample in samples if sample.target is not None]
     prepared.targets = targets if len(targets) == len(samples) else None
+    if model.modality != "image-text" and any(sample.others for sample in samples):
+        raise InputError(
+            f"{model.spec} takes one image per input; several, as a list, are for a model of images with texts"
+        )
     if model.modality == "image":
         _add_images(prepared, model, [np.asarray(sample.content) for sample in samples])
     elif model.modality == "image-text":
@@ -520,15 +527,22 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
     """Add images with texts, through the model's own processor; without a caption the text is a question."""
     if target.preprocessing != "model":
         raise InputError(f"{model.spec} takes images with texts, which only its own processor prepares")
-    processor, pictures = model.processor, [_as_pillow(np.asarray(sample.content), 3) for sample in samples]
+    processor = model.processor
+    images = [
+        [_as_pillow(np.asarray(image), 3) for image in (sample.content, *sample.others)] for sample in samples
+    ]
+    pictures, counts = [picture for row in images for picture in row], [len(row) for row in images]
     target.texts = [sample.caption or QUESTION for sample in samples]
     towers = not hasattr(processor, "image_token")
-    texts = target.texts if towers else [_with_image_token(processor, text) for text in target.texts]
+    if towers and len(pictures) > len(samples):
+        raise InputError(f"{model.spec} compares an image with a text: it takes one image per input")
+    texts = target.texts
+    if not towers:
+        texts = [_with_image_token(processor, *each) for each in zip(texts, counts, strict=True)]
     limit = {"truncation": True, "max_length": _text_limit(model)} if towers and _text_limit(model) else {}
-    # one list per image: processors of joint models take several images for a text
-    images = pictures if towers else [[picture] for picture in pictures]
     try:
-        encoded = processor(text=texts, images=images, padding=True, return_tensors="pt", **limit)
+        given = pictures if towers else images
+        encoded = processor(text=texts, images=given, padding=True, return_tensors="pt", **limit)
     except (ValueError, TypeError, IndexError, KeyError, ImportError, RuntimeError) as error:
         raise InputError(
             f"{model.spec}: its processor does not take an image with a text: {error}"
@@ -540,9 +554,15 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
         if name in accepted and isinstance(tensor, Tensor)
     }
     if isinstance(sizes := batch.get("image_grid_thw"), Tensor):
-        target.rows = {"pixel_values": sizes.prod(-1).tolist(), "image_grid_thw": [1] * len(samples)}
+        patches = [int(part.sum()) for part in sizes.prod(-1).split(counts)]
+        target.rows = {"pixel_values": patches, "image_grid_thw": counts}
+    elif len(batch["pixel_values"]) == len(pictures) > len(samples):
+        target.rows = {"pixel_values": counts}
     target.batch = batch
-    target.images = _seen(batch["pixel_values"], pictures, processor.image_processor)
+    seen = iter(_seen(batch["pixel_values"], pictures, processor.image_processor))
+    rows = [[next(seen) for _ in range(count)] for count in counts]
+    target.images = [first for first, *_ in rows]
+    target.others = [others for _, *others in rows] if max(counts) > 1 else []
     ids = batch["input_ids"]
     _check_vocabulary(model, ids)
     mask = batch.get("attention_mask", torch.ones_like(ids))
@@ -551,14 +571,14 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
     target.tokens.streams = other_streams(model.module, batch, target.tokens)
 
 
-def _with_image_token(processor: Any, text: str) -> str:
-    """Insert the image token into a text, by the model's template if any."""
+def _with_image_token(processor: Any, text: str, count: int = 1) -> str:
+    """Insert a token for each image before a text, by the model's template if any."""
     if getattr(processor, "chat_template", None):
-        content = [{"type": "image"}, {"type": "text", "text": text}]
+        content = [*[{"type": "image"}] * count, {"type": "text", "text": text}]
         return processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True
         )
-    return f"{processor.image_token} {text}"
+    return " ".join([*[processor.image_token] * count, text])
 
 
 def _text_limit(model: LoadedModel) -> int | None:

@@ -72,15 +72,17 @@ class Sample:
     target: int | None = None
     caption: str | None = None
     """Text from the file of the same name."""
+    others: tuple[np.ndarray, ...] = ()
+    """Further images of the same input."""
 
     def digest(self) -> bytes:
         """Return the sha256 over id and content."""
         if isinstance(self.content, str):
             raw = self.content.encode()
         else:
-            raw = (
-                f"{self.content.dtype.str} {self.content.shape}\n".encode()
-                + np.ascontiguousarray(self.content).tobytes()
+            raw = b"".join(
+                f"{image.dtype.str} {image.shape}\n".encode() + np.ascontiguousarray(image).tobytes()
+                for image in (self.content, *self.others)
             )
         text = b"" if self.caption is None else b"\0" + self.caption.encode()
         return hashlib.sha256(self.id.encode() + b"\0" + raw + text).digest()
@@ -151,8 +153,9 @@ def _names_in(spec: str, listed: str) -> list[str]:
 def listed_inputs(items: Sequence[Any], modality: str | None = None) -> tuple[str, Pool]:
     """Return the spec and the pool of listed inputs: texts, or images as paths, arrays or PIL images.
 
-    A model of both takes images, or pairs of an image and its text. Without a ``modality`` texts that end like a file
-    of an image are paths. The spec names all inputs (``text:["a prompt"]``), unless an image has no path.
+    A model of both takes images, or pairs of an image, or a list of images, and its text. Without a ``modality`` texts
+    that end like a file of an image are paths. The spec names all inputs (``text:["a prompt"]``), unless an image has
+    no path.
 
     Raises `InputError` for an empty list and for items of another kind.
     """
@@ -182,7 +185,8 @@ def _listed_pool(scheme: str, items: Sequence[Any]) -> Pool:
         samples = [Sample(f"text:{number}", text) for number, text in enumerate(items, 1)]
         return Pool("text", [sample.id for sample in samples], samples.__getitem__, "the list", listed=True)
     pairs = [item if isinstance(item, tuple) and len(item) == 2 else (item, None) for item in items]
-    names = [Path(image) if isinstance(image, str | Path) else None for image, _ in pairs]
+    every = [image if isinstance(image, list) and image else [image] for image, _ in pairs]
+    names = [Path(first) if isinstance(first, str | Path) else None for first, *_ in every]
     short = [printable(name.name) if name else f"image:{number}" for number, name in enumerate(names, 1)]
     if len({*short}) < len(short):
         short = [
@@ -190,11 +194,16 @@ def _listed_pool(scheme: str, items: Sequence[Any]) -> Pool:
         ]
 
     def read(i: int) -> Sample:
-        (image, caption), name = pairs[i], names[i]
-        if name is None:
-            return Sample(short[i], _given_image(image, short[i]), caption=caption)
-        file = name.expanduser()
-        return Sample(short[i], read_image(file), caption=_caption(file) if caption is None else caption)
+        (_, caption), name, images = pairs[i], names[i], every[i]
+        first, *others = (
+            read_image(Path(image).expanduser())
+            if isinstance(image, str | Path)
+            else _given_image(image, short[i])
+            for image in images
+        )
+        if name is not None and caption is None:
+            caption = _caption(name.expanduser())
+        return Sample(short[i], first, caption=caption, others=tuple(others))
 
     return Pool("image", short, read, "the list", listed=True)
 

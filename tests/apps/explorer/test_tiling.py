@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+import workbench
 from tests.apps.explorer.browser import chromium
 from tests.apps.explorer.test_page import DRAWN, bundle_of
 from tests.browser import needs_chrome
 from tests.folders import several_kinds_folder
 from workbench.apps.explorer import Explorer
-from workbench.apps.explorer.bundle import Bundle
-from workbench.apps.explorer.tiling import tiling_of
+from workbench.apps.explorer.bundle import Bundle, make_bundle
+from workbench.apps.explorer.tiling import strip_of, tiling_of
 from workbench.core.errors import InputError
+from workbench.data.pools import Sample
 
 SIDE = 6  # pixels of a tile, which has 2 × 3 patches
 
@@ -127,3 +129,79 @@ def test_attention_to_tiles_lies_over_the_one_picture(tiled):
         empty = np.array(page.evaluate(DRAWN, [6, 10]))[[28, 29, 58, 59], 3]
         assert not empty.any()
         assert wrong == []
+
+
+@pytest.mark.parametrize("grids", [[(2, 3), (2, 3)], [(2, 3), (4, 1), (1, 2)]])
+def test_several_images_lie_side_by_side_an_empty_column_apart(grids):
+    images = [
+        np.full((8 * rows, 8 * columns, 3), 40 * (i + 1), np.uint8) for i, (rows, columns) in enumerate(grids)
+    ]
+    spots = [
+        (i, row, column)
+        for i, (rows, columns) in enumerate(grids)
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    labels = ["w", *(f"{i}:{row},{column}" for i, row, column in spots), "w"]
+    tokens = SimpleNamespace(
+        labels=[labels], kinds=[["word", *["patch"] * len(spots), "word"]], image_grids=[grids]
+    )
+    found = strip_of(SimpleNamespace(images=images[:1], others=[images[1:]]), tokens)
+    assert found.grid == (
+        max(rows for rows, _ in grids),
+        sum(columns for _, columns in grids) + len(grids) - 1,
+    )
+    assert len({*found.cells[1:-1]}) == len(spots)
+    assert np.isnan(found.cells[[0, -1]]).all()
+    for (number, row, column), cell in zip(spots, found.cells[1:-1].astype(int), strict=True):
+        down, across = divmod(cell, found.grid[1])
+        assert (down, across) == (row, column + sum(wide + 1 for _, wide in grids[:number]))
+        assert (found.image[8 * down : 8 * down + 8, 8 * across : 8 * across + 8] == 40 * (number + 1)).all()
+    empty = {*range(found.grid[0] * found.grid[1])} - {*found.cells[1:-1]}
+    assert not any(
+        found.image[8 * (cell // found.grid[1]), 8 * (cell % found.grid[1])].any() for cell in map(int, empty)
+    )
+    assert strip_of(SimpleNamespace(images=images[:1], others=[]), tokens) is None
+
+
+def two_inputs(folder, name):
+    """A model of images with texts, two inputs of two images each, and the second by itself."""
+    rng = np.random.default_rng(0)
+    a, b, c, d = (rng.integers(0, 256, (48, 64, 3), np.uint8) for _ in range(4))
+    model = workbench.load(f"hf:{several_kinds_folder(folder / name, name)}")
+    second = [([c, d], "w1 w2")]
+    return model, workbench.inputs([([a, b], "w1 w2"), *second], model), workbench.inputs(second, model)
+
+
+@pytest.mark.parametrize("name", ["llava", "smolvlm", "qwen2.5-vl"])
+def test_a_slice_of_inputs_of_two_images_has_its_own_images(tmp_path, name):
+    _, both, single = two_inputs(tmp_path, name)
+    assert [len(others) for others in both.others] == [1, 1]
+    for part, tensor in single.batch.items():
+        torch.testing.assert_close(both[1:2].batch[part], tensor)
+    np.testing.assert_array_equal(both[1:2].others[0][0], single.others[0][0])
+    with pytest.raises(InputError, match="one image per input"):
+        workbench.inputs([[np.zeros((9, 9, 3), np.uint8)] * 2], workbench.load("bundled:photos-vit"))
+
+
+def test_the_hash_of_a_sample_is_of_all_its_images():
+    a, b, c = (np.full((2, 3), grey, np.uint8) for grey in range(3))
+    samples = [
+        Sample("x", a),
+        Sample("x", a, others=(b,)),
+        Sample("x", a, others=(c,)),
+        Sample("x", a, others=(b, c)),
+    ]
+    assert len({sample.digest() for sample in samples}) == 4
+
+
+@pytest.mark.parametrize("name", ["llava", "smolvlm"])
+def test_the_bundle_of_two_images_has_a_strip_with_a_cell_for_every_patch(tmp_path, name):
+    model, _, single = two_inputs(tmp_path, name)
+    bundle = make_bundle(model, single, ablations=False, measured=False)
+    card, cells = bundle.header.inputs[0], bundle.arrays["inputs.0.cells"]
+    rows, columns = single.tokens.image_grids[0][0]
+    assert (card.images, card.grid) == (2, (rows, 2 * columns + 1))
+    patches = np.array(card.kinds) == "patch"
+    assert len(np.unique(cells[patches])) == patches.sum() == 2 * rows * columns
+    assert np.isnan(cells[~patches]).all()

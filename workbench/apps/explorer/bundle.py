@@ -129,6 +129,8 @@ class InputCard(_Part):
     """(rows, columns) of the patches of its image, also where that stands among words."""
     image: tuple[_Side, _Side] | None
     """(height, width) of the image."""
+    images: Annotated[int, Field(ge=1, le=_MOST)] = 1
+    """Number of images side by side in it, an empty column of cells apart."""
     prediction: PredictionCard | None = None
     whole: Annotated[int, Field(ge=0)] = 0
     """Number of tokens of a text that was cut; 0 for others."""
@@ -722,12 +724,13 @@ def _patch_grid(tokens: TokenInfo) -> tuple[int, int] | None:
 
 
 def _input(seen: Capture, sample: Inputs, with_operands: bool, bins: int | None = None) -> _Input:
-    from workbench.apps.explorer.tiling import tiling_of
+    from workbench.apps.explorer.tiling import strip_of, tiling_of
 
     tokens = seen.tokens
     assert tokens is not None  # inputs always come with their tokens
     image = sample.images[0] if sample.images else None
-    tiling = tiling_of(sample, tokens)
+    strip = strip_of(sample, tokens)
+    tiling = strip or (None if any(sample.others) else tiling_of(sample, tokens))
     image, grid = (image, _patch_grid(tokens)) if tiling is None else tiling[:2]
     card = InputCard(
         id=sample.ids[0],
@@ -736,6 +739,7 @@ def _input(seen: Capture, sample: Inputs, with_operands: bool, bins: int | None 
         real=tokens.mask[0].tolist(),
         grid=grid if image is not None else None,
         image=None if image is None else (int(image.shape[0]), int(image.shape[1])),
+        images=1 if strip is None else 1 + len(sample.others[0]),
     )
     part = _Input(card, [], {}, {}, set(), list(seen.notes))
     if tiling is not None:

@@ -1,4 +1,4 @@
-"""The image of an input that a model reads in tiles: the tiles' patches laid back over the one image."""
+"""The image of an input with several grids of patches: one image read in tiles, or several images in a strip."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ _CORRELATION = 0.95
 """Correlation of the joined tiles with the image from which on their arrangement counts as known."""
 
 
+_LEAST_CELL, _LARGEST_CELL = 8, 32  # pixels of a patch in a strip
+
+
 class Tiling(NamedTuple):
     """An image, with the overview that the model reads beside its tiles at its right, and the cell of every patch."""
 
@@ -28,6 +31,32 @@ class Tiling(NamedTuple):
     """(rows, columns) of cells; some are empty where there is an overview."""
     cells: np.ndarray
     """By token the number of its cell, row by row; NaN for tokens that are no patches."""
+
+
+def strip_of(sample: Inputs, tokens: TokenInfo) -> Tiling | None:
+    """Return the several images of an input side by side, an empty column apart; None where it has one, or tiles."""
+    grids = tokens.image_grids[0] if tokens.image_grids else []
+    if not sample.images or not any(sample.others):
+        return None
+    images = [sample.images[0], *sample.others[0]]
+    if len(grids) != len(images) or sum(map(math.prod, grids)) != tokens.kinds[0].count("patch"):
+        return None
+    side = max(round(image.shape[0] / rows) for image, (rows, _) in zip(images, grids, strict=True))
+    side = max(_LEAST_CELL, min(_LARGEST_CELL, side))
+    starts = [sum(columns + 1 for _, columns in grids[:number]) for number in range(len(grids))]
+    grid = max(rows for rows, _ in grids), starts[-1] + grids[-1][1]
+    strip = np.zeros((grid[0] * side, grid[1] * side, 3), np.uint8)
+    for image, (rows, columns), start in zip(images, grids, starts, strict=True):
+        size = [rows * side, columns * side]
+        scaled = resize(torch.from_numpy(np.array(image)).permute(2, 0, 1), size, antialias=True)
+        strip[: size[0], start * side : start * side + size[1]] = scaled.permute(1, 2, 0).numpy()
+    cells = np.full(len(tokens.labels[0]), np.nan, np.float32)
+    for token, label in enumerate(tokens.labels[0]):
+        if tokens.kinds[0][token] == "patch":
+            number, _, place = label.partition(":")
+            row, column = map(int, place.split(","))
+            cells[token] = row * grid[1] + starts[int(number)] + column
+    return Tiling(strip, grid, cells)
 
 
 class _Arrangement(NamedTuple):

@@ -76,7 +76,7 @@ export class HeadView {
     this.special.replaceChildren();
     this.stage.replaceChildren();
     this.opacity.hidden = !one.grid;
-    const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ${one.cells ? "Patch 2:0,1 is row 0, column 1 of tile 2; the small image at the right is the overview that the model reads beside its tiles. " : ""}` : "";
+    const looks = pictured(one) ? `${coarse() ? "Tap" : "Hover over"} a word: its attention lies over the image. ${!one.cells ? "" : one.images > 1 ? `Patch 1:0,2 is row 0, column 2 of image 1; the ${one.images} images are counted from 0. ` : "Patch 2:0,1 is row 0, column 1 of tile 2; the small image at the right is the overview that the model reads beside its tiles. "}` : "";
     const named = one.grid && !one.cells ? "Patch 3,5 is row 3, column 5. " : "";
     this.hint.textContent = looks + named + (coarse() ? "Tap a token to lock it, tap a second to ask which heads link the two." : "Hover to preview, click to lock, click a second token to ask which heads link the two, shift-click or drag for several, Esc for all.");
     this.sinks.hidden = !one.kinds.includes("word");
