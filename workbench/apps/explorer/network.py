@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -66,21 +66,23 @@ class NetworkCard(BaseModel):
             shapes |= {f"{start}.norm1": (width,), f"{start}.attn.qkv": (3 * width, width)}
             shapes |= {f"{start}.attn.proj": (width, width), f"{start}.norm2": (width,)}
             shapes |= {f"{start}.mlp.fc1": (hidden, width), f"{start}.mlp.fc2": (width, hidden)}
-        pairs = {f"{name}.{kind}": shape[: 1 if kind == "bias" else None]
-                 for name, shape in shapes.items() for kind in ("weight", "bias")}  # fmt: skip
-        return {"cls_token": (1, 1, width), "pos_embed": (1, tokens, width)} | pairs
+        biases = {f"{name}.bias": shape[:1] for name, shape in shapes.items()}
+        weights = {f"{name}.weight": shape for name, shape in shapes.items()}
+        return {"cls_token": (1, 1, width), "pos_embed": (1, tokens, width)} | weights | biases
 
 
 def network_of(model: LoadedModel, sample: Inputs) -> tuple[NetworkCard, dict[str, np.ndarray]] | None:
     """Return card and weights of a plain vision transformer; None for any other model, and for a large one."""
     from timm.models.vision_transformer import VisionTransformer
 
-    module, names = model.module, (model.meta or {}).get("classes") or ()
+    module: Any = model.module
+    batch: Any = sample.batch
+    names = (model.meta or {}).get("classes") or ()
     if type(module) is not VisionTransformer or sample.normalization is None or not sample.images:
         return None
     state = {name: value.detach().cpu() for name, value in module.state_dict().items()}
     size = 4 * sum(value.numel() for value in state.values())
-    shape = tuple(sample.batch.shape[1:])
+    shape = tuple(batch.shape[1:])
     if size > MOST_BYTES or not _plain(module) or sample.images[0].shape[:2] != shape[1:]:
         return None
     mean, std = sample.normalization
@@ -102,14 +104,15 @@ def network_of(model: LoadedModel, sample: Inputs) -> tuple[NetworkCard, dict[st
     return card, {f"network.{name}": value.float().numpy() for name, value in state.items()}
 
 
-def _plain(module: nn.Module) -> bool:
+def _plain(module: Any) -> bool:
     """Return whether a transformer of timm has only the parts that the page knows."""
     norms = [part for part in module.modules() if isinstance(part, nn.LayerNorm)]
     gelus = [part for part in module.modules() if isinstance(part, nn.GELU)]
+    embedding = module.patch_embed.proj
     return (
         {type(part).__name__ for part in module.modules()} <= _PARTS | _GROUPS
         and module.global_pool == "token"
         and len({norm.eps for norm in norms}) == 1
         and all(gelu.approximate == "none" for gelu in gelus)
-        and module.patch_embed.proj.stride == module.patch_embed.proj.kernel_size
+        and embedding.stride == embedding.kernel_size
     )
