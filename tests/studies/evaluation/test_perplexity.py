@@ -10,8 +10,8 @@ from torch import nn
 
 from workbench.core.errors import InputError
 from workbench.models.architectures import build_lm
-from workbench.studies.evaluation.finite import not_finite
 from workbench.studies.evaluation.perplexity import encode, sliding_nll, swap_words
+from workbench.studies.finite import not_finite
 
 TEXT = "Tea, said the harbour-master, is not a drink: it's 4 o'clock."
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
-from workbench.studies.evaluation.finite import not_finite
+from workbench.studies.finite import not_finite
 
 if TYPE_CHECKING:
     from workbench.models.loading import LoadedModel

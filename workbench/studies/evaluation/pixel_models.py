@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from workbench.core.errors import InputError
-from workbench.studies.evaluation.finite import not_finite
+from workbench.studies.finite import not_finite
 
 if TYPE_CHECKING:
     from workbench.data.batches import Inputs

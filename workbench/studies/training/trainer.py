@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from workbench.attention.primal import kept_penalty, primal_layers
 from workbench.core.errors import InputError, MissingResource, WorkbenchError
 from workbench.models.architectures import build
 from workbench.models.loading import find_device
+from workbench.studies.finite import first_layer_not_finite
 from workbench.studies.training.augmentation import Mixing, augment, drop_paths
 from workbench.studies.training.feeding import feed, named_tensors, shapes_of
 from workbench.studies.training.logit_clipping import LogitClipping
@@ -200,22 +201,9 @@ def first_non_finite(
             return f"the parameter {name} is not finite"
     if not all(tensor.isfinite().all() for tensor in named_tensors(batch).values()):
         return "the input itself is not finite"
-    layer_names: list[str] = []
-
-    def check(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, torch.Tensor) and not output.isfinite().all():
-                layer_names.append(name)
-
-        return hook
-
-    # Inner modules finish before the ones that hold them, so the first name found is the innermost.
-    with ExitStack() as hooks, torch.no_grad():
-        for name, layer in module.named_modules():
-            hooks.enter_context(layer.register_forward_hook(check(name or "the model")))
-        loss = score(feed(module, batch), targets)["loss"]
-    if layer_names:
-        return f"the output of {layer_names[0]} is the first that is not finite"
+    layer, loss = first_layer_not_finite(module, lambda: score(feed(module, batch), targets)["loss"])
+    if layer is not None:
+        return f"the output of {layer} is the first that is not finite"
     if not loss.isfinite().all():
         return "every layer's output is finite, but their cross-entropy is not"
     # The gradient flows from the last parameter to the first.
