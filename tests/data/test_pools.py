@@ -8,7 +8,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from workbench.core.errors import InputError, UnknownName
-from workbench.data.pools import Unreadable, digits_split, open_pool, prepare_digits
+from workbench.data.pools import Unreadable, digits_split, listed_inputs, open_pool, prepare_digits
 
 
 def test_train_and_test_are_disjoint_and_together_everything():
@@ -156,3 +156,15 @@ def test_a_text_of_the_same_name_is_the_text_of_an_image(tmp_path):
     (tmp_path / "c.txt").write_bytes(b"\xff")
     with pytest.raises(Unreadable, match=r"c\.txt, cannot be read"):
         pool.read(2)
+
+
+def test_a_list_is_of_images_where_all_of_it_ends_like_files_of_images(tmp_path):
+    paths = [tmp_path / "one.png", tmp_path / "two.JPG"]
+    for path in paths:
+        Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(path)
+    names = [str(path) for path in paths]
+    kinds = {"images": [names, paths], "text": [["a prompt", "another"], ["a prompt", names[0]]]}
+    for scheme, lists in kinds.items():
+        for items in lists:
+            assert listed_inputs(items)[0].partition(":")[0] == scheme
+    assert listed_inputs(names, "text")[0].startswith("text:")

@@ -13,6 +13,7 @@ from workbench.core.errors import InputError, MissingResource
 from workbench.core.files import sha256_file
 from workbench.models.architectures import build
 from workbench.models.checkpoints import (
+    _check_size,
     load_weights,
     read_checkpoint,
     restore,
@@ -340,3 +341,15 @@ def test_a_run_does_not_go_on_from_the_weights_of_another_variant(tmp_path):
         train("digits", tmp_path / "rpc-sym", attention="rpc-sym", epochs=1, limit=10, progress=False)
     with pytest.raises(InputError, match='attention: "tssa" there, "rpc-sym" asked for'):
         train("digits", tmp_path / "tssa", attention="rpc-sym", epochs=1, limit=10, progress=False)
+
+
+def test_the_weights_of_all_layers_count_where_a_file_is_compared_with_its_architecture():
+    def check(depth):
+        architecture = {"name": "vit", "img_size": 8, "embed_dim": 64, "depth": depth, "num_heads": 2}
+        _check_size(architecture, {"weight": torch.zeros(7)}, "a file")
+
+    check(10)  # of 50 000 weights each
+    with pytest.raises(
+        InputError, match=r"a file does not fit its architecture: it holds 7 weights, and that has 1,5"
+    ):
+        check(30)

@@ -65,6 +65,11 @@ def test_sentences_about_seeds_name_their_number_and_agree_with_the_verdicts():
         "In 0 of 2 tests digits-a is shown to be stronger than digits-b (5 seeds a side: 1 undecided, 1 fails).",
         "One seed a side decides nothing: digits-c against digits-b.",
     ]
+    noise = seeds("digits-c", "digits-b", "noise", 0.3, 0.2, 0.1, 0.3, 5)
+    several_seeds = findings.verdict_findings(
+        claims, pd.concat([with_seeds, pd.DataFrame([noise])]), "stronger than"
+    )
+    assert not any("One seed" in sentence for sentence in several_seeds)
 
     clean = pd.DataFrame([seeds("digits-a", "digits-b", "ood", None, 0.1, 0.05, 0.15, 5)])
     without_budget = claims[:1].assign(measure="ood_auroc[protocol=ood]", verdict=HOLDS)
