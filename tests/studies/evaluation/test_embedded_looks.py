@@ -136,7 +136,9 @@ def test_conditions_are_compared_by_image_and_ranked():
         columns=["attention", "condition", "input", "value"],
     )
     interval = mean_interval(pd.Series([10.0, 20.0]))
-    assert condition_differences(paired) == f"{interval.words('+.0f')} in rpc-sym"
+    assert condition_differences(paired) == f"{interval.words('+.0f')} in rpc-sym (not significant)"
+    many = pd.concat([paired.assign(input=paired["input"] + 2 * copy) for copy in range(9)])
+    assert "significant" not in condition_differences(many)
 
 
 def test_attention_on_swapped_words_is_what_a_loop_over_queries_computes(classifier):

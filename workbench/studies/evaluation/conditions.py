@@ -94,10 +94,12 @@ def condition_differences(frame: pd.DataFrame) -> str:
     """
     means = frame.pivot_table("value", ["attention", "input"], "condition", sort=False)
     changes = 100 * (means.iloc[:, 0] - means.iloc[:, 1])
-    return ", ".join(
-        f"{mean_interval(values).words('+.0f')} in {name}"
-        for name, values in changes.groupby(level="attention", sort=False)
-    )
+    parts = []
+    for name, values in changes.groupby(level="attention", sort=False):
+        change = mean_interval(values)
+        open_words = " (not significant)" * bool(change.low <= 0 <= change.high)
+        parts.append(f"{change.words('+.0f')} in {name}{open_words}")
+    return ", ".join(parts)
 
 
 def condition_ranks(frame: pd.DataFrame) -> str:
