@@ -37,6 +37,7 @@ WITHOUT_POSITIONS = ("digits-no-positions", "digits-bilateral-no-positions")
 CONFIRMATORY |= dict.fromkeys(WITHOUT_POSITIONS, (1907, 1912, 1931))
 """Seeds of the models without position encoding, fixed on 2026-11-28 before any was trained, without a second stage."""
 _MECHANISMS = (
+    "differential",
     "gated",
     "sigmoid",
     "softmax-learned-sink",
@@ -44,10 +45,9 @@ _MECHANISMS = (
     "softmax-qk-norm",
     "softpick",
 )
-_ON_PROSE = ("softmax", "softmax-qk-clip", "differential", "forgetting")
 SOFTMAX_ALTERNATIVES = (
     *(f"digits-{name}" for name in _MECHANISMS),
-    *(f"prose-small-{name}" for name in (*_MECHANISMS, *_ON_PROSE)),
+    *(f"prose-small-{name}" for name in ("softmax", "softmax-qk-clip", "forgetting", *_MECHANISMS)),
 )
 CONFIRMATORY |= dict.fromkeys(SOFTMAX_ALTERNATIVES, (1907, 1912, 1931))
 """Seeds of the alternatives to softmax, fixed on 2026-11-29 before any was trained, without a second stage."""
