@@ -124,9 +124,11 @@ def fill_stream() -> None:
     for number, key in enumerate(todo):
         made = worker.row(*key, "stream")
         rows[key] |= {name: value for name, value in made.items() if name.startswith("resid_mid")}
-        rows[key]["resid_mid"] = rows[key]["resid_mid"] or "not built"
         write_rows(rows.values())
-        print(f"{number + 1}/{len(todo)} {':'.join(key)}: {rows[key]['resid_mid']}", flush=True)
+        print(
+            f"{number + 1}/{len(todo)} {':'.join(key)}: {rows[key]['resid_mid'] or made.get('why')}",
+            flush=True,
+        )
     worker.stop()
     write_page(list(rows.values()), len(set(every_type()) - set(rows)))
 

@@ -210,6 +210,7 @@ def _reason(message: str) -> str:
     reason = re.sub(
         r"differs from the model's own output by \S+ of its largest value", "is not the output", reason
     )
+    reason = re.sub(r"^layer \d+ has", "a layer has", reason)
     return reason.partition(";")[0].replace("|", "\\|").replace("<", "&lt;")
 
 
