@@ -224,7 +224,10 @@ class Explorer:
         heads = [
             (view_address.model, where(view_address, self.material)) for view_address in (*pinned, address)
         ]
-        named = " and ".join(f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads)
+        places = [f"{model}, {at[0].lower()}{at[1:]}" for model, at in heads]
+        if len({place.rpartition(", ")[2] for place in places}) < len(places):  # one input for both
+            places[0] = places[0].rpartition(", ")[0]
+        named = " and ".join(places)
         sentences = chosen_view.read(address, self.material) + without_attention(address, self.material)
         if "patch (" in sentences.lower():
             sentences += " Patches: (row, column), from 0."

@@ -339,7 +339,8 @@ def _read_spectrum(address: Address, material: Material) -> str:
     fall, of_null = curve.iloc[0] / curve.loc[last]
     return (
         f"From rank 1 to {last}, the eigenvalues in layer {address.layer} fall {fall:.0f}-fold, those of Gaussian keys "
-        f"{of_null:.1f}-fold. Thick: layer {address.layer}; dashed: its {rank_90:.0f} largest eigenvalues hold 90 %."
+        f"{of_null:.1f}-fold. Thick: layer {address.layer}, thin: the others; dashed: its {rank_90:.0f} largest "
+        "eigenvalues hold 90 % of their sum."
     )
 
 
@@ -505,7 +506,7 @@ VIEWS = {
         ),
         View(
             "spectrum", "Spectrum", "eigenvalues of the keys' centred Gram matrix, and their null distribution",
-            "Largest eigenvalues of the centred Gram matrix of one head's keys, by layer (kernel: teo2024, eq. 11)",
+            "Largest eigenvalues of the centred Gram matrix of one head's keys (kernel: teo2024, eq. 11)",
             _draw_spectrum, _spectrum_rows, _read_spectrum, code.spectrum,
         ),
         View(
