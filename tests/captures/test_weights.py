@@ -13,6 +13,7 @@ from workbench.captures.families.swin import Windows
 from workbench.captures.layer_records import Call
 from workbench.captures.recomputation import (
     NonFiniteValues,
+    _summed,
     attention_output,
     attention_weights,
     call_weights,
@@ -134,3 +135,12 @@ def test_masks_are_compared_over_axes_of_one_and_other_sizes_are_named():
         InputError, match=r"layer 3, mask: the key axis is 3 in the first capture, 4 in the second"
     ):
         _aligned(mask, torch.ones(2, 1, 5, 4), "mask", 3)
+
+
+def test_signed_sums_of_rows_are_alike_however_an_output_lies_in_memory():
+    beside = torch.randn(2, 7, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    output = beside.transpose(1, 2)  # heads beside one another, as kernels leave them
+    signs = torch.tensor([[1.0, -1, 1, 1, -1, -1, 1]], dtype=torch.float64)
+    expected = sum(sign * output[:, :, token] for token, sign in enumerate(signs[0]))[:, :, None]
+    for laid in (output, output.contiguous()):
+        torch.testing.assert_close(_summed(signs, laid), expected)
