@@ -6,7 +6,6 @@ import { patchesOf } from "./image.js";
 import { button, choice, make, outings, placeOn, readable, refill } from "./state.js";
 
 const WORDS = { zero: "head off", mean: "head mean", batch: "batch mean", uniform: "head uniform" };
-const PREDICTED = "Prediction: whole model (bar), without (tick)";
 const ASKED = { zero: "its output is zero", mean: "its output is the mean over this input's tokens", batch: "its output is the mean over the tokens of all inputs", uniform: "it attends equally to all visible tokens" };
 
 export class Effect {
@@ -78,7 +77,7 @@ export class Effect {
     const outcomes = prediction.outcomes[at];
     const before = one.predicted(at);
     const after = known ? one.ablated(state.ablation, "probability", state.card, state.head, at, outcomes.length) : null;
-    this.title.textContent = prediction.of === "class" ? PREDICTED : `Prediction after “${readable(one.labels[at])}”: whole model (bar), without (tick)`;
+    this.name(after);
     this.draws(outcomes, before, after, prediction.actual[at]);
     if (!known) {
       this.kind.show("");
@@ -106,6 +105,13 @@ export class Effect {
     this.note.append(make("span", "aw-hint", "Click a head to look at it."));
   }
 
+  /** The title of the bars; `after` is what is predicted without a part, where that is known. */
+  name(after) {
+    const { one } = this.state;
+    const next = one.prediction.of === "class" ? "" : ` after “${readable(one.labels[this.position])}”`;
+    this.title.textContent = `Prediction${next}${after ? ": whole model (bar), without (tick)" : ""}`;
+  }
+
   /** Look at what a token does: of a class it is the token in question, of a next token one beside it. */
   take(token) {
     this.taken = token;
@@ -127,7 +133,7 @@ export class Effect {
     const kind = one.grid ? "patch" : "word";
     const before = one.predicted(at);
     const after = out === undefined ? null : one.without(out, "probability", at, outcomes[at].length);
-    this.title.textContent = of === "class" ? PREDICTED : `Prediction after “${readable(one.labels[at])}”: whole model (bar), without (tick)`;
+    this.name(after);
     this.draws(outcomes[at], before, after, actual[at]);
     this.kind.show(state.ablation);
     const median = order.length ? effects[order[Math.floor(order.length / 2)]] : NaN;
