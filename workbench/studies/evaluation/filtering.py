@@ -76,8 +76,9 @@ class Filtered:
         )
         free = psnr[[name for name in psnr.index if name.startswith("identity")]]
         over_even = best["psnr"] - psnr["uniform attention"]
+        gap = abs(references.max() - free.max())
         return [
-            f"Untrained identity attention cleans a noisy photograph to within {references.max() - free.max():.1f} dB "
+            f"Untrained identity attention cleans a noisy photograph to within {gap:.1f} dB "
             f"of {references.idxmax()}; {(layers < psnr['noisy']).sum()} of {len(layers)} layers of {self.model} leave "
             "it worse than the noise did.",
             "Settings of filters are the best of a small grid, compared with the clean photograph.",
