@@ -79,10 +79,18 @@ def test_the_eigenvalues_that_hold_90_percent_stand_over_the_null_of_their_own_h
     """A head of few such eigenvalues is no lower than its null if that has few as well."""
     counts = {(0, 0): (5.0, 10.0), (0, 1): (60.0, 40.0), (1, 0): (8.0, 8.0), (1, 1): (1.0, 4.0)}
     rows = [
-        {"layer": layer, "head": head, "input": name, "value": value, "null_mean": null,
-         "null_low": null - 1, "null_high": null + 1}
-        for (layer, head), (value, null) in counts.items() for name in "ab"
-    ]  # fmt: skip
+        {
+            "layer": layer,
+            "head": head,
+            "input": name,
+            "value": value,
+            "null_mean": null,
+            "null_low": null - 1,
+            "null_high": null + 1,
+        }
+        for (layer, head), (value, null) in counts.items()
+        for name in "ab"
+    ]
     held = pd.DataFrame(rows).assign(metric="rank_90", null="gaussian", model="bundled:digits-vit")
     fig = spectrum_figure(pd.concat([spectra(layers=2), held]))
     (dots,) = (trace for trace in fig.data if trace.yaxis == "y2" and trace.mode == "markers")

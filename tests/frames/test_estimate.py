@@ -164,11 +164,20 @@ def test_heads_or_the_values_of_another_column_are_counted_each_beside_its_own_n
     """Of three heads one is below its own null, though above that of the others; a null near 0 has no more digits."""
     values = {0: (5.0, 8.0, 12.0), 1: (0.5, 0.2, 0.8), 2: (6.0, 0.2, 7.0)}  # value, and the ends of the null
     places = [(head, name) for head in values for name in ("x", "y", "z")]
-    heads = pd.DataFrame([
-        {"layer": 0, "head": head, "input": name, "value": values[head][0] + number / 100,
-         "null_low": values[head][1], "null_mean": 0.0004, "null_high": values[head][2]}
-        for number, (head, name) in enumerate(places)
-    ]).assign(model="a", metric="rank", null="gaussian")  # fmt: skip
+    heads = pd.DataFrame(
+        [
+            {
+                "layer": 0,
+                "head": head,
+                "input": name,
+                "value": values[head][0] + number / 100,
+                "null_low": values[head][1],
+                "null_mean": 0.0004,
+                "null_high": values[head][2],
+            }
+            for number, (head, name) in enumerate(places)
+        ]
+    ).assign(model="a", metric="rank", null="gaussian")
     assert (
         null_finding(heads, "Rank", "head")
         == "Rank is below its null range in 1 of 3 heads of a (5.0, null 0.0)."

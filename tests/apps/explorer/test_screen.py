@@ -387,13 +387,17 @@ def test_exported_pictures_have_the_pixels_of_the_page(page, digits, tmp_path, d
     for layer, head in ((0, 1), (1, 1), (3, 2)):  # not the one that has a frame
         places = [((i // 8 + 0.5) / 8, (i % 8 + 0.5) / 8) for i in range(64)]
         small, large = (
-            np.array([
-                picture[round(times * (above + 16 + layer * (size + 10) + down * size)),
-                        round(times * (before + 24 + head * (size + 3) + across * size))]
-                for down, across in places
-            ])
+            np.array(
+                [
+                    picture[
+                        round(times * (above + 16 + layer * (size + 10) + down * size)),
+                        round(times * (before + 24 + head * (size + 3) + across * size)),
+                    ]
+                    for down, across in places
+                ]
+            )
             for picture, size, times, above, before in ((drawn, side, 1, 0, 0), (grid, 176, 2, 78, 20))
-        )  # fmt: skip
+        )
         assert np.abs(small - large).max() <= 2
         assert len(np.unique(large, axis=0)) > 5
 
