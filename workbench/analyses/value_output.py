@@ -215,12 +215,32 @@ def token_rows(layer: Layer, options: OfMatrices) -> Iterator[pd.DataFrame]:
 
 def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
     """Yield ‖A_ij v_j W_O‖ of every link (Kobayashi et al. 2020), with the columns of `attention-map` per pair."""
+    yield from rows_of_maps(layer, link_norms(*_operands(layer)), options.query)
+
+
+def key_norms(layer: Layer) -> Float[Tensor, "batch head key"]:
+    """Return ‖v_j W_O‖ of the value that every chosen head reads at each key, in float64.
+
+    Raises `NotApplicable` where the outputs of heads are not attention times values, or no linear layer reads them.
+    """
+    _, v, weight = _operands(layer)
+    return written_norms(v, weight)
+
+
+def _operands(
+    layer: Layer,
+) -> tuple[
+    Float[Tensor, "batch head query key"],
+    Float[Tensor, "batch head key head_dim"],
+    Float[Tensor, "head head_dim width"],
+]:
+    """Return attention, values and output projection of the chosen heads."""
     _need_tokens(layer)
     outputs = layer.site("head_out")
     weight, v = _head_weight(layer, outputs), _values(layer)
     attn = layer.choose_heads(token_attention(layer.record))
     need_product(layer.choose_heads(outputs), attn.to(v.dtype) @ v)
-    yield from rows_of_maps(layer, link_norms(attn, v, weight), options.query)
+    return attn, v, weight
 
 
 def _need_tokens(layer: Layer) -> None:

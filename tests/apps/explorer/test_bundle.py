@@ -338,7 +338,7 @@ def test_a_bundle_of_a_long_text_forms_no_map_and_says_the_same(modes, monkeypat
         assert card.pooled
         own = whole.attention(card.index).astype(float)
         assert found.attention(card.index)[1, 9, 4] == pytest.approx(own[1][cells].mean(), rel=2e-3)
-    of_tokens = (".spectra.", ".plane.", ".removal.", ".route.")
+    of_tokens = (".norms.written", ".spectra.", ".plane.", ".removal.", ".route.")
     assert {*whole.arrays} - {*found.arrays} == {
         name
         for name in whole.arrays
@@ -348,7 +348,10 @@ def test_a_bundle_of_a_long_text_forms_no_map_and_says_the_same(modes, monkeypat
     }
     assert [one.prediction for one in found.header.inputs] == [one.prediction for one in whole.header.inputs]
     for name in whole.arrays:
-        if any(f".{what}." in name for what in ("metrics", "by_layer", "prediction", "ablations", "norms")):
+        if (
+            any(f".{what}." in name for what in ("metrics", "by_layer", "prediction", "ablations", "norms"))
+            and name in found.arrays
+        ):
             np.testing.assert_allclose(
                 found.arrays[name], whole.arrays[name], rtol=2e-3, atol=2e-6, err_msg=name
             )
@@ -399,12 +402,24 @@ def test_arrays_that_do_not_fit_the_header_are_told(bundle):
         Bundle(bundle.header, {key: array for key, array in bundle.arrays.items() if key != name})
 
 
+def test_norms_of_what_heads_write_are_those_of_the_analysis(bundle, model, digits):
+    """Value-output of a link, over its attention."""
+    rows = workbench.analyze("value-output", model=model, inputs=digits[1:], per="pair", layers=[2], query=7)
+    rows = rows[rows["input"] == digits.ids[1]]
+    attn = bundle.attention(2, input=1).astype(float)
+    norms = bundle.arrays["inputs.1.layers.2.norms.written"]
+    assert norms.shape == (attn.shape[0], attn.shape[2])
+    assert len(rows) == norms.size
+    for row in rows.itertuples():
+        assert attn[row.head, 7, row.key] * norms[row.head, row.key] == pytest.approx(row.value, rel=2**-10)
+
+
 def test_layers_over_the_patches_only_have_the_memberships_of_the_analysis():
     """Before the class token joins them, token i of the layer is patch i of the input."""
     model = workbench.load("bundled:photos-tost")
     photo = workbench.inputs("bundled:photos", model, n=1)
     rows = workbench.analyze("membership", model=model, inputs=photo, per="token", layers=[0])
-    part = _Input(bundles._input(capture(model, photo), photo, False).card, [], {}, {}, set(), [])
+    part = _Input(bundles._input(model, capture(model, photo), photo, False).card, [], {}, {}, set(), [])
     bundles._belong(part, model, photo, [0])
     found = part.arrays["layers.0.membership"]
     assert np.isnan(found[:, 0]).all()

@@ -599,6 +599,7 @@ def arrays():
         start + "k": some(GROUPS, COUNT, 3, dtype=np.float16),
         start + "scale": some(HEADS),
         start + "norms.v": some(GROUPS, COUNT),
+        start + "norms.written": some(HEADS, COUNT),
         start + "membership": some(2, COUNT),
         start + "plane.q": some(HEADS, COUNT, 2),
         start + "plane.k": some(HEADS, COUNT, 2),
@@ -734,6 +735,35 @@ def test_attention_of_several_queries_and_heads_is_their_mean_and_without_sinks(
     assert read["ratio"] == pytest.approx([0.5 * 4, 4])  # four real keys
 
 
+def test_what_heads_write_is_attention_times_the_norm_of_the_value_by_row(run, arrays, bundle):
+    """Rows sum to 1; the weights of a layer without these norms are null, and attention is unchanged."""
+    code = (
+        READ
+        + """const m2 = await import('/state.js');
+    const view = (more) => Object.assign(Object.create(m2.State.prototype),
+      { bundle, input: 0, layer: 6, head: 2, tokens: [], hover: null, direction: 'from', sinks: 'on',
+        weights: 'written', more: [] }, more);
+    const values = (more, tokens) => Array.from(view(more).values(6, 2, tokens));
+    return { from: values({}, [3]), to: values({ direction: 'to' }, [1, 4]),
+      attention: Array.from(view({}).attention(6, 2, [3])), absent: view({}).values(3, 2, [3]),
+      reasons: [view({}).unwritten, view({ layer: 3 }).unwritten],
+      matrix: Array.from({ length: 25 }, (_, i) => view({}).maps().at(2, Math.floor(i / 5), i % 5)) };"""
+    )
+    read = run("state", code, {"bundle": bundle})
+    start = "inputs.0.layers.6."
+    head = arrays[start + "attn"][2].astype(float)
+    parts = head * arrays[start + "norms.written"][2]
+    written = parts / parts.sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.reshape(read["matrix"], (5, 5)), written, rtol=2**-11)
+    np.testing.assert_allclose(read["from"], written[3], rtol=2**-11)
+    np.testing.assert_allclose(read["to"], written[:, [1, 4]].sum(-1), rtol=2**-11)
+    np.testing.assert_allclose(read["attention"], head[3], rtol=1e-6)
+    assert np.abs(written - head).max() > 0.02
+    assert read["absent"] is None
+    assert read["reasons"][0] == ""
+    assert "layer 3" in read["reasons"][1]
+
+
 def test_steps_of_a_continuation_are_numbered_from_the_token_that_chose_the_first(run):
     code = """return data.map(([token, go]) => {
       const state = { one: { count: 9, generated: 4 }, tokens: token === null ? [] : [token] };
@@ -793,6 +823,11 @@ def test_the_page_runs_a_small_network_as_torch_does(run):
         np.testing.assert_allclose(
             painted.attention(record.index).astype(float), rounded.astype(float), rtol=1e-3, atol=1e-4
         )
+        weight = model.module.blocks[record.index].attn.proj.weight.detach().numpy()
+        for head, v in enumerate(record.v[0].detach().numpy()):
+            size = v.shape[-1]
+            written = np.linalg.norm(v @ weight[:, head * size : (head + 1) * size].T, axis=-1)
+            np.testing.assert_allclose(painted.arrays[f"{start}.norms.written"][head], written, atol=1e-4)
         for site in ("q", "k", "v"):
             operand = getattr(record, site)[0].detach().numpy()
             if site != "v":

@@ -506,6 +506,43 @@ def test_sinks_are_taken_out_of_the_picture_of_a_text(browser, tmp_path):
     page.close()
 
 
+def test_what_a_head_writes_is_drawn_in_words_matrix_and_address(browser, tmp_path):
+    """A key with a long value leads over the most attended one; a layer without the norms greys the choice."""
+    bundle = many_heads(2, 2, 7, 0)
+    attn = bundle.arrays["inputs.0.layers.0.attn"].astype(float)
+    attended = int(attn[1, 4].argmax())
+    leading = (attended + 1) % 7
+    norms = np.ones((2, 7), np.float32)
+    norms[1, leading] = 2 * attn[1, 4, attended] / attn[1, 4, leading]
+    bundle.arrays["inputs.0.layers.0.norms.written"] = norms
+    share = attn[1, 4] * norms[1] / (attn[1, 4] * norms[1]).sum()
+    path = tmp_path / "page.html"
+    path.write_text(page_html(bundle, "written"))
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{path.as_uri()}#layer=0&head=1&token=4&scale=linear")
+    page.wait_for_function(SAYS, arg=f"most attention goes to “w{attended}”")
+    choice = page.get_by_role("button", name="what it writes", exact=True)
+    choice.click()
+    page.wait_for_function(SAYS, arg=f"“w{leading}” has the largest share: {percent(share[leading])}")
+    address = page.url
+    assert "weights=written" in address
+    opacity = "token => document.querySelector(`[data-token='${token}']`).style.backgroundColor"
+    assert page.evaluate(opacity, leading).endswith("0.9)")
+    assert "Share of the summed norms that the head writes" in page.text_content(".aw-evidence .aw-note")
+    page.keyboard.press("e")
+    rows = pd.read_csv(taken(page, tmp_path, "Attention, CSV"))
+    np.testing.assert_allclose(rows["written"], share, rtol=2**-10)
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_function(SAYS, arg=f"“w{leading}” has the largest share")
+    page.goto(f"{path.as_uri()}#layer=1&head=1&token=4&weights=written")
+    page.wait_for_function(SAYS, arg="no norms of values after the output projection of layer 1")
+    assert choice.is_disabled()
+    page.get_by_role("button", name="attention", exact=True).click()
+    page.wait_for_function(SAYS, arg="most attention goes to")
+    page.close()
+
+
 def test_no_line_breaks_within_a_word(browser, tmp_path):
     """Of a model of characters: the letters of a word stand on one line."""
     text = "The tide went out and the boats lay on the sand beside the harbour wall"
@@ -763,6 +800,7 @@ VIEWS = {
     "head": "layer=2&head=1&token=5,9&direction=to&scale=log",
     "heads": "layer=2&head=1&token=5,9&direction=to&scale=log",
     "compared": "layer=1&head=0&token=5&scale=linear&against=1.2.1.5",
+    "written": "layer=2&head=1&token=5&weights=written",
     "depth": "layer=1&head=2&token=7&depth=rollout",
     **{
         tab: f"layer=2&head=1&token=5&tab={tab}"
@@ -781,7 +819,7 @@ def best_distance(picture, shown):
 
 def exported_view(page, folder, name):
     """Go to a view and export its part of the page: what was shown, the picture, and the command for it."""
-    part = {"compared": "head"}.get(name, name if name in PARTS else "tab")
+    part = {"compared": "head", "written": "head"}.get(name, name if name in PARTS else "tab")
     page.evaluate("view => { location.hash = view; }", VIEWS[name])
     page.wait_for_function(SAYS, arg=f"ayer {re.search('layer=(.)', VIEWS[name]).group(1)}")
     page.mouse.move(2, 2)
@@ -798,7 +836,9 @@ def exported_view(page, folder, name):
     return shown, exported, page.get_by_label("command that draws this view for print").input_value()
 
 
-@pytest.mark.parametrize("name", [name for name in VIEWS if name not in ("head", "heads", "compared")])
+@pytest.mark.parametrize(
+    "name", [name for name in VIEWS if name not in ("head", "heads", "compared", "written")]
+)
 def test_the_picture_of_a_tab_and_of_depth_is_what_the_page_shows(page, tmp_path, name):
     shown, exported, _ = exported_view(page, tmp_path, name)
     assert exported.width >= 1400
@@ -810,7 +850,7 @@ def test_the_picture_of_a_tab_and_of_depth_is_what_the_page_shows(page, tmp_path
     assert best_distance(pixels, shown[:height, :width]) < 8  # letters of another size of pixels
 
 
-@pytest.mark.parametrize("name", ["head", "heads", "compared", "norms", "depth"])
+@pytest.mark.parametrize("name", ["head", "heads", "compared", "written", "norms", "depth"])
 def test_the_command_of_a_view_draws_its_picture(page, tmp_path, name):
     """Palette, tokens, direction, scale and the pinned view: the picture that the page exports."""
     _, exported, line = exported_view(page, tmp_path, name)

@@ -60,7 +60,7 @@ SHORT = {
     "pattern_diagonal": "itself",
 }
 """The scores that rank heads by pattern, and their names in the page."""
-SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out", "resid_post")
+SITES = ("q", "k", "v", "scale", "mask", "attn", "head_out", "proj_out", "resid_post")
 _KEY = "workbench"
 _NUMBERS = (*NUMBERS, "z")
 _MOST = 2**20  # tokens, heads or pixels of a side that a header may speak of
@@ -412,6 +412,7 @@ def _optional(header: Header) -> Iterator[tuple[str, tuple[str, tuple[int | None
         for layer in header.layers:
             start = f"inputs.{index}.layers.{layer.index}"
             yield from ((f"{start}.norms.{site}", ("float32", (None, None))) for site in ("q", "k", "v"))
+            yield f"{start}.norms.written", ("float32", (layer.heads, None))
             yield f"{start}.q", ("float16", (layer.heads, None, None))
             yield f"{start}.k", ("float16", (None, count, None))
             yield f"{start}.scale", ("float64", (layer.heads,))
@@ -593,7 +594,7 @@ def make_bundle(
         continued = steps[index] if steps else None
         if continued is not None:
             put_steps(seen, continued)
-        part = _input(seen, sample, with_operands, bins)
+        part = _input(model, seen, sample, with_operands, bins)
         if continued is not None and continued.generated is not None:
             part.card = part.card.model_copy(update={"generated": continued.generated.steps})
         large = most_again is not None and size * len(part.card.labels) > most_again
@@ -723,7 +724,9 @@ def _patch_grid(tokens: TokenInfo) -> tuple[int, int] | None:
     return only if tokens.grid is None and fits else tokens.grid
 
 
-def _input(seen: Capture, sample: Inputs, with_operands: bool, bins: int | None = None) -> _Input:
+def _input(
+    model: LoadedModel, seen: Capture, sample: Inputs, with_operands: bool, bins: int | None = None
+) -> _Input:
     from workbench.apps.explorer.tiling import strip_of, tiling_of
 
     tokens = seen.tokens
@@ -748,6 +751,9 @@ def _input(seen: Capture, sample: Inputs, with_operands: bool, bins: int | None 
         part.arrays["image"] = np.ascontiguousarray(image, dtype=np.uint8)
     for record in seen:
         part.layers.append(_layer(record, tokens, part, with_operands, bins))
+        card = part.layers[-1]
+        if not (card.without or card.pooled) and (norms := _written(record, model)) is not None:
+            part.arrays[f"layers.{record.index}.norms.written"] = norms
     return part
 
 
@@ -880,6 +886,18 @@ def _layer(
         index=record.index, path=record.path, heads=heads, without=without, pooled=pooled,
         queries=queries, keys=keys,
     )  # fmt: skip
+
+
+def _written(record: LayerRecord, model: LoadedModel) -> np.ndarray | None:
+    """Return ‖v W_O‖ by head and key; None where no linear layer reads attention times values."""
+    from workbench.analyses.layer import Layer, NotApplicable
+    from workbench.analyses.value_output import key_norms
+
+    try:
+        norms = key_norms(Layer(record, ["0"], None, 0, model=model.module))
+    except (InputError, NotApplicable):
+        return None
+    return norms[0].cpu().numpy().astype(np.float32)
 
 
 def _streams(record: LayerRecord, tokens: TokenInfo) -> tuple[TokenInfo, TokenInfo] | None:

@@ -19,7 +19,7 @@ SENTENCES: dict[Name, str] = {
     "above": "{count} above the null range",
     "membership": "{most} of {count} {tokens} belong to head {head} more than to any other head; mean membership "
     "{share} (uniform: {uniform})",
-    "compare": "{tokens}, {share} of the attention goes to different tokens in {first}, and in {second}",
+    "compare": "{tokens}, {share} of {weights} goes to different tokens in {first}, and in {second}",
     "usual": "{heads}: {share} (median)",
     "effect": "without {what}, {outcome} goes from {before} to {after} ({change} points): divergence {divergence} "
     "nats, rank {rank} of {count} (median {kind}: {median})",

@@ -470,7 +470,14 @@ def _read_compare(address: Address, material: Material) -> str:
     tokens, share = "from each query, on average", moved[real].mean()
     if address.token is not None and len(a) == len(second.tokens.labels[0]):
         tokens, share = f"from {_label(second, address.token)}", moved[address.token]
-    return sentence("compare", first=names[0], second=names[1], tokens=tokens, share=f"{share:.1%}")
+    return sentence(
+        "compare",
+        first=names[0],
+        second=names[1],
+        tokens=tokens,
+        weights="the attention",
+        share=f"{share:.1%}",
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- all views

@@ -43,13 +43,22 @@ function halved(value) {
   return low;
 }
 
+const SINGLE = new Float32Array(1);
+const WORD = new Uint32Array(SINGLE.buffer);
+
+/** The bits of the float16 nearest to a number from 0 up. */
+function nearest(value) {
+  if (value < 2 ** -14) return Math.round(value * 2 ** 24);
+  SINGLE[0] = value;
+  return Math.min((WORD[0] - 0x38000000 + 0x1000) >> 13, INFINITE);
+}
+
 /** Numbers as the bits of the nearest float16, and the largest distance from one to its own. */
 export function rounded(values) {
   let error = 0;
   const bits = Uint16Array.from(values, (value) => {
     const size = Math.abs(value);
-    const above = halved(size);
-    const found = above > 0 && size - HALF[above - 1] < HALF[above] - size ? above - 1 : above;
+    const found = nearest(size);
     error = Math.max(error, Math.abs(size - HALF[found]));
     return found | (value < 0 ? NEGATIVE : 0);
   });
@@ -95,6 +104,20 @@ export class Maps {
     const parts = pairs.filter(([maps]) => maps?.rows === first.rows && maps.columns === first.columns).map(([maps, head]) => maps.matrix(head));
     const bits = Uint16Array.from(parts[0], (_, i) => halved(parts.reduce((sum, part) => sum + HALF[part[i]], 0) / parts.length));
     return new Maps(bits, [1, first.rows, first.columns], first.tokens);
+  }
+
+  /** Share of each key in the summed norms that a head writes to a query: attention × ‖v W_O‖ of the key (head, key), over the sum of the row. */
+  written(norms) {
+    const { rows, columns } = this;
+    const bits = new Uint16Array(this.bits.length);
+    const parts = new Float64Array(columns);
+    for (let row = 0; row < this.heads * rows; row++) {
+      const own = Math.floor(row / rows) * columns;
+      let sum = 0;
+      for (let key = 0; key < columns; key++) sum += parts[key] = HALF[this.bits[row * columns + key]] * norms[own + key];
+      for (let key = 0; key < columns && sum > 0; key++) bits[row * columns + key] = nearest(parts[key] / sum);
+    }
+    return new Maps(bits, [this.heads, rows, columns], this.tokens);
   }
 
   /** A head's largest value, and the one that a share of its values lies below: counted, for float16 has few values. */
@@ -214,6 +237,7 @@ export function readBundle(buffer) {
   const inputs = header.inputs.map((card, place) => {
     const start = `inputs.${place}.`;
     const maps = new Map();
+    const written = new Map();
     const views = new Map();
     return {
       ...card,
@@ -243,6 +267,14 @@ export function readBundle(buffer) {
           maps.set(layer.index, new Maps(values, shape, this.at(layer).count));
         }
         return maps.get(layer.index);
+      },
+      /** What heads write, by query and key: the layer's maps weighted by the norms of its values; null where they are not here. */
+      written(layer) {
+        if (!written.has(layer.index)) {
+          const norms = this.norms(layer, "written");
+          written.set(layer.index, norms && this.maps(layer)?.written(norms.values));
+        }
+        return written.get(layer.index) ?? null;
       },
       norms(layer, site) {
         return array(`${start}layers.${layer.index}.norms.${site}`, true);

@@ -73,13 +73,13 @@ export class Compare {
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const tokens = `${linked ? `${state.look.direction} ${whom}` : `each ${state.look.direction} its own tokens`}${inOrder}`;
     const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
-    const said = state.filled("compare", { first, second, tokens, share: percent(apart(a, b, pairs)) });
+    const said = state.filled("compare", { first, second, tokens, weights: state.weights === "written" ? "the summed norms" : "the attention", share: percent(apart(a, b, pairs)) });
     return `${capital(said)}; ${state.filled("usual", { heads, share: percent(this.usual(found)) })}.`;
   }
 
   usual({ pinned, here, linked, twoModels, pairs }) {
     const { state } = this;
-    const key = [state.against, viewKey(here), state.direction].join();
+    const key = [state.against, viewKey(here), state.direction, state.weights].join();
     if (this.known?.key === key) return this.known.value;
     const headsOf = ({ bundle }) => bundle.layers.flatMap((layer) => (layer.without ? [] : Array.from({ length: layer.heads }, (_, head) => [layer.index, head])));
     const values = (view, [layer, head]) => state.values(layer, head, view.tokens, view.one);

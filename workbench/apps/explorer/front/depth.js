@@ -106,7 +106,7 @@ export class Depth {
   get scale() {
     const { state } = this;
     if (["tokens", "route"].includes(state.depth)) return null;
-    const shown = state.depth === "rollout" ? { ...state, look: { ...state.look, direction: "from" }, scale: state.scale === "ratio" ? "sqrt" : state.scale } : state;
+    const shown = state.depth === "rollout" ? { ...state, weights: "attention", look: { ...state.look, direction: "from" }, scale: state.scale === "ratio" ? "sqrt" : state.scale } : state;
     const found = rampScale(shown, this.limit, palette(state.theme, this.box), shown.look.direction);
     return state.depth === "rollout" ? { ...found, title: found.title.replace("attention", "rollout") } : found;
   }

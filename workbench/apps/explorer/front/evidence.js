@@ -78,6 +78,7 @@ export class Evidence {
     if (bundle.unmeasured && ["spectra", "metrics", "membership"].includes(tab)) return this.host.paint ? "Not measured on a painting: the page computes attention, queries, keys and the prediction." : "Not measured yet.";
     if (tab === "card") return bundle.cards || this.host.kernel ? "" : "This file has no head cards: save it with --cards 20, or cards=20 in Python.";
     if (card.without && !["metrics", "effect", "membership"].includes(tab)) return `No attention matrix here: layer ${layer} ${card.without}.`;
+    if (tab === "matrix" && !this.state.maps()) return this.state.unwritten;
     if (tab === "products" && !one.has(card, "q")) return "This file has no queries and keys of this layer: --max-size takes more.";
     if (tab === "plane" && !one.has(card, "plane.q")) return "This file has no plane of queries and keys of this layer: --max-size takes more.";
     if (tab === "spectra" && !bundle.spectra.some(({ name }) => one.has(card, `spectra.${name}.value`))) return "No spectra of this layer here: of many heads and tokens they are measured on request, in the order of heads (“measure now”) or with --analysis gram-spectrum.";
@@ -89,9 +90,9 @@ export class Evidence {
   /** The maps of the head, or of several heads their mean. */
   together() {
     const { state } = this;
-    if (!state.more.length) return state.one.maps(state.card);
-    const key = [state.input, state.heads.join("+")].join();
-    if (this.meant?.key !== key) this.meant = { key, maps: Maps.mean(state.heads.map(([layer, head]) => [state.one.maps(state.layerAt(layer)), head])) };
+    if (!state.more.length) return state.maps();
+    const key = [state.input, state.heads.join("+"), state.weights].join();
+    if (this.meant?.key !== key) this.meant = { key, maps: Maps.mean(state.heads.map(([layer, head]) => [state.maps(state.layerAt(layer)), head])) };
     return this.meant.maps;
   }
 
@@ -119,7 +120,7 @@ export class Evidence {
   /** The matrix as pixels, once for every head and colour. */
   pixels(maps) {
     const { state } = this;
-    const key = [state.input, state.heads.join("+"), state.theme, state.scale].join(".");
+    const key = [state.input, state.heads.join("+"), state.theme, state.scale, state.weights].join(".");
     if (this.held?.key === key) return this.held;
     const head = state.more.length ? 0 : state.head;
     const { most, limit } = maps.extent(head, 0.999);
@@ -160,7 +161,7 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}Row: query, column: key. ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} `;
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}${state.weights === "written" ? "Share of the summed norms that the head writes to this token (row), by key (column)." : "Row: query, column: key."} ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} `;
     this.note.append(make("span", "aw-hint", "Wheel zooms, drag moves, double-click goes back."));
   }
 
@@ -227,7 +228,8 @@ export class Evidence {
     if (this.most.hidden) return;
     const to = state.direction === "to" && state.asked.length;
     const places = largest(values, count, (token) => one.real[token]);
-    refill(this.most, `Most attention ${to ? "is from" : "goes to"} (token, its number, share)`, places.map((token) => ({
+    const heading = state.weights === "written" ? `Largest shares ${to ? "written to" : "by key"}` : `Most attention ${to ? "is from" : "goes to"}`;
+    refill(this.most, `${heading} (token, its number, share)`, places.map((token) => ({
       name: one.kinds[token] === "patch" ? nameOf(one, token) : readable(one.labels[token]), where: String(token), value: percent(values[token]), title: "Take this token",
       share: values[token] / values[places[0]], colour: tint(state, 1), act: () => state.set({ tokens: [token], hover: null }),
     })));

@@ -186,7 +186,8 @@ function headsSvg(state, model, whom) {
   const scale = scaleShapes(rampScale(state, state.full, style), 12, foot, fill);
   foot += 62;
   const note = wrapped(model.note.textContent, 108).map((line) => put(line, 20, (foot += 16), 12));
-  const queries = state.tokens.length ? `attention ${state.look.direction} ${whom}` : "attention, mean over all queries";
+  const shown = state.weights === "written" ? "share of summed norms" : "attention";
+  const queries = state.tokens.length ? `${shown}, ${state.look.direction} ${whom}` : `${shown}, mean over all queries`;
   const titles = [put(titleOf(state, "all heads"), 20, 30, 17, { fill: ink, "font-weight": "bold" }), put(queries, 20, 52, 13, { fill: ink })];
   const [wide, high] = [width + 40, foot + 38];
   return shape(
@@ -211,7 +212,7 @@ export function seenRows(state, view) {
   const { values } = view;
   const both = view.comparing ? view.compare.views() : null;
   const others = both?.comparable ? new Map(both.pairs.map(([pinned, here]) => [here, both.a[pinned]])) : null;
-  const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", "attention"];
+  const head = ["input", "layer", "head", "queries", "direction", "token", "label", "kind", state.weights === "written" ? "written" : "attention"];
   const asked = state.tokens.length ? state.tokens.join("+") : "all";
   const rows = [...(values ?? []).keys()].filter((token) => one.real[token]).map((token) => {
     const start = [one.id, state.layer, state.heads.map(([layer, head_]) => `${layer}.${head_}`).join("+"), asked, state.look.direction, token, one.labels[token], one.kinds[token], values[token]];
@@ -313,12 +314,12 @@ export class Export {
     const print = make(
       "div", "aw-row", null, this.figure,
       button("Copy the command", "To be run where the workbench is installed", () => this.copies(this.command, "Command")),
-      button("Copy the address", "Explorer.at(…) opens it, and so does the field of “Open”", () => this.copies(this.command, "Address", JSON.stringify(addressOf(state, this.figure.value)))),
+      button("Copy the address", "Explorer.at(…) opens it, and so does the field of “Open”", () => this.copies(this.command, "Address", JSON.stringify(addressOf(state, PARTS.some(([part]) => part === this.figure.value) ? "attention" : this.figure.value)))),
     );
     const live = host.kernel ? this.kernel() : [];
     this.box = make(
       "dialog", "aw-help aw-export", null, make("h2", "", "Export what is seen"), drawn, numbers,
-      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed; the first four are the page's own pictures, the others show one token in both directions, colours in proportion:"), print, this.command, ...live,
+      make("h2", "", "As a figure for print"), make("p", "aw-note", "PDF, SVG, PNG with checked letters, data and provenance, drawn where the workbench is installed; the first four are the page's own pictures, the others show attention of one token in both directions, colours in proportion:"), print, this.command, ...live,
       button("Close", "Close (Esc)", () => this.box.close()),
     );
     this.box.setAttribute("aria-label", "export");
@@ -403,7 +404,7 @@ export class Export {
     const options = (all) => all.map(([name, words]) => Object.assign(make("option", "", words || TITLES[state.tab]), { value: name }));
     const groups = [["as the page draws it", PARTS], ["for print", library]];
     this.figure.replaceChildren(...groups.map(([label, all]) => Object.assign(make("optgroup", "", null, ...options(all)), { label })));
-    this.figure.value = figureOf(state);
+    this.figure.value = state.weights === "written" ? "head" : figureOf(state);
     this.write();
     for (const one of [this.svg, this.png]) one.disabled = !this.view.values;
     this.box.showModal();

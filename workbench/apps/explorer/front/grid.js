@@ -280,7 +280,7 @@ export class ModelView {
     const { state } = this;
     const one = state.one.at(layer);
     if (!one.grid && (!state.asked.length || one !== state.one)) return this.thumb(layer, head);
-    const asked = [state.input, state.asked.join("+"), state.direction, state.sinks, state.scale === "ratio", state.card.queries, state.card.keys].join();
+    const asked = [state.input, state.asked.join("+"), state.direction, state.sinks, state.weights, state.scale === "ratio", state.card.queries, state.card.keys].join();
     if (this.held?.asked !== asked) this.held = { asked, maps: new Map() }; // another head is outlined, and nothing else changes
     const key = `${layer.index}.${head}`;
     if (!this.held.maps.has(key)) {
@@ -293,9 +293,9 @@ export class ModelView {
   /** The head's matrix, its largest value in each of at most 48 × 48 bins. */
   thumb(layer, head) {
     const ratio = this.state.scale === "ratio";
-    const key = `${this.state.input}.${layer.index}.${head}.${ratio}`;
+    const key = `${this.state.input}.${layer.index}.${head}.${ratio}.${this.state.weights}`;
     if (!this.thumbs.has(key)) {
-      const maps = this.state.one.maps(layer);
+      const maps = this.state.maps(layer);
       if (!maps) return null;
       const rows = Math.min(48, maps.columns);
       const columns = rows;
@@ -318,7 +318,8 @@ export class ModelView {
     const { state } = this;
     const { one, bundle } = state;
     const metric = this.metric;
-    const what = one.grid ? "attention on the patches" : state.asked.length ? "attention on the tokens, in reading order" : "attention matrix";
+    const shown = state.weights === "written" ? "share of summed norms" : "attention";
+    const what = one.grid ? `${shown} on the patches` : state.asked.length ? `${shown} on the tokens, in reading order` : `${shown} by query and key`;
     const level = metric?.null ? ", tick: null level" : "";
     const without = bundle.layers.filter((layer) => layer.without);
     const count = bundle.layers.reduce((sum, layer) => sum + layer.heads, 0);
@@ -371,7 +372,7 @@ export class ModelView {
     const cells = maps?.pooled ? ` (means of ${(maps.tokens / maps.columns).toFixed(1)} × ${(maps.tokens / maps.columns).toFixed(1)} tokens)` : "";
     refill(this.leaders, heads.length ? `Heads that link ${nameOf(state.one, query)} to ${nameOf(state.one, key)}, by attention${cells}` : "No head: the mask hides this key from this query", heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
       name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
-      title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × length of the value: ${percent(written)} of the row's sum`,
+      title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × ${state.one.norms(layer, "written") ? "norm of what the value writes" : "length of the value"}: ${percent(written)} of the row's sum`,
       pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),
     })));
     this.leaders.hidden = false;
@@ -442,9 +443,14 @@ export function rampScale(state, limit, style, direction = state.look.direction)
   return { title: scaleName(state), draw };
 }
 
+/** What is drawn of a head's writing, in words. */
+export const WRITES = "Share of the summed norms that the head writes to this token, by key.";
+
 /** The quantity of a colour scale, in words. */
-export function scaleName({ scale }) {
-  return { linear: "attention", sqrt: "attention (square-root scale)", log: "attention (logarithmic scale)", ratio: "attention ÷ uniform attention" }[scale];
+export function scaleName({ scale, weights }) {
+  const shown = weights === "written" ? "share of summed norms" : "attention";
+  const equal = weights === "written" ? "an equal share" : "uniform attention";
+  return { linear: shown, sqrt: `${shown} (square-root scale)`, log: `${shown} (logarithmic scale)`, ratio: `${shown} ÷ ${equal}` }[scale];
 }
 
 /** Where colour is full, in words. */

@@ -2,7 +2,7 @@
 
 import { HEADS, RATIO, colourBar, fresh, number, palette, percent, scaled } from "./colour.js";
 import { Compare } from "./compare.js";
-import { tint, wordColours } from "./grid.js";
+import { WRITES, tint, wordColours } from "./grid.js";
 import { Edit } from "./edit.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
 import { asked, exactLink, linkOf, patternsAbove, ranked, striking, strongest } from "./links.js";
@@ -28,6 +28,9 @@ export class HeadView {
     this.scale = choice("scale of colour", [
       ["linear", "linear", "Colour in proportion (S)"], ["sqrt", "√", "Colour by square root (S)"], ["log", "log", "Colour by logarithm, three decades (S)"], ["ratio", "× uniform", `Colour by the ratio to uniform attention: none at 1 ×, full at ${RATIO} × (S)`],
     ], state.scale, (scale) => state.set({ scale }));
+    this.weights = choice("weights", [
+      ["attention", "attention", "Attention weights"], ["written", "what it writes", WRITES],
+    ], state.weights, (weights) => state.set({ weights }));
     this.opacity = make("input", "aw-slider");
     Object.assign(this.opacity, { type: "range", min: 0, max: 1, step: 0.05, value: state.opacity, title: "Opacity of attention over the image" });
     this.opacity.setAttribute("aria-label", "opacity of attention over the image");
@@ -43,7 +46,7 @@ export class HeadView {
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     this.edit = new Edit(state, host);
-    const controls = make("div", "aw-row aw-controls", null, this.direction, this.scale, this.opacity, this.sinks, this.pin, this.beside, this.edit.paint, this.edit.undo, this.more, this.legend);
+    const controls = make("div", "aw-row aw-controls", null, this.direction, this.weights, this.scale, this.opacity, this.sinks, this.pin, this.beside, this.edit.paint, this.edit.undo, this.more, this.legend);
     this.steps = new Steps(state);
     this.box = make("section", "aw-panel aw-centre", null, this.headline, this.follows, this.suggestions, controls, this.edit.field, this.steps.box, this.special, this.stage, this.hint);
     this.box.setAttribute("aria-label", "head view");
@@ -205,6 +208,9 @@ export class HeadView {
     this.steps.draw();
     this.direction.show(state.direction);
     this.scale.show(state.scale);
+    this.weights.show(state.weights);
+    const none = state.unwritten;
+    Object.assign(this.weights.lastChild, { disabled: Boolean(none), title: none || WRITES });
     this.opacity.value = state.opacity;
     this.sinks.textContent = state.sinks === "on" ? "Hide sinks" : "Show sinks";
     const values = state.shown();
@@ -212,7 +218,7 @@ export class HeadView {
     this.top = null;
     if (!values) {
       const why = state.card.without ? `Layer ${state.layer} ${state.card.without}.` : `Layer ${state.layer} has one query, the class token: nothing looks at it from others.`;
-      this.headline.textContent = `No attention matrix here. ${why}`;
+      this.headline.textContent = state.weights === "written" && none ? none : `No attention matrix here. ${why}`;
       this.follows.textContent = "";
     } else {
       this.sentence(values);
@@ -265,15 +271,17 @@ export class HeadView {
     const heads = state.more.length ? `Mean of ${state.heads.length} heads` : `Layer ${state.layer}, head ${state.head}`;
     const times = values[top] / this.even();
     const most = state.asked.length === 1 && state.asked[0] === top ? "itself" : this.name(top);
+    const writes = state.weights === "written";
     let words;
     if (state.direction === "to" && state.asked.length) {
       const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = state.filled("to", { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
+      words = writes ? `the head writes the largest share of ${this.whom()} to ${most}: ${percent(values[top])} of the summed norms; mean over all queries ${percent(mean)}` : state.filled("to", { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
-      words = state.filled("from", { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: multiple(times) });
+      const gaps = { query: who, key: single ? this.name(top) : most, share: percent(values[top]), times: multiple(times) };
+      words = writes ? `of the summed norms that the head writes to ${gaps.query}, ${gaps.key} has the largest share: ${gaps.share}, ${gaps.times}\u00a0× an equal share` : state.filled("from", gaps);
     }
     const maps = one.maps(state.card);
     const bin = maps?.pooled ? (maps.tokens / maps.columns).toFixed(1) : "";
@@ -311,8 +319,9 @@ export class HeadView {
     setTimeout(() => this.host.part(query, key, 1)); // once the kernel stands at this head
   }
 
-  linkWords({ query, key }, { attention, ratio, p }) {
+  linkWords({ query, key }, { attention, written, ratio, p }) {
     const [from, to] = [query, key].map((token) => this.name(token));
+    if (this.state.weights === "written") return `${to} has ${percent(written)} of the summed norms that the head writes to ${from}, and ${percent(attention)} of its attention`;
     return this.state.filled("link", { query: from, key: to, share: percent(attention), times: multiple(ratio), p: number(p) });
   }
 
@@ -356,7 +365,8 @@ export class HeadView {
   scaleBar() {
     const pen = fresh(this.bar, 190, 28);
     if (pen) this.drawScale(pen, 190);
-    this.bar.title = this.state.scale === "ratio" ? "Multiples of uniform attention" : "Attention; the tick is uniform attention";
+    const writes = this.state.weights === "written";
+    this.bar.title = this.state.scale === "ratio" ? `Multiples of ${writes ? "an equal share" : "uniform attention"}` : writes ? `${WRITES} The tick is an equal share.` : "Attention; the tick is uniform attention";
   }
 
   drawScale(pen, width) {

@@ -30,7 +30,7 @@ export function linkOf(one, layer, head, query, key) {
       if (column - row === own - place) alike.push(weight);
     }
   }
-  const lengths = one.norms(layer, "v");
+  const lengths = one.norms(layer, "written") ?? one.norms(layer, "v");
   const count = lengths?.shape[1];
   const first = lengths ? Math.floor((head * lengths.shape[0]) / layer.heads) * count : 0; // grouped heads share values
   const parts = Array.from({ length: maps.columns }, (_, column) => (count === maps.columns ? maps.at(head, place, column) * lengths.values[first + column] : NaN));

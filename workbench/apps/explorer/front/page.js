@@ -356,6 +356,7 @@ function makeHelp() {
     make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
     make("p", "", "Click a token, then a second: the list of heads ranks all by their attention from the first to the second, beside the other pairs of the same head."),
     make("p", "", `The scale “× uniform” has no colour at 1 × uniform attention and below, and full colour at ${RATIO} × and above.`),
+    make("p", "", "“What it writes” multiplies attention by the norm of the key's value after the output projection (Kobayashi et al. 2020) and draws each key's share of the sum."),
     make("p", "", "Shift-click heads to look at several together. A corner mark says that a cell goes beyond the common scale."),
   );
   box.tabIndex = -1; // has the focus, so that it opens at its start

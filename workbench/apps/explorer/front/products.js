@@ -21,7 +21,7 @@ function sides(state) {
   const real = [...one.real.keys()].filter((token) => one.real[token]);
   const asked = own.length === 1 ? [0] : state.asked.length ? state.asked : real;
   const mean = own[0].map((_, i) => asked.reduce((sum, token) => sum + own[token][i], 0) / asked.length);
-  return { to, mean, other, asked, real, scale: one.scale(card, state.head), attention: state.values(state.layer, state.head) };
+  return { to, mean, other, asked, real, scale: one.scale(card, state.head), attention: state.attention(state.layer, state.head) };
 }
 
 export class Products {
@@ -154,7 +154,7 @@ export class Plane {
     const at = ([x, y]) => [width / 2 + (x - middle[0]) * unit, side / 2 - (y - middle[1]) * unit];
     const single = plane.q.length === 1;
     const asked = single ? [0] : state.asked;
-    const attention = state.values(state.layer, head);
+    const attention = state.attention(state.layer, head);
     const most = attention ? Math.max(...attention) : 1;
     const style = palette(state.theme, this.element);
     const mark = (token, side, radius, alpha) => {

@@ -16,7 +16,7 @@ export class State {
     const drawn = bundle.layers.filter((layer) => !layer.without);
     const first = drawn.filter((layer) => layer.queries === layer.keys).at(-1) ?? drawn.at(-1) ?? bundle.layers[0];
     Object.assign(this, {
-      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt", sinks: "on",
+      input: 0, layer: first.index, head: 0, more: [], tokens: [], pins: [], against: "", hover: null, link: null, direction: "from", scale: "sqrt", sinks: "on", weights: "attention",
       sort: "", find: "", shelf: [], metric: bundle.metrics.find((one) => one.name === "attention_sink")?.name ?? "",
       tab: "matrix", ablation: outings(bundle)[0] ?? "", depth: "head", opacity: 0.85, original: false, theme: preferred(), plane: "pca", embedding: null, part: null, off: null,
     });
@@ -98,6 +98,7 @@ export class State {
     if (this.against && !this.pins.includes(this.against)) this.pins = [...this.pins, this.against];
     if (!SCALES.includes(this.scale)) this.scale = "sqrt";
     if (this.sinks !== "off") this.sinks = "on";
+    if (this.weights !== "written") this.weights = "attention";
     const modes = outings(this.bundle);
     const later = this.bundle.unmeasured; // measurements that can still be requested
     if (!modes.includes(this.ablation) && !later) this.ablation = modes[0] ?? "";
@@ -138,7 +139,7 @@ export class State {
   }
 
   /** What a person set in the page of another bundle stays where it can; views of another model or input as pins. */
-  keep({ opacity, metric, theme, pins, shelf, find, bundle, plane, embedding, opened }) {
+  keep({ opacity, weights, metric, theme, pins, shelf, find, bundle, plane, embedding, opened }) {
     const alike = (one, other) => one.model.spec === other.model.spec && one.inputs.map((input) => input.id).join("\n") === other.inputs.map((input) => input.id).join("\n");
     const same = alike(bundle, this.bundle);
     const known = this.bundle.metrics.some((one) => one.name === metric);
@@ -151,12 +152,24 @@ export class State {
     });
     const others = same ? shelf : [...shelf, { id, bundle }];
     this.shelf = others.filter((one) => named.some((pin) => pin.startsWith(`${one.id}@`))).slice(-MOST_OTHERS);
-    this.set({ opacity, theme, plane, embedding, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
+    this.set({ opacity, weights, theme, plane, embedding, find: same ? find : "", metric: known ? metric : this.metric, pins: named.filter((pin) => this.viewOf(pin)) });
   }
 
-  /** Attention of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them; to sinks 0 where they are taken out. */
+  /** The weights that are shown of a layer: attention, or what its heads write. */
+  maps(card = this.card, one = this.one) {
+    return this.weights === "written" ? one.written(card) : one.maps(card);
+  }
+
+  /** Why this layer does not show what its heads write; empty where it does. */
+  get unwritten() {
+    const { card, one, layer } = this;
+    if (card.without || one.written(card)) return "";
+    return card.pooled ? `Layer ${layer} has means over bins of tokens: what a head writes is known of single tokens.` : `This file has no norms of values after the output projection of layer ${layer}.`;
+  }
+
+  /** The weights of the queries in question in one head, by token: mean over queries, or sum over keys where it is to them; to sinks 0 where they are taken out. */
   values(layer, head, tokens = this.asked, one = this.one) {
-    const values = this.attention(layer, head, tokens, one);
+    const values = this.attention(layer, head, tokens, one, this.maps(one.layerAt(layer), one));
     if (this.sinks === "on" || !values || (this.direction === "to" && tokens.length)) return values;
     const kept = values.slice();
     for (const key of this.sinksOf(layer, head, one)) kept[key] = 0;
@@ -183,9 +196,8 @@ export class State {
     return one.maps(card)?.sinks(head, (seen.asks ?? seen).real) ?? [];
   }
 
-  attention(layer, head, tokens, one) {
+  attention(layer, head, tokens = this.asked, one = this.one, maps = one.maps(one.layerAt(layer))) {
     const card = one.layerAt(layer);
-    const maps = one.maps(card);
     if (!maps || head >= maps.heads) return null;
     const seen = one.at(card);
     if (!tokens.length || seen !== one || seen.asks) return maps.mean(head, (seen.asks ?? seen).real); // tokens of another stream ask nothing here
@@ -215,7 +227,7 @@ export class State {
   /** What an address leaves out. */
   get usual() {
     const ablation = outings(this.bundle)[0] ?? "";
-    return Object.entries({ against: "", direction: "from", scale: "sqrt", sinks: "on", tab: "matrix", sort: "", depth: "head", ablation });
+    return Object.entries({ against: "", direction: "from", scale: "sqrt", sinks: "on", weights: "attention", tab: "matrix", sort: "", depth: "head", ablation });
   }
 
   toFragment() {

@@ -81,6 +81,15 @@ function attend(qkv, heads, count) {
   return { q, k, v, attention, output, size, scale };
 }
 
+/** Norms of the values after the output projection (out, in), by head and token. */
+function writtenNorms(v, size, count, weight) {
+  const width = Math.sqrt(weight.length);
+  return Float32Array.from({ length: v.length / size }, (_, row) => {
+    const [value, first] = [v.subarray(row * size, (row + 1) * size), Math.floor(row / count) * size];
+    return Math.hypot(...Array.from({ length: width }, (_, out) => value.reduce((sum, part, i) => sum + part * weight[out * width + first + i], 0)));
+  });
+}
+
 /** All layers of a network on a normalised image (channel, row, column), and the probabilities of its classes. */
 export function runNetwork({ heads, epsilon, depth, shape }, weight, pixels) {
   const patches = embedded(pixels, shape, weight("patch_embed.proj.weight"), weight("patch_embed.proj.bias"));
@@ -95,7 +104,7 @@ export function runNetwork({ heads, epsilon, depth, shape }, weight, pixels) {
     x = added(x, linear(found.output, ...pair("attn.proj")));
     const hidden = linear(norm(x, ...pair("norm2"), epsilon), ...pair("mlp.fc1")).map((value) => 0.5 * value * (1 + erf(value / Math.SQRT2)));
     x = added(x, linear(hidden, ...pair("mlp.fc2")));
-    layers.push(found);
+    layers.push({ ...found, written: writtenNorms(found.v, found.size, count, own("attn.proj.weight")) });
   }
   const logits = linear(norm(x.subarray(0, width), weight("norm.weight"), weight("norm.bias"), epsilon), weight("head.weight"), weight("head.bias"));
   return { layers, count, probabilities: softmax(logits) };
@@ -123,10 +132,11 @@ export function paintedBundle(bundle, card, { data, width, height }) {
     arrays[name] = [bits, [heads, count, side]];
     errors[name] = error;
   };
-  layers.forEach(({ attention, size, scale, ...sites }, place) => {
+  layers.forEach(({ attention, size, scale, written, ...sites }, place) => {
     const start = `inputs.0.layers.${bundle.layers[place].index}`;
     round(`${start}.attn`, attention, count);
     arrays[`${start}.scale`] = [new Float64Array(heads).fill(scale), [heads]];
+    arrays[`${start}.norms.written`] = [written, [heads, count]];
     for (const site of ["q", "k", "v"]) {
       const lengths = Float32Array.from({ length: heads * count }, (_, row) => Math.hypot(...sites[site].subarray(row * size, (row + 1) * size)));
       arrays[`${start}.norms.${site}`] = [lengths, [heads, count]];
