@@ -276,7 +276,7 @@ export class HeadView {
     if (state.direction === "to" && state.asked.length) {
       const places = [...values.keys()].filter((i) => one.real[i]);
       const mean = places.reduce((sum, i) => sum + values[i], 0) / places.length;
-      words = writes ? `the head writes the largest share of ${this.whom()} to ${most}: ${percent(values[top])} of the summed norms; mean over all queries ${percent(mean)}` : state.filled("to", { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
+      words = writes ? `the share of ${this.whom()} in the summed norms is largest for query ${this.name(top)}: ${percent(values[top])}; mean over all queries ${percent(mean)}` : state.filled("to", { key: this.whom(), query: most, share: percent(values[top]), mean: percent(mean) });
     } else {
       const single = state.one.maps(state.card)?.rows === 1;
       const who = single ? "the class token, its only query" : this.whom();
