@@ -73,7 +73,7 @@ export class Compare {
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const tokens = `${linked ? `${state.look.direction} ${whom}` : `each ${state.look.direction} its own tokens`}${inOrder}`;
     const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
-    const said = state.filled("compare", { first, second, tokens, weights: state.weights === "written" ? "the summed norms" : "the attention", share: percent(apart(a, b, pairs)) });
+    const said = state.filled("compare", { first, second, tokens, weights: state.weights === "written" ? "the written norm" : "the attention", share: percent(apart(a, b, pairs)) });
     return `${capital(said)}; ${state.filled("usual", { heads, share: percent(this.usual(found)) })}.`;
   }
 
