@@ -194,10 +194,16 @@ def test_the_address_of_a_page_of_its_own_holds_the_whole_view(browser, digits):
 
 
 def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
-    """The first locks a patch, the second asks: the numbers of `find_link`, strongest first, and a click on a head."""
+    """The first locks a patch, the second asks: the numbers of `find_link`, strongest first, and a click on a head.
+
+    What is written is the share of `value-output`, of values after the output projection.
+    """
     model = workbench.load("bundled:digits-vit")
     inputs = workbench.inputs("bundled:digits", model, n=2)[:1]
     links = workbench.find_link(workbench.capture(model, inputs, sites=["attn", "v"]), 30, 21)
+    norms = workbench.analyze("value-output", model, inputs, per="pair", query=30)
+    norms = norms.pivot_table(index=["layer", "head"], columns="key", values="value")
+    shares = norms[21] / norms.sum(axis=1)
     box = page.locator(".aw-stage canvas").bounding_box()
     for patch in (29, 20):
         across, down = (patch % 8 + 0.5) / 8, (patch // 8 + 0.5) / 8
@@ -215,8 +221,8 @@ def test_two_clicks_rank_the_heads_that_link_two_patches(page, digits):
         assert float(value.rstrip("\u00a0%")) / 100 == pytest.approx(link.attention, rel=0.03, abs=6e-5)
         numbers = [float(each) for each in re.findall(r"([\d.]+) ×", hint)]
         assert numbers == pytest.approx([link.ratio, link.null_mean, link.null_high], rel=6e-3, abs=6e-4)
-        written = float(re.search(r"value: ([\d.]+)\u00a0% of the row", hint).group(1)) / 100
-        assert written == pytest.approx(link.written, rel=0.03, abs=6e-5)
+        written = float(re.search(r"value writes: ([\d.]+)\u00a0% of the row", hint).group(1)) / 100
+        assert written == pytest.approx(shares[link.layer, link.head], rel=0.03, abs=6e-5)
     page.locator(".aw-linking .aw-leader").first.click()
     first = links.iloc[0]
     page.wait_for_function(SAYS, arg=f"Layer {first.layer:.0f}, head {first['head']:.0f}: patch ")

@@ -8,6 +8,7 @@ const CLEAR = 0.05; // a pattern's score above its null level, at least
 
 /**
  * A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens.
+ * `written` has the norms of values after the output projection where the file has them, as `value-output` per pair.
  * Of a pooled matrix those of the cells that hold them.
  */
 export function linkOf(one, layer, head, query, key) {
