@@ -316,7 +316,9 @@ def embedded_findings(
 
 
 def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str, digits: str = ".1f") -> str:
-    """Name the largest significant differences from a baseline and their number, or that chance explains them.
+    """Name the mechanisms with the largest significant differences from a baseline, or that chance explains them.
+
+    Each is named with its own largest difference of either sign; the number of significant differences follows.
 
     Args:
         table: columns mechanism, where (the task or condition), value, low and high of a 95 % CI.
@@ -341,10 +343,10 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
         rows = clear[clear["mechanism"] == name].sort_values("value")
         ends = [row for row, sign in ((rows.iloc[-1], 1), (rows.iloc[0], -1)) if sign * row["value"] > 0]
         texts = [f"{row['value']:+{digits}}{unit} ({row['where']})" for row in ends]
-        phrases.append(f"{' and '.join(texts).replace('-', '−')} with {names[name]}")
+        phrases.append(f"{names[name]}: {' and '.join(texts).replace('-', '−')}")
     return (
-        f"Largest significant differences from the baseline: {'; '.join(phrases)}. {len(clear)} of {len(table)} are "
-        f"significant ({expected})."
+        f"Significant differences from the baseline are largest with {'; '.join(phrases)}. {len(clear)} of "
+        f"{len(table)} are significant ({expected})."
     )
 
 

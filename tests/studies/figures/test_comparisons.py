@@ -85,7 +85,7 @@ def test_the_change_of_an_error_is_in_per_cent_with_the_mean_over_kinds_last():
 
 def test_the_finding_names_the_attacks_that_are_drawn():
     assert robustness_finding(DIFFERENCES).startswith(
-        "Largest significant differences from the baseline: −12.7 points (PGD) with token statistics. 2 of 4 are"
+        "Significant differences from the baseline are largest with token statistics: −12.7 points (PGD). 2 of 4 are"
     )
 
 

@@ -163,7 +163,7 @@ def test_the_finding_names_the_largest_significant_differences_of_the_figure():
     """Primal is 45 points below softmax; shuffled has one seed; a baseline is not compared with itself."""
     sentence = embedded_finding(record(), "accuracy")
     assert sentence.startswith(
-        f"Largest significant differences from the baseline: −45.0 points (made) with {NAMES['primal']}. "
+        f"Significant differences from the baseline are largest with {NAMES['primal']}: −45.0 points (made). "
         "1 of 1 are significant (about 0.05 expected under the null)."
     )
     assert "−0.450 nats (made)" in embedded_finding(record("loss"), "loss")

@@ -41,10 +41,12 @@ WORDS = {RANDOM_TOO: "also untrained", NOT_DIAGNOSTIC: "noise passes", PREMISE: 
 _NO_EFFECT = (GREY, "square-x-open")  # of a claim that equality refutes
 # why a claim is undecided whose interval is clear of the threshold
 _REASONS = {CARRIED: "rests on one data set", "Holm": "after Holm"}
-_MEANINGS = {
+MEANINGS = {
+    RANDOM_TOO: "Also untrained: untrained weights give the same verdict",
     NOT_DIAGNOSTIC: "Noise passes: its null meets the threshold",
     PREMISE: "No premise: its assumption fails here",
 }
+"""Verdicts to their definitions in a caption."""
 _TERMS = {
     "V̇": "V̇: kernel PCA's values",
     "φ": "φ: features of queries, h: outputs",
@@ -175,12 +177,15 @@ def claims_caption(frame: pd.DataFrame) -> str:
     parts = [
         f"**{_finding(claims)}.** Claims of {PAPERS.get(claims['paper'].iloc[0], 'a paper')} about {about}",
         "Each row has its own scale; 95 % CI over the sample printed in grey; verdicts after Holm's adjustment",
-        *(words for verdict, words in _MEANINGS.items() if verdict in {*claims["verdict"]}),
+        *(words for verdict, words in MEANINGS.items() if verdict in {*claims["verdict"]}),
     ]
+    if (claims["why"].str.contains(CARRIED) & (claims["verdict"] == verdicts.UNDECIDED)).any():
+        parts.append("Rests on one data set: without it the sign or the verdict differs")
     if any(map(_refuted, claims.to_dict("records"))):
         parts.append("No effect: equal within the margin, against the claim")
     parts += [words for symbol, words in _TERMS.items() if symbol in " ".join(claims["label"])]
-    return ". ".join([*parts, "Rules: docs/papers/verdicts.md."])
+    symbols = f"; symbols: docs/papers/{claims['paper'].iloc[0]}.md" * (about != "trained mechanisms")
+    return ". ".join([*parts, f"Rules: docs/papers/verdicts.md{symbols}."])
 
 
 def _finding(claims: pd.DataFrame) -> str:
@@ -212,7 +217,8 @@ def _held_claims(groups: Sequence[pd.DataFrame]) -> str:
         held = rows[rows["outcome"] == verdicts.HOLDS]
         models = ", ".join(map(_model, held.to_dict("records")))
         close = held["p_adjusted"].astype(float).max()
-        names.append(re.sub(r" \(.*\)$", "", rows["label"].iloc[0].partition(":")[0]))
+        label = rows["label"].iloc[0].partition(":")[0].replace("J_proj", "the projection error J")
+        names.append(re.sub(r" \(.*\)$", "", label))
         wheres.append(f" in {models}" * (len(held) < len(rows)))
         ps.append(_effect(held) + f", adjusted p = {close:.2g}" * bool(close > 0.01))
     if len(names) == 2 and wheres[0] == wheres[1] != "":

@@ -20,12 +20,13 @@ from workbench.papers.verdicts import (
     NOT_TESTED,
     OF_NO_MODEL,
     OUTCOMES,
+    PREMISE,
     RANDOM_TOO,
     UNDECIDED,
     counted,
     outcome,
 )
-from workbench.studies.figures.claims_chart import VERDICTS, WORDS, subscripts
+from workbench.studies.figures.claims_chart import MEANINGS, VERDICTS, WORDS, subscripts
 
 _RECORDS, _MECHANISM = "records", "own model"
 """Columns of claims that committed records answer, and of models that carry a paper's mechanism."""
@@ -108,12 +109,16 @@ def verdict_matrix_caption(claims: pd.DataFrame) -> str:
         _MECHANISM: "own model: with the paper's mechanism",
         _RECORDS: "records: models that differ only in their attention, or timed operators",
     }
+    unmet = counts.get(PREMISE, 0)
+    last = f", {counts.get(FAILS, 0)} fail and {unmet} lack{'s its' if unmet == 1 else ' their'} premise"
+    last = last if unmet else f" and {counts.get(FAILS, 0)} fail"
     words = [
         f"**Of {len(cells)} verdicts on the papers' primary claims {counts.get(HOLDS, 0)} hold, {trivial} hold for "
-        f"noise or untrained weights too, {counts.get(UNDECIDED, 0)} are undecided and {counts.get(FAILS, 0)} fail.**",
+        f"noise or untrained weights too, {counts.get(UNDECIDED, 0)} are undecided{last}.**",
         "; ".join(text for name, text in named.items() if name in columns) + ".",
-        "Also untrained: untrained weights give the same verdict (not tested for records).",
-        "Noise passes: the claim's null meets its threshold.",
+        f"{MEANINGS[RANDOM_TOO]} (not tested for records).",
+        f"{MEANINGS[NOT_DIAGNOSTIC]}.",
+        *[f"{MEANINGS[PREMISE]}."] * bool(unmet),
         "Undecided: the 95 % confidence interval, Holm-adjusted, crosses the threshold.",
     ]
     if len(untested):
