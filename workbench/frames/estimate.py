@@ -81,7 +81,7 @@ def _null_rows(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
     return means if len(means) else null_rows
 
 
-def null_finding(rows: pd.DataFrame, words: str, each: str = "layer") -> str:
+def null_finding(rows: pd.DataFrame, words: str, each: str = "layer", *, both: bool = False) -> str:
     """State on which side of its null range a metric lies, and in how many layers of each model.
 
         null_finding(rows, "Effective rank")
@@ -93,6 +93,7 @@ def null_finding(rows: pd.DataFrame, words: str, each: str = "layer") -> str:
     metric and one kind of null distribution; without one the sentence has the models' means (`mean_finding`).
 
     ``each`` is what is counted: layers, heads ("head"), or the values of another column, which have no common mean.
+    ``both`` adds the number on the other side of the range: ", and below it in none".
     """
     by_layer = _beside_null(rows, each)
     if by_layer.empty:
@@ -104,7 +105,8 @@ def null_finding(rows: pd.DataFrame, words: str, each: str = "layer") -> str:
     if len(models) > 3:
         by_layer["model"] = f"{len(models)} models"
     parts = [_share_beyond(rows, str(name), each) for name, rows in by_layer.groupby("model", sort=False)]
-    return f"{words} is {side} its null range{criterion} in {_listed(parts)}."
+    other, count = "below" if side == "above" else "above", by_layer.attrs["opposite"] or "none"
+    return f"{words} is {side} its null range{criterion} in {_listed(parts)}{f', and {other} it in {count}' * both}."
 
 
 def counts_finding(quantities: Mapping[str, pd.DataFrame]) -> str:
@@ -143,7 +145,8 @@ def _beside_null(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
     outside = means > by_layer["null_high"] if side == "above" else means < by_layer["null_low"]
     criterion = ", CI included," if outside.sum() > beyond.sum() else ""
     by_layer = by_layer.assign(beyond=beyond).reset_index()
-    by_layer.attrs |= {"side": side, "criterion": criterion}
+    opposite = int((below if side == "above" else above).sum())
+    by_layer.attrs |= {"side": side, "criterion": criterion, "opposite": opposite}
     return by_layer
 
 

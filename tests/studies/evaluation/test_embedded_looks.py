@@ -124,7 +124,7 @@ def test_conditions_are_compared_by_image_and_ranked():
     rows += [("bilateral", "clean", 1.0), ("bilateral", "a noise", 0.0)]
     frame = pd.DataFrame(rows, columns=["attention", "condition", "value"])
     assert condition_ranks(frame) == (
-        "clean: most with bilateral (100 %), fewest with rpc-sym (60 %); "
+        "clean: most with bilateral (100 %), fewest with rpc-sym (60 [0, 100] %); "
         "a noise: most with rpc-sym (20 %), fewest with bilateral (0 %)"
     )
     paired = pd.DataFrame(

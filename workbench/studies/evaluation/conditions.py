@@ -103,11 +103,11 @@ def condition_differences(frame: pd.DataFrame) -> str:
 
 
 def condition_ranks(frame: pd.DataFrame) -> str:
-    """Name the attention with the largest and the one with the smallest mean under each condition."""
-    means = frame.pivot_table("value", "attention", "condition", sort=False)
-    best, worst = (means.agg([f"idx{end}", end]).T for end in ("max", "min"))
-    return "; ".join(
-        f"{condition}: most with {best.at[condition, 'idxmax']} ({best.at[condition, 'max']:.0%}), "
-        f"fewest with {worst.at[condition, 'idxmin']} ({worst.at[condition, 'min']:.0%})"
-        for condition in means
-    ).replace("%", " %")
+    """Name the attention with the largest and the one with the smallest mean under each condition, with 95 % CIs."""
+    parts = []
+    for condition, rows in frame.groupby("condition", sort=False):
+        means = {name: mean_interval(100 * values) for name, values in rows.groupby("attention")["value"]}
+        best, worst = (end(means, key=lambda name: means[name].value) for end in (max, min))
+        most, fewest = (means[name].within(0, 100).words(".0f") for name in (best, worst))
+        parts.append(f"{condition}: most with {best} ({most} %), fewest with {worst} ({fewest} %)")
+    return "; ".join(parts)

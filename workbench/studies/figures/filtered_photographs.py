@@ -93,8 +93,8 @@ def filtered_figure(filtered: Filtered) -> go.Figure:
         panels.append(Panel([picture], x, y, title))
     window = " × ".join(map(str, filtered.window))
     note = f"Uniform attention and the layers take means of patches within each window of {window} pixels, "
-    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. Identity attention takes means of "
-    note += "pixels."
+    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. Identity attention has no learned "
+    note += "weights and takes means of pixels: query and key are the 3 × 3 pixels around a pixel, the value the pixel."
     gap, edges = 6, 1.2 * theme_of("page").font
     side = (PAGE - edges + gap) / _COLUMNS - gap
     inner = side * tall / across
