@@ -106,7 +106,8 @@ def condition_ranks(frame: pd.DataFrame) -> str:
     """Name the attention with the largest and the one with the smallest mean under each condition, with 95 % CIs."""
     parts = []
     for condition, rows in frame.groupby("condition", sort=False):
-        means = {name: mean_interval(100 * values) for name, values in rows.groupby("attention")["value"]}
+        scores: pd.Series = 100 * rows["value"]
+        means = {name: mean_interval(values) for name, values in scores.groupby(rows["attention"])}
         best, worst = (end(means, key=lambda name: means[name].value) for end in (max, min))
         most, fewest = (means[name].within(0, 100).words(".0f") for name in (best, worst))
         parts.append(f"{condition}: most with {best} ({most} %), fewest with {worst} ({fewest} %)")
