@@ -327,7 +327,7 @@ def _a_pinned_view_stands_beside_another(page, bundle):
     difference = page.evaluate(DRAWN.replace(
         'document.querySelector(".aw-image")', 'document.querySelectorAll(".aw-compare canvas")[2]'
     ), list(bundle.header.inputs[0].grid))  # fmt: skip
-    signs = np.array([blue - red for red, _, blue, _ in difference])
+    signs = np.array([green - (red + blue) / 2 for red, green, blue, _ in difference])  # purple: negative
     change = (b - a)[1:]
     strong = np.abs(change) > 0.1 * np.abs(change).max()
     assert strong.sum() >= 3
@@ -405,9 +405,9 @@ def test_two_texts_of_as_many_tokens_are_compared_token_by_token(tmp_path):
         strong = np.abs(change) > 0.1 * np.abs(change).max()
         assert strong.sum() >= 2
         for colour, value in zip(shown, change, strict=True):
-            red, _, blue, alpha = map(float, re.findall(r"[\d.]+", colour)) if colour else (0, 0, 0, 0)
+            red, green, _, alpha = map(float, re.findall(r"[\d.]+", colour)) if colour else (0, 0, 0, 0)
             assert alpha == pytest.approx(0.9 * abs(value) / np.abs(change).max(), abs=0.012)
-            assert not colour or (blue > red) == (value > 0)
+            assert not colour or (green > red) == (value > 0)
         page.evaluate(
             f"() => {{ location.hash = '#layer=1&head=1&input={short}&token=33&against={one}.1.1.33'; }}"
         )

@@ -712,6 +712,17 @@ def test_examples_of_the_search_find_heads(page, digits):
         page.wait_for_function(SHOWS, arg=[".aw-model .aw-note", said])
 
 
+def test_enter_goes_to_the_heads_that_match_one_after_another(page, digits):
+    scores = digits[1].metric("pattern_local")
+    bound = float(np.quantile(scores, 0.7).round(3))
+    page.locator(".aw-find").fill(f"local > {bound}")
+    matches = [tuple(map(int, place)) for place in np.argwhere(scores > bound)]
+    assert len(matches) == 4
+    for layer, head in [*matches, matches[0]]:
+        page.locator(".aw-find").press("Enter")
+        page.wait_for_function(SAYS, arg=f"Layer {layer}, head {head}: ")
+
+
 def test_the_help_opens_at_its_start(browser, digits):
     page = browser.new_page(viewport={"width": 900, "height": 420})
     page.goto(digits[0])

@@ -19,7 +19,7 @@ SENTENCES: dict[Name, str] = {
     "above": "{count} above the null range",
     "membership": "{most} of {count} {tokens} belong to head {head} more than to any other head; mean membership "
     "{share} (uniform: {uniform})",
-    "compare": "{tokens}, {share} of {weights} goes to different tokens in {first}, and in {second}",
+    "compare": "{tokens}, {share} of {weights} {moves} different tokens in {first} than in {second}",
     "usual": "{heads}: {share} (median)",
     "effect": "without {what}, {outcome} goes from {before} to {after} ({change} points): divergence {divergence} "
     "nats, rank {rank} of {count} (median {kind}: {median})",
@@ -31,7 +31,7 @@ SENTENCES: dict[Name, str] = {
     "head's other pairs)",
     "stability": "above its null level, by share of {inputs}: {patterns}",
     "striking": "the most striking head: its score of the pattern “{pattern}” is {times}\u00a0× its null level, the "
-    "largest multiple",
+    "largest multiple among scores clearly above theirs",
 }
 
 OPERANDS = {"q": "queries", "k": "keys", "v": "values"}

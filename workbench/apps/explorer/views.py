@@ -476,6 +476,7 @@ def _read_compare(address: Address, material: Material) -> str:
         second=names[1],
         tokens=tokens,
         weights="the attention",
+        moves="goes to",
         share=f"{share:.1%}",
     )
 

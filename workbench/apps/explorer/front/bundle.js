@@ -1,7 +1,7 @@
 // Reads a bundle (docs/bundle.md): a safetensors file whose metadata holds a JSON header.
 
 const SCHEMA = 5;
-const SINK = 0.3; // as `workbench.analyze("sinks")` has it
+export const SINK = 0.3; // as `workbench.analyze("sinks")` has it
 const ARRAYS = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, U8: Uint8Array };
 
 /** float16 bits to numbers: a table of all 65 536, since browsers differ in Float16Array. */

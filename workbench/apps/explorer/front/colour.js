@@ -1,4 +1,5 @@
-// Colour with meaning: blue is attention from the query in question, orange attention to it, on both grounds.
+// Colour with meaning: blue is attention from the query in question, orange attention to it, on both grounds; of a
+// difference, green is more here and purple more in the pinned view.
 
 import { byBits, byRow } from "./bundle.js";
 
@@ -13,8 +14,8 @@ const STOPS = {
   },
 };
 const HUES = {
-  light: { from: [20, 95, 215], to: [214, 92, 8] },
-  dark: { from: [64, 156, 255], to: [255, 146, 48] },
+  light: { from: [20, 95, 215], to: [214, 92, 8], here: [20, 120, 55], pinned: [125, 40, 140] },
+  dark: { from: [64, 156, 255], to: [255, 146, 48], here: [80, 200, 115], pinned: [205, 130, 235] },
 };
 /** Several heads at once; after Okabe and Ito, which colour-blind readers tell apart. */
 export const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a5195", "#8c8c8c"];

@@ -68,12 +68,13 @@ export class Compare {
     const { pinned, here, linked, twoModels, pairs, a, b, comparable } = found;
     const named = (view) => `layer ${view.layer}, head ${view.head}${twoModels ? ` of ${modelName(view)}` : ""}`;
     const [first, other] = [here, pinned].map(named);
-    const second = first === other ? "the same head" : other;
+    const second = first === other ? "the same head of the pinned view" : other;
     if (!a || !b || !comparable) return `${capital(first)} beside ${second}: ${a && b ? "their inputs differ in the number of tokens, so no difference is drawn" : "no attention matrix in one of them"}.`;
     const inOrder = pinned.one.grid || sameWords(pinned.one, here.one) ? "" : ", token by token in their order";
     const tokens = `${linked ? `${state.look.direction} ${whom}` : `each ${state.look.direction} its own tokens`}${inOrder}`;
-    const heads = twoModels ? "a random head of each" : linked ? "two random heads" : "in other heads";
-    const said = state.filled("compare", { first, second, tokens, weights: state.weights === "written" ? "the written norm" : "the attention", share: percent(apart(a, b, pairs)) });
+    const heads = twoModels ? "a random head of each" : linked ? "two heads drawn at random" : "in other heads";
+    const [weights, moves] = [state.weights === "written" ? "the written norm" : "the attention", state.look.direction === "to" ? "comes from" : "goes to"];
+    const said = state.filled("compare", { first, second, tokens, weights, moves, share: percent(apart(a, b, pairs)) });
     return `${capital(said)}; ${state.filled("usual", { heads, share: percent(this.usual(found)) })}.`;
   }
 
@@ -131,7 +132,7 @@ export class Compare {
       pane.title.title = title;
       const colour = (value) => {
         const share = scaled(Math.abs(value), full, place === 2 ? side : state.scale);
-        return { share, direction: place === 2 ? (value >= 0 ? "from" : "to") : state.look.direction };
+        return { share, direction: place === 2 ? (value >= 0 ? "here" : "pinned") : state.look.direction };
       };
       if (view.one.grid) this.drawImage(pane, view, values, colour, stacked ? width : (width - 24) / 3, stacked ? width : height - 44);
       else this.drawWords(pane, view, values, colour);

@@ -74,7 +74,8 @@ export class Depth {
     const alike = state.depth !== "rollout" && (state.one.grid || state.asked.length);
     const limit = alike || (state.scale === "ratio" && state.depth !== "rollout") ? state.full : Math.max(...maps.map((map) => map?.most ?? 0));
     this.limit = limit;
-    const tall = Math.max(34, Math.min(92, (whole - (whole > 700 ? 320 : 0)) / count - 8));
+    const aspect = Math.max(1, ...maps.map((map) => (map ? map.columns / map.rows : 1)));
+    const tall = Math.max(34, Math.min(92, ((whole - (whole > 700 ? 320 : 0)) / count - 8) / aspect));
     rows.forEach((values, place) => {
       const layer = state.bundle.layers[place];
       const one = this.strip.children[place];
@@ -151,7 +152,9 @@ export class Depth {
     layers.forEach((layer, place) => place % every || pen.fillText(layer.index, x(place), height - 7));
     pen.textAlign = "left";
     pen.fillStyle = colour("--ink");
-    pen.fillText(`${metric.short ? capital(metric.short) : metric.label}, every head by layer${metric.null ? " (dash: null level)" : ""}`, left, 6);
+    const named = metric.short ? capital(metric.short) : metric.label;
+    const titles = [`${named}, every head by layer`, `${named} by layer`, named].flatMap((title) => (metric.null ? [`${title} (dash: null level)`, title] : [title]));
+    pen.fillText(titles.find((title) => pen.measureText(title).width < width - left) ?? named, left, 6);
     const half = Math.min(14, (width - left - right) / layers.length / 2.6);
     pen.fillStyle = colour("--ink");
     for (const layer of layers) if (Number.isFinite(medians[layer.place])) pen.fillRect(x(layer.place) - half, y(medians[layer.place]) - 0.6, half * 2, 1.2);

@@ -8,7 +8,7 @@ import { rampScale, tint } from "./grid.js";
 import { Membership } from "./membership.js";
 import { Plane, Products } from "./products.js";
 import { Spectra } from "./spectra.js";
-import { TABS, button, capital, largest, make, nameOf, placeOn, readable, refill } from "./state.js";
+import { TABS, button, capital, coarse, largest, make, nameOf, placeOn, readable, refill } from "./state.js";
 
 export const TITLES = { matrix: "Matrix", products: "q·k", plane: "Plane", norms: "Norms", spectra: "Spectra", metrics: "Metrics", effect: "Effect", membership: "Membership", card: "Card" };
 const HINTS = {
@@ -161,8 +161,8 @@ export class Evidence {
     const bin = ((closer ?? maps).tokens / (closer ?? maps).columns).toFixed(1);
     const pooled = !maps.pooled ? "" : closer && !closer.pooled ? " Token by token." : ` Means of ${bin} × ${bin} tokens.`;
     this.note.textContent =
-      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}${state.weights === "written" ? "Share of the summed norms that the head writes to this token (row), by key (column)." : "Row: query, column: key."} ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""} `;
-    this.note.append(make("span", "aw-hint", "Wheel zooms, drag moves, double-click goes back."));
+      `${state.more.length ? `Mean of ${state.heads.length} heads. ` : ""}${state.weights === "written" ? "Share of the summed norms that the head writes to this token (row), by key (column)." : "Row: query, column: key."} ${state.scale === "ratio" ? `No colour at 1 × uniform, full at ${RATIO} ×` : `Full colour at ${number(closer?.limit ?? limit)}`}; largest ${number(closer?.most ?? most)}.${pooled}${maps.causal ? " Blank: masked." : ""}${state.sinks === "off" ? " Sinks are kept here." : ""} `;
+    this.note.append(make("span", "aw-hint", coarse() ? "Pinch to enlarge." : "Wheel zooms, drag moves, double-click goes back."));
   }
 
   /** The colour scale of the tab as an export draws it; null where its words state it. */
@@ -312,6 +312,7 @@ export class Evidence {
       if (held && !held.moved && cell) state.set({ tokens: [state.direction === "from" ? cell.query : cell.key], hover: null });
       held = null;
     });
+    matrix.addEventListener("pointercancel", () => (held = null)); // the browser moves the page instead
     matrix.addEventListener("dblclick", () => {
       this.zoom = { x: 0, y: 0, scale: 1 };
       state.tell();

@@ -2,8 +2,8 @@
 
 import { HEADS, RATIO, colourBar, fresh, hue, lightLetters, mosaics, number, palette, percent, quantile, rampColour } from "./colour.js";
 import { patchesOf } from "./image.js";
-import { asked, headsNamed, leading, ranked } from "./links.js";
-import { button, make, nameOf, placeOn, refill } from "./state.js";
+import { CLEARLY, asked, clearly, headsNamed, leading, ranked } from "./links.js";
+import { button, make, nameOf, onEnter, placeOn, refill } from "./state.js";
 import { Training } from "./training.js";
 
 const GAP = 3;
@@ -45,6 +45,7 @@ export class ModelView {
     Object.assign(this.find, { type: "search", placeholder: "Find a head", title: "A head (layer 3, head 5, or 3.5), heads that follow a pattern (sink), or scores above or below a number (entropy > 0.1)" });
     this.find.setAttribute("aria-label", "find heads: layer.head, a pattern, or scores above or below a number");
     this.find.addEventListener("input", () => state.set({ find: this.find.value }));
+    onEnter(this.find, () => this.next());
     this.filter = this.form(metrics);
     const filter = button("Filter", "Only heads with a score above or below a number", () => {
       this.filter.hidden = !this.filter.hidden;
@@ -109,6 +110,17 @@ export class ModelView {
     return this.searched.heads;
   }
 
+  /** Go to the first head that matches the search, then to the next; after the last comes the first. */
+  next() {
+    const { state } = this;
+    const heads = [...(this.named ?? [])];
+    if (!heads.length) return;
+    const place = this.visited === state.find ? heads.indexOf(`${state.layer}.${state.head}`) + 1 : 0;
+    this.visited = state.find;
+    const [layer, head] = heads[place % heads.length].split(".").map(Number);
+    state.set({ layer, head, more: [] });
+  }
+
   wanted(layer, head) {
     return !this.named || this.named.has(`${layer.index}.${head}`);
   }
@@ -117,7 +129,8 @@ export class ModelView {
   room() {
     const others = [...this.box.children].filter((part) => part !== this.scroll && !part.hidden);
     const taken = others.reduce((sum, part) => sum + part.offsetHeight + 10, 0);
-    return Math.max(220, this.box.clientHeight - taken - 34);
+    const oneScreen = getComputedStyle(this.box.parentNode).overflow === "hidden"; // else the panel grows with its grid
+    return Math.max(oneScreen ? 120 : 220, this.box.clientHeight - taken - 34);
   }
 
   layout(width, room) {
@@ -324,7 +337,7 @@ export class ModelView {
     const without = bundle.layers.filter((layer) => layer.without);
     const count = bundle.layers.reduce((sum, layer) => sum + layer.heads, 0);
     this.note.textContent = this.named?.size === 0 ? `No head matches “${state.find}”: write a head (layer 3, head 5), a pattern (sink), or a bound (entropy > 0.1).` :
-      (this.named ? `${this.named.size} of ${count} heads match “${state.find.trim()}”. ` : "") +
+      (this.named ? `${this.named.size} of ${count} heads match “${state.find.trim()}”. Enter: ${this.named.size > 1 ? "the next of them" : "go there"}. ` : "") +
       `Cell: ${what}, ${full(state, limit)} (corner mark: above).` + (state.sort ? " 3.5 is layer 3, head 5; highest score first." : "") +
       (metric ? ` Bar: ${metric.short ? `${metric.short} score` : metric.label.toLowerCase()}, full at ${number(high)}${level}.` : "") +
       (bundle.left_out.length ? ` Layers ${bundle.left_out.join(", ")} were left out for their size.` : "");
@@ -354,11 +367,11 @@ export class ModelView {
       rows.push({
         faint: Boolean(metric.null) && !best.above,
         name: metric.short, where: `layer ${best.layer.index}, head ${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
-        title: `${metric.label}: ${number(best.score)}, null ${number(level)}${metric.null && !best.above ? ", not clearly above it" : ""}. ${metric.definition}`,
+        title: `${metric.label}: ${number(best.score)}, null ${number(level)}${metric.null && !best.above ? ", not clearly above it" : ""}. ${metric.null ? `${CLEARLY}. ` : ""}${metric.definition}`,
         pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [], metric: metric.name, sort: state.sort && metric.name }),
       });
     }
-    refill(this.leaders, `Strongest by pattern${rows.some(({ faint }) => faint) ? " (grey: not above null)" : ""}`, rows);
+    refill(this.leaders, `Strongest by pattern${rows.some(({ faint }) => faint) ? " (grey: within the null band, or less than 0.05 above the null level)" : ""}`, rows);
     this.leaders.hidden = !patterns.length;
   }
 
@@ -370,7 +383,10 @@ export class ModelView {
     const most = heads[0]?.attention || 1;
     const maps = state.one.maps(state.card);
     const cells = maps?.pooled ? ` (means of ${(maps.tokens / maps.columns).toFixed(1)} × ${(maps.tokens / maps.columns).toFixed(1)} tokens)` : "";
-    refill(this.leaders, heads.length ? `Heads that link ${nameOf(state.one, query)} to ${nameOf(state.one, key)}, by attention${cells}` : "No head: the mask hides this key from this query", heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
+    const faint = ({ p }) => p >= clearly(heads);
+    const grey = heads.some(faint) ? `grey: p not below 0.05/${heads.length}; ` : "";
+    refill(this.leaders, heads.length ? `Heads that link ${nameOf(state.one, query)} to ${nameOf(state.one, key)}, by attention${cells} (${grey}tick: 97.5 % of the head's other pairs lie below; at the right end: beyond)` : "No head: the mask hides this key from this query", heads.map(({ layer, head, attention, ratio, nullMean, nullHigh, p, sameDistance, written }) => ({
+      faint: faint({ p }),
       name: `layer ${layer.index}, head ${head}`, where: `p ${number(p)}`, value: percent(attention), share: attention / most, tick: ratio > 0 ? Math.min(1, (nullHigh / ratio) * (attention / most)) : NaN,
       title: `${number(ratio)} × uniform attention; other pairs of this head: mean ${number(nullMean)} ×, 97.5 % below ${number(nullHigh)} ×, p = ${number(p)}; pairs at the same distance: ${percent(sameDistance)}; attention × ${state.one.norms(layer, "written") ? "norm of what the value writes" : "length of the value"}: ${percent(written)} of the row's sum`,
       pressed: layer.index === state.layer && head === state.head, act: () => state.set({ layer: layer.index, head, more: [] }),

@@ -1,11 +1,12 @@
 // The head view: the input once, large, and where the query in question attends.
 
+import { SINK } from "./bundle.js";
 import { HEADS, RATIO, colourBar, fresh, number, palette, percent, scaled } from "./colour.js";
 import { Compare } from "./compare.js";
 import { WRITES, tint, wordColours } from "./grid.js";
 import { Edit } from "./edit.js";
 import { drawChips, drawPatches, inputImage, patchAt, patchesOf, pictured } from "./image.js";
-import { asked, exactLink, linkOf, patternsAbove, ranked, striking, strongest } from "./links.js";
+import { CLEARLY, asked, clearly, exactLink, linkOf, patternsAbove, ranked, striking, strongest } from "./links.js";
 import { Steps } from "./steps.js";
 import { button, choice, coarse, largest, make, nameOf, readable, viewKey } from "./state.js";
 
@@ -42,7 +43,7 @@ export class HeadView {
     this.hint = make("p", "aw-note");
     this.pin = button("Pin to compare", "Keep this view, choose another head, token or input, and set both side by side (M)", () => state.pin());
     this.beside = button("", "Both views side by side, and their difference", () => state.set({ against: state.pins.at(-1) }));
-    this.sinks = button("Hide sinks", "Draw attention to sinks, or take them out: keys with more than 0.3 of the head's attention, mean over queries", () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
+    this.sinks = button("Hide sinks", `Draw attention to sinks, or take them out: keys with more than ${SINK} of the head's attention, mean over queries`, () => state.set({ sinks: state.sinks === "on" ? "off" : "on" }), "aw-toggle");
     this.more = button("Continue", `Have the model write ${WRITTEN} more tokens, and step through them`, () => host.generate(WRITTEN));
     this.more.hidden = !host.kernel;
     this.edit = new Edit(state, host);
@@ -249,7 +250,7 @@ export class HeadView {
     if (this.compare.element.parentNode !== this.stage) this.stage.replaceChildren(this.compare.element);
     this.headline.textContent = this.compare.words(both, this.whom());
     this.follows.replaceChildren(
-      "Difference in blue: more here, in orange: more in the pinned view. ",
+      "Difference in green: more here, in purple: more in the pinned view. ",
       button("Close the comparison", "Show this view alone (Esc)", () => state.set({ against: "" }), "aw-link"),
     );
     const { width, height } = state.measured(this, "stage", () => ({ width: this.stage.clientWidth, height: this.stage.clientHeight }));
@@ -296,18 +297,20 @@ export class HeadView {
     if (link && bin && exact === null) this.wants(pair);
     const taken = state.sinks === "off" ? state.sinksOf(state.layer, state.head) : [];
     const scores = patternsAbove(state.bundle, one, state.card, state.head).slice(0, 3);
+    this.follows.title = CLEARLY;
     this.follows.replaceChildren();
     if (state.more.length) this.follows.append("Attention is the mean over the heads outlined in the grid; lines have their colours.");
     else if (state.bundle.unmeasured) this.follows.append(this.host.paint ? "The page ran the model on this painting; patterns are not measured." : "Patterns are not measured yet.");
     else if (!scores.length) this.follows.append("No pattern clearly above its null level.");
     else {
-      this.follows.append("Above its null level: ");
+      this.follows.append("Clearly above its null level: ");
       scores.forEach(({ metric, score, level }, i) => {
         this.follows.append(i ? ", " : "", make("b", "", metric.short), ` ${score.toFixed(2)} (null ${level.toFixed(2)})`);
       });
+      this.follows.append(".");
     }
     if (state.pins.includes(viewKey(state))) this.follows.append(" Pinned: choose another head, token or input to compare with this view.");
-    if (state.sinks === "off" && !state.more.length) this.follows.append(taken.length ? ` Taken out: ${taken.map((key) => this.name(key)).join(", ")}.` : " No sink in this head.");
+    if (state.sinks === "off" && !state.more.length) this.follows.append(taken.length ? ` Taken out: ${taken.map((key) => this.name(key)).join(", ")}.` : ` No key gets more than ${SINK} of the attention: nothing to hide.`);
   }
 
   /** Have the kernel send a link that is pooled in the file, once. */
@@ -355,8 +358,10 @@ export class HeadView {
     this.suggested = question;
     const heads = ranked(state);
     const turned = { tokens: [key], link: query, direction: "from", hover: null };
+    const least = Math.min(...heads.map(({ p }) => p));
+    const none = least < clearly(heads) ? "" : `No head links them clearly: the smallest p of ${heads.length} heads is ${number(least)}, not below 0.05/${heads.length}. `;
     this.suggestions.replaceChildren(
-      ...(heads.length ? [`Strongest of ${heads.length} heads: `] : [button(`which heads link ${this.name(key)} to ${this.name(query)}?`, "The same question the other way", () => state.set(turned), "aw-link")]),
+      ...(heads.length ? [`${none}Strongest of ${heads.length} heads: `] : [button(`which heads link ${this.name(key)} to ${this.name(query)}?`, "The same question the other way", () => state.set(turned), "aw-link")]),
       ...heads.slice(0, 3).map(({ layer, head, attention }) => button(`layer ${layer.index}, head ${head} (${percent(attention)})`, "Look at this head", () => state.set({ layer: layer.index, head, more: [] }), "aw-link")),
     );
   }

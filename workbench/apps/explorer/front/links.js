@@ -5,6 +5,7 @@ import { quantile } from "./colour.js";
 import { pictured } from "./image.js";
 
 const CLEAR = 0.05; // a pattern's score above its null level, at least
+export const CLEARLY = `Clearly above: past the 95 % band of the null samples, and more than ${CLEAR} above their mean`;
 
 /**
  * A head's attention from a query to a key beside its other pairs: the numbers of `workbench.find_link`; null without a matrix of tokens.
@@ -67,6 +68,11 @@ export function ranked(state) {
     state.question = { key: question, heads: heads.filter(Boolean).sort((a, b) => b.attention - a.attention) };
   }
   return state.question.heads;
+}
+
+/** The p below which one of so many heads links two tokens clearly: 0.05, divided by their number (Bonferroni). */
+export function clearly(heads) {
+  return 0.05 / heads.length;
 }
 
 /** A head's score of a pattern beside its null level, and whether it is clearly above. */

@@ -15,7 +15,7 @@ export class Membership {
     this.title = make("h3");
     this.heads = make("div", "aw-most");
     this.tokens = make("div", "aw-most");
-    this.note = make("p", "aw-note", "Membership is a token's share in each head of its layer; the shares add up to 100 % (Wu et al. 2025, eq. 10). Token statistics attention computes it. In other layers it is computed from the subspaces that the value projections read. Null (tick): each head has the same share.");
+    this.note = make("p", "aw-note", "The more of a token lies in the directions that a head reads, the larger its share there, against the other heads of the layer. A token's shares add up to 100 % (Wu et al. 2025, eq. 10). Token statistics attention computes them; in other layers the directions are those of the value projections. Bars: 0 to 100 %. Null (tick): each head has the same share.");
     this.element = make("div", "aw-norms", null, this.reads, this.title, this.map, this.heads, this.tokens, this.note);
     this.map.addEventListener("pointermove", (event) => {
       const token = this.tokenAt(event);
@@ -72,12 +72,10 @@ export class Membership {
       }
     }
     this.map.setAttribute("aria-label", this.reads.textContent);
-    const row = (name, where, value, limit, pressed, act) => ({
-      name, where, pressed, act, value: percent(value), title: `${name}: ${percent(value)}`, share: value / limit, tick: 1 / all.length / limit, colour: tint(state, 1, "from"),
+    const row = (name, where, value, pressed, act) => ({
+      name, where, pressed, act, value: percent(value), title: `${name}: ${percent(value)}`, share: value, tick: 1 / all.length, colour: tint(state, 1, "from"),
     });
-    const least = 1 / all.length;
-    const largestMean = Math.max(...means, least);
-    refill(this.heads, `Mean membership of the ${what}, by head`, means.map((mean, head) => row(`head ${head}`, "", mean, largestMean, head === own, () => state.set({ head, more: [] }))));
-    refill(this.tokens, `Largest membership in head ${own}`, order.slice(0, one.grid ? 6 : 14).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], Math.max(top, least), state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
+    refill(this.heads, `Mean membership of the ${what}, by head`, means.map((mean, head) => row(`head ${head}`, "", mean, head === own, () => state.set({ head, more: [] }))));
+    refill(this.tokens, `Largest membership in head ${own}`, order.slice(0, one.grid ? 6 : 14).map((token) => row(readable(one.labels[token]), String(token), this.shares[token], state.tokens.includes(token), () => state.set({ tokens: [token], hover: null }))));
   }
 }

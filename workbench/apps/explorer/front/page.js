@@ -353,7 +353,7 @@ function makeHelp() {
   for (const [key, what] of KEYS) list.append(make("dt", "", key), make("dd", "", what));
   const box = make(
     "dialog", "aw-help aw-keys", null, make("h2", "", "Keys"), list, make("h2", "", "How to read it"),
-    make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance."),
+    make("p", "", "Blue is attention from the tokens in question, orange attention to them; they have a dark rim. With several tokens, from is their mean, to their sum. The tick on a scale is uniform attention, or a score's null level: what it would be by chance. In the list of heads that link two tokens, 97.5 % of a head's other pairs lie below its tick."),
     make("p", "", "Click a token, then a second: the list of heads ranks all by their attention from the first to the second, beside the other pairs of the same head."),
     make("p", "", `The scale “× uniform” has no colour at 1 × uniform attention and below, and full colour at ${RATIO} × and above.`),
     make("p", "", "“What it writes” multiplies attention by the norm of the key's value after the output projection (Kobayashi et al. 2020) and draws each key's share of the sum."),

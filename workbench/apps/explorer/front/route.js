@@ -54,7 +54,7 @@ export class Route {
     this.outcome = `“${readable(prediction.outcomes[position][0])}”`;
     const chosen = this.drawn.find((link) => this.isChosen(link));
     this.paint(width, [...keys].sort((a, b) => a - b), rest, query);
-    refill(this.list, `Add most to the logit of ${this.outcome}`, this.drawn.slice(0, LISTED).map((link) => ({
+    refill(this.list, `Change the logit of ${this.outcome} most`, this.drawn.slice(0, LISTED).map((link) => ({
       name: `${this.named(link.key)}${one.kinds[link.key] === "word" ? `, token ${link.key}` : ""}`, where: `layer ${link.layer.index}, head ${link.head}`, value: signed(link.value), title: "Look at this link",
       share: Math.abs(link.value / this.drawn[0].value), colour: this.colour(link.value), pressed: link === chosen, act: () => this.take(link),
     })));
@@ -63,7 +63,7 @@ export class Route {
     this.note.textContent = effect ?? "Blue raises the logit, orange lowers it; effects through later layers are not counted. Grey, and the numbers below: all other links of the layer together. ";
     if (!effect) this.note.append(make("span", "aw-hint", this.host.linkOff ? "Click a line to switch it off." : "A saved page cannot switch a line off: run workbench explore for that."));
     this.canvas.setAttribute("aria-label", this.drawn.slice(0, LISTED).map((link) => this.words(link)).join("; "));
-    return `Depth: what links of attention add to the logit of ${this.outcome}, ${percent(one.predicted(position)[0])}`;
+    return `Depth: contributions of attention links to the logit of ${this.outcome} (predicted with ${percent(one.predicted(position)[0])})`;
   }
 
   named(token) {

@@ -4,12 +4,12 @@ import { density, fresh, number, palette } from "./colour.js";
 import { tint } from "./grid.js";
 import { make, placeOn } from "./state.js";
 
-const TITLE = { eigenvalue: "Gram matrix of the keys: eigenvalues", singular_value: "Attention matrix: singular values" };
+const TITLE = { eigenvalue: "Centred Gram matrix of the keys, kernel exp(s x·y) / (g(x) g(y)): eigenvalues", singular_value: "Attention matrix: singular values" };
 const DRAWS = {
-  eigenvalue: "Null: Gram matrices of Gaussian keys, drawn with the mean square of this head's key entries. No eigenvalue is rescaled.",
+  eigenvalue: "s: scale of the layer's attention; g(x): sum of exp(s x·k) over all keys k (teo2024, eq. 8). Null: Gram matrices of Gaussian keys, drawn with the mean square of this head's key entries. No eigenvalue is rescaled.",
   singular_value: "Null: softmax of Gaussian queries and keys, each drawn with the mean square of this head's entries. Scale and mask stay; no singular value is rescaled.",
 };
-const FLOOR = 1e-7; // of the largest value: below it a spectrum is rounding
+const FLOOR = { eigenvalue: 1e-14, singular_value: 1e-7 }; // of the largest value: below it a spectrum is rounding
 
 export class Spectra {
   constructor(state, tip) {
@@ -58,15 +58,20 @@ export class Spectra {
   }
 }
 
-/** A spectrum by rank over the band of its null, logarithmic. */
-export function spectrumChart(state, pen, { value, null_mean: mean, null_low: lowest, null_high: highest }, width, height, style) {
-  const [left, top, right, bottom] = [46, 6, 12, 18];
+/** The least and the largest value of the axis. */
+function ends({ name, value, null_mean: mean, null_high: highest }) {
   const most = Math.max(...[...value, ...highest, ...mean].filter(Number.isFinite));
-  const floor = most * FLOOR;
-  const least = Math.max(floor, Math.min(...[...value, ...mean].filter((one) => one > floor)));
+  return [Math.min(...[...value, ...mean].filter((one) => one > most * (FLOOR[name] ?? 1e-7))), most];
+}
+
+/** A spectrum by rank over the band of its null, logarithmic. */
+export function spectrumChart(state, pen, spectrum, width, height, style) {
+  const { value, null_mean: mean, null_low: lowest, null_high: highest } = spectrum;
+  const [left, top, right, bottom] = [46, 6, 12, 18];
+  const [least, most] = ends(spectrum);
   const [low, high] = [Math.log10(least) - 0.1, Math.log10(most) + 0.1];
   const x = (rank) => left + ((rank + 0.5) / value.length) * (width - left - right);
-  const y = (one) => top + (1 - (Math.log10(Math.max(one, least / 10)) - low) / (high - low || 1)) * (height - top - bottom);
+  const y = (one) => top + (1 - (Math.log10(Math.max(one, 10 ** low)) - low) / (high - low || 1)) * (height - top - bottom);
   pen.font = `10.5px ${style.fontFamily}`;
   pen.textBaseline = "middle";
   pen.textAlign = "right";
@@ -116,7 +121,8 @@ function line(pen, values, x, y, colour, thick) {
 }
 
 /** How many values hold 90 % of the sum (of squares), and how many lie above the null range. */
-function reads(state, { name, value, null_high: high }) {
+function reads(state, spectrum) {
+  const { name, value, null_high: high } = spectrum;
   const squared = name === "singular_value";
   const parts = [...value].filter(Number.isFinite).map((one) => (squared ? one * one : one));
   const whole = parts.reduce((sum, one) => sum + one, 0);
@@ -125,5 +131,6 @@ function reads(state, { name, value, null_high: high }) {
   const count = value.length < state.one.real.filter(Boolean).length ? `the ${value.length} largest` : value.length;
   const above = [...value.keys()].filter((place) => value[place] > high[place]).length;
   const words = state.filled(squared ? "singular" : "spectrum", { rank, count });
-  return `${words}${Number.isFinite(high[0]) ? `; ${state.filled("above", { count: above })}` : ""}.`;
+  const below = value.filter((one) => one < ends(spectrum)[0]).length;
+  return `${words}${Number.isFinite(high[0]) ? `; ${state.filled("above", { count: above })}` : ""}${below ? `; ${below} below the axis (rounding)` : ""}.`;
 }
