@@ -335,7 +335,8 @@ def test_attention_among_patches_alone_is_that_of_the_patches():
     place = "patch (0, 2)"
     found = "50.0%, 32.0\u00a0× uniform attention. To"
     assert said.startswith(
-        f"From {place}, most attention goes to itself: {found} {place}, most attention comes from itself: 50.0% of"
+        f"From {place}, the most attention goes to itself: {found} {place}, the most attention comes from itself: "
+        "50.0% of"
     )
     assert (
         VIEWS["matrix"]

@@ -341,7 +341,7 @@ def test_layers_of_other_streams_show_their_own_tokens(browser, tmp_path, name):
     row = row.mean(0) if cross else row[3]
     labels = card.labels if cross else card.streams[0].labels
     who = "all queries of the other stream (mean)" if cross else f"patch {labels[3]}"
-    page.wait_for_function(SAYS, arg=f"Layer {layer}, head 1: from {who}, most attention goes to ")
+    page.wait_for_function(SAYS, arg=f"Layer {layer}, head 1: from {who}, the most attention goes to ")
     times = re.search(r"([\d.]+)\u00a0× uniform", page.text_content(".aw-headline")).group(1)
     assert float(times) == pytest.approx(row.max() * len(row), rel=0.05)
     most = page.eval_on_selector(".aw-most .aw-leader", "one => Number(one.children[1].textContent)")
@@ -630,7 +630,8 @@ def test_a_slider_goes_through_the_checkpoints_of_a_training(browser, tmp_path):
             np.testing.assert_allclose(row, captured, atol=5e-4)
         most = cards[1].labels[int(row.argmax())]
         page.wait_for_function(
-            SAYS, arg=f"Layer 1, head 2: from patch {cards[1].labels[7]}, most attention goes to patch {most}"
+            SAYS,
+            arg=f"Layer 1, head 2: from patch {cards[1].labels[7]}, the most attention goes to patch {most}",
         )
         assert cards[1].id in page.text_content(".aw-top")
     assert page.locator(".aw-input").count() == 2

@@ -10,8 +10,8 @@ Name = Literal[
     "plane", "umap", "link", "striking", "stability",
 ]  # fmt: skip
 SENTENCES: dict[Name, str] = {
-    "from": "from {query}, most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
-    "to": "to {key}, most attention comes from {query}: {share} of that query's attention; mean over all queries "
+    "from": "from {query}, the most attention goes to {key}: {share}, {times}\u00a0× uniform attention",
+    "to": "to {key}, the most attention comes from {query}: {share} of that query's attention; mean over all queries "
     "{mean}",
     "norms": "of the {operands}, that of {token} is longest ({largest}); line: median, {median}",
     "spectrum": "{rank} of {count} eigenvalues hold 90 % of their sum",

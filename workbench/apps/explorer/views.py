@@ -537,8 +537,8 @@ VIEWS = {
         ),
         View(
             "compare", "Compare", "the pinned view beside this view, and their difference",
-            "Attention of two heads from the token in the blue frame, and the second minus the first, with their "
-            "total variation distance in percent",
+            "Attention of two heads from the token in the blue frame, and the second minus the first; the "
+            "share that goes to different tokens is their total variation distance",
             _draw_compare, _compare_rows, _read_compare, code.compare,
         ),
     )
