@@ -146,7 +146,7 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
     )
     assert (
         null_finding(rows, "Rank")
-        == "Rank is above its null range, CI included, in 1 of 2 layers of a (2.1, null 0.5)."
+        == "Rank is above the null range with its whole CI in 1 of 2 layers of a (2.1, null 0.5)."
     )
     wide = rows[rows["layer"] == 1]
     assert null_finding(wide, "Rank") == "Rank does not clear its null range in any layer of a."
@@ -155,6 +155,8 @@ def test_a_layer_counts_beyond_its_null_range_only_if_its_interval_over_inputs_c
         counts_finding({"rank": rows, "the depth": low})
         == "Rank is above its null range in 1 of 2 layers, the depth below in 1 of 2."
     )
+    mixed = pd.concat([rows[rows["layer"] == 0].assign(layer=2, null_low=8.0, null_high=9.0), rows])
+    assert counts_finding({"rank": mixed}) == "Rank is above its null range in 1 and below in 1 of 3 layers."
     assert counts_finding({"rank": rows, "depth": low, "width": wide}).endswith(
         " layers, depth below in 1 of 2 and width above in 0 of 1."
     )

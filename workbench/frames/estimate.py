@@ -106,7 +106,8 @@ def null_finding(rows: pd.DataFrame, words: str, each: str = "layer", *, both: b
         by_layer["model"] = f"{len(models)} models"
     parts = [_share_beyond(rows, str(name), each) for name, rows in by_layer.groupby("model", sort=False)]
     other, count = "below" if side == "above" else "above", by_layer.attrs["opposite"] or "none"
-    return f"{words} is {side} its null range{criterion} in {_listed(parts)}{f', and {other} it in {count}' * both}."
+    null = f"{'the' if criterion else 'its'} null range{criterion}"
+    return f"{words} is {side} {null} in {_listed(parts)}{f', and {other} it in {count}' * both}."
 
 
 def counts_finding(quantities: Mapping[str, pd.DataFrame]) -> str:
@@ -121,14 +122,19 @@ def counts_finding(quantities: Mapping[str, pd.DataFrame]) -> str:
     for words, rows in quantities.items():
         by_layer = _beside_null(rows)
         verb, null, layers = ("", "", "") if parts else ("is ", " its null range", " layers")
-        count = f"in {by_layer['beyond'].sum()} of {len(by_layer)}{layers}"
-        parts.append(f"{words} {verb}{by_layer.attrs['side']}{null} {count}")
+        count, opposite = by_layer["beyond"].sum(), by_layer.attrs["opposite"]
+        other = "below" if by_layer.attrs["side"] == "above" else "above"
+        counts = f"in {count}" + f" and {other} in {opposite}" * bool(opposite)
+        parts.append(f"{words} {verb}{by_layer.attrs['side']}{null} {counts} of {len(by_layer)}{layers}")
     sentence = _listed(parts) if len(parts) > 2 else ", ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _beside_null(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
-    """Return each model's means by layer, and whether they are beyond the null range on the side named in ``attrs``."""
+    """Return each model's means by layer, and whether they are beyond the null range; the side is in ``attrs``.
+
+    ``attrs`` also has the number of layers on the opposite side.
+    """
     null_rows, places = (
         _null_rows(rows, each),
         ["model", "layer", "head"] if each == "head" else ["model", each],
@@ -143,7 +149,7 @@ def _beside_null(rows: pd.DataFrame, each: str = "layer") -> pd.DataFrame:
     side, beyond = ("above", above) if above.sum() >= below.sum() else ("below", below)
     means = by_layer["value"]
     outside = means > by_layer["null_high"] if side == "above" else means < by_layer["null_low"]
-    criterion = ", CI included," if outside.sum() > beyond.sum() else ""
+    criterion = " with its whole CI" if outside.sum() > beyond.sum() else ""
     by_layer = by_layer.assign(beyond=beyond).reset_index()
     opposite = int((below if side == "above" else above).sum())
     by_layer.attrs |= {"side": side, "criterion": criterion, "opposite": opposite}

@@ -12,7 +12,6 @@ from PIL import Image
 
 import workbench
 from workbench.core.errors import InputError
-from workbench.core.intervals import mean_interval
 from workbench.models.loading import load
 from workbench.studies.evaluation.conditions import (
     by_attention,
@@ -135,8 +134,9 @@ def test_conditions_are_compared_by_image_and_ranked():
         ],
         columns=["attention", "condition", "input", "value"],
     )
-    interval = mean_interval(pd.Series([10.0, 20.0]))
-    assert condition_differences(paired) == f"{interval.words('+.0f')} in rpc-sym (not significant)"
+    assert condition_differences(paired) == "+15 points in rpc-sym (not significant)"
+    both = pd.concat([paired, paired.assign(attention="tssa", value=-paired["value"])])
+    assert condition_differences(both).endswith(" and −15 in tssa (not significant)")
     many = pd.concat([paired.assign(input=paired["input"] + 2 * copy) for copy in range(9)])
     assert "significant" not in condition_differences(many)
 

@@ -288,10 +288,10 @@ def test_the_caption_names_the_claims_that_hold_and_defines_their_symbols():
 
 def test_the_caption_tells_equivalence_from_holding():
     caption = claims_caption(claims(verdict=EQUIVALENT, comparison="near", threshold="0.05"))
-    assert caption.startswith("**Of 1 claims 1 holds by equivalence (V and V̇ are unlike), none fails.**")
+    assert caption.startswith("**Of 1 claims 1 holds by equivalence, none fails.**")
     denied = claims_caption(claims(verdict=EQUIVALENT))
     assert denied.startswith("**Of 1 claims none holds, 1 fails.**")
-    assert "No effect: equal within the margin, against the claim." in denied
+    assert "No effect: equivalent, against the claim." in denied
 
 
 def test_the_finding_counts_every_outcome_and_names_a_p_value_near_the_limit():
@@ -301,6 +301,15 @@ def test_the_finding_counts_every_outcome_and_names_a_p_value_near_the_limit():
         "**Of 4 verdicts 1 holds (V and V̇ are unlike in digits-vit, adjusted p = 0.049), "
         "2 hold for noise or untrained weights too, 1 is undecided, none fails.**"
     )
+    unmet = claims("other", verdict=PREMISE)
+    assert (
+        claims_caption(pd.concat([close, unmet]))
+        .partition("0.049), ")[2]
+        .startswith("none fails, 1 has no premise.**")
+    )
+    names = ("Boost models words better: ratio", "Boost models pixels better: ratio")
+    held = [claims(claim=name, label=name, verdict="holds") for name in names]
+    assert "2 hold (boost models words better; pixels better)" in claims_caption(pd.concat(held))
     cost = [claims(claim=name, verdict="holds", analysis="operators") for name in ("time", "memory")]
     assert claims_caption(pd.concat(cost)).startswith("**Of 2 claims 2 hold (both about cost), none fails.**")
 

@@ -78,8 +78,8 @@ def test_the_change_of_an_error_is_in_per_cent_with_the_mean_over_kinds_last():
     assert list(fig.layout.yaxis.ticktext) == ["Gaussian noise", "JPEG compression", "<b>mean over kinds</b>"]
     assert [place[0] for place in drawn(fig).values()] == pytest.approx([20, -10, 5])
     assert corruptions_finding(ratios) == (
-        "Errors under corruption change by +5 % [−5, +15] on average with symmetric RPC, not significantly; of 2 kinds "
-        "1 are significantly worse and none better (about 0.1 expected under the null)."
+        "Errors under corruption change by +5.0 % [−5.0, +15.0] on average with symmetric RPC, not significantly; of 2 "
+        "kinds 1 are significantly worse and none better (about 0.1 expected under the null)."
     )
 
 

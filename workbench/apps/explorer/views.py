@@ -339,8 +339,8 @@ def _read_spectrum(address: Address, material: Material) -> str:
     fall, of_null = curve.iloc[0] / curve.loc[last]
     return (
         f"From rank 1 to {last}, the eigenvalues in layer {address.layer} fall {fall:.0f}-fold, those of Gaussian keys "
-        f"{of_null:.1f}-fold. Thick: layer {address.layer}, thin: the others; dashed: its {rank_90:.0f} largest "
-        "eigenvalues hold 90 % of their sum."
+        f"{of_null:.1f}-fold. The {rank_90:.0f} largest of layer {address.layer} (thick) hold 90 % of the sum of all "
+        "(dashed line)."
     )
 
 

@@ -88,9 +88,10 @@ def condition_findings(*frames: pd.DataFrame) -> list[str]:
 
 
 def condition_differences(frame: pd.DataFrame) -> str:
-    """Format the first condition's mean minus the second's for each attention, in points with its 95 % CI over inputs.
+    """Format the first condition's mean minus the second's for each attention: "+14 points in softmax and +4 in a".
 
-    Attentions and conditions are in the order of their first row.
+    "Not significant" marks a difference whose 95 % CI over inputs includes 0. Attentions and conditions are in the
+    order of their first row.
     """
     means = frame.pivot_table("value", ["attention", "input"], "condition", sort=False)
     changes = 100 * (means.iloc[:, 0] - means.iloc[:, 1])
@@ -98,8 +99,9 @@ def condition_differences(frame: pd.DataFrame) -> str:
     for name, values in changes.groupby(level="attention", sort=False):
         change = mean_interval(values)
         open_words = " (not significant)" * bool(change.low <= 0 <= change.high)
-        parts.append(f"{change.words('+.0f')} in {name}{open_words}")
-    return ", ".join(parts)
+        points = f"{change.value:+z.0f}".replace("-", "−") + " points" * (not parts)
+        parts.append(f"{points} in {name}{open_words}")
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def condition_ranks(frame: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,7 +183,7 @@ def claims_caption(frame: pd.DataFrame) -> str:
     if (claims["why"].str.contains(CARRIED) & (claims["verdict"] == verdicts.UNDECIDED)).any():
         parts.append("Rests on one data set: without it the sign or the verdict differs")
     if any(map(_refuted, claims.to_dict("records"))):
-        parts.append("No effect: equal within the margin, against the claim")
+        parts.append("No effect: equivalent, against the claim")
     parts += [words for symbol, words in _TERMS.items() if symbol in " ".join(claims["label"])]
     symbols = f"; symbols: docs/papers/{claims['paper'].iloc[0]}.md" * (about != "trained mechanisms")
     return ". ".join([*parts, f"Rules: docs/papers/verdicts.md{symbols}."])
@@ -196,16 +197,20 @@ def _finding(claims: pd.DataFrame) -> str:
     words += f"{len(held)} hold{'s' * (len(held) == 1)}" if len(held) else "none holds"
     if len(held) > 1 and (held["analysis"] == "operators").all():
         words += f" ({'all' if len(held) > 2 else 'both'} about cost)"
+    elif len(held) and (held["verdict"] == EQUIVALENT).all():
+        words += " by equivalence"
     else:
-        words += " by equivalence" * bool(len(held) and (held["verdict"] == EQUIVALENT).all())
         groups = [rows for _, rows in claims.groupby(_KEYS, sort=False, dropna=False)]
         words += _held_claims([rows for rows in groups if (rows["outcome"] == verdicts.HOLDS).any()])
     trivial = sum(counts.get(name, 0) for name in (RANDOM_TOO, NOT_DIAGNOSTIC))
-    fails, undecided = (counts.get(name, 0) for name in (verdicts.FAILS, verdicts.UNDECIDED))
+    fails, undecided, premise = (
+        counts.get(name, 0) for name in (verdicts.FAILS, verdicts.UNDECIDED, PREMISE)
+    )
     rest = [
         f"{trivial} hold{'s' * (trivial == 1)} for noise or untrained weights too" * bool(trivial),
         f"{undecided} {'are' if undecided > 1 else 'is'} undecided" * bool(undecided),
         f"{fails or 'none'} fail{'s' * (int(fails) < 2)}",
+        f"{premise} {'have' if premise > 1 else 'has'} no premise" * bool(premise),
     ]
     return ", ".join([words, *filter(None, rest)])
 
@@ -218,9 +223,14 @@ def _held_claims(groups: Sequence[pd.DataFrame]) -> str:
         models = ", ".join(map(_model, held.to_dict("records")))
         close = held["p_adjusted"].astype(float).max()
         label = rows["label"].iloc[0].partition(":")[0].replace("J_proj", "the projection error J")
-        names.append(re.sub(r" \(.*\)$", "", label))
+        name = re.sub(r" \(.*\)$", "", label)
+        names.append(re.sub(r"^[A-Z](?=[a-z']+ )", lambda letter: letter[0].lower(), name))
         wheres.append(f" in {models}" * (len(held) < len(rows)))
         ps.append(_effect(held) + f", adjusted p = {close:.2g}" * bool(close > 0.01))
+    words = [name.split() for name in names]
+    subject = [*itertools.takewhile(lambda same: len({*same}) == 1, zip(*words, strict=False))]
+    if len(names) > 1 and len(subject) > 1:  # named once
+        names[1:] = [" ".join(rest[len(subject) :]) for rest in words[1:]]
     if len(names) == 2 and wheres[0] == wheres[1] != "":
         wheres = ["", f", both{wheres[0]}"]
     names = ["".join(words) for words in zip(names, wheres, ps, strict=True)]

@@ -82,7 +82,7 @@ def corruptions_finding(ratios: pd.DataFrame) -> str:
     means, kinds = (rows[mask] for mask in (rows["where"] == _MEAN, rows["where"] != _MEAN))
     parts = []
     for row in means.itertuples():
-        change = Finding(row.value, row.low, row.high, row.seeds).words("+.0f").replace(" [", " % [")
+        change = Finding(row.value, row.low, row.high, row.seeds).words("+.1f").replace(" [", " % [")
         clear = "significantly" if row.low > 0 or row.high < 0 else "not significantly"
         parts.append(f"by {change} on average with {look_of(row.mechanism).label}, {clear}")
     worse, better = (kinds["low"] > 0).sum(), (kinds["high"] < 0).sum()

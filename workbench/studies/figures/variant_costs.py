@@ -92,7 +92,7 @@ def cost_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def cost_finding(costs: pd.DataFrame) -> str:
-    """State the range of training times relative to the baseline, and how many variants are slower.
+    """State the range of training times relative to the baseline, and how many variants are slower in every round.
 
     Args:
         costs: the result of `workbench.studies.training.variant_costs`.
@@ -101,11 +101,11 @@ def cost_finding(costs: pd.DataFrame) -> str:
     rows = rows[rows["attention"] != rows["baseline"]]
     rows = rows.drop_duplicates("attention", keep="last").sort_values("ratio")  # as drawn
     least, most = rows.iloc[0], rows.iloc[-1]
-    above, clear = (rows["ratio"] > 1).sum(), (rows["low"] > 1).sum()
+    slower = (rows["low"] > 1).sum()
     return (
         f"Training takes {least['ratio']:.2f} ({_label(least['attention'])}) to {most['ratio']:.2f} times "
-        f"({_label(most['attention'])}) as long as with the baseline; {above} of {len(rows)} medians are above 1, "
-        f"{clear} with the whole range."
+        f"({_label(most['attention'])}) as long as with the baseline; {slower} of {len(rows)} "
+        "variants are slower in every round."
     )
 
 
