@@ -45,7 +45,7 @@ _REASONS = {CARRIED: "rests on one data set", "Holm": "after Holm"}
 MEANINGS = {
     RANDOM_TOO: "Also untrained: untrained weights give the same verdict",
     NOT_DIAGNOSTIC: "Noise passes: its null meets the threshold",
-    PREMISE: "No premise: its assumption fails here",
+    PREMISE: "No premise: its assumption fails",
 }
 """Verdicts to their definitions in a caption."""
 _TERMS = {
@@ -53,7 +53,6 @@ _TERMS = {
     "φ": "φ: features of queries, h: outputs",
     "TSSA": "TSSA: token statistics self-attention, used in ToST",
     "RPC": "RPC: attention by robust principal components",
-    "SNR": "SNR: signal-to-noise ratio",
     "R_c": "R_c: coding rate",
     "r-scores": "R-scores: projections of the keys in the primal form",
 }
@@ -177,7 +176,7 @@ def claims_caption(frame: pd.DataFrame) -> str:
     about = "trained mechanisms" if claims["options"].ne("").any() else "what attention computes"
     parts = [
         f"**{_finding(claims)}.** Claims of {PAPERS.get(claims['paper'].iloc[0], 'a paper')} about {about}",
-        "Each row has its own scale; 95 % CI over the sample printed in grey; verdicts after Holm's adjustment",
+        "Each row has its own scale; 95 % CI over the sample in grey; verdicts Holm-adjusted",
         *(words for verdict, words in MEANINGS.items() if verdict in {*claims["verdict"]}),
     ]
     if (claims["why"].str.contains(CARRIED) & (claims["verdict"] == verdicts.UNDECIDED)).any():
