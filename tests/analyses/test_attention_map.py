@@ -244,3 +244,13 @@ def test_the_diversity_of_two_heads_has_a_null_of_permuted_keys():
     assert len(diversity) > 2
     assert diversity["value"].abs().max() < 1e-6
     assert diversity["null_mean"].min() > 1e-3
+
+
+def test_attention_whose_rows_do_not_sum_to_one_has_a_note_and_no_shares():
+    model = workbench.load("bundled:digits-vit")
+    with workbench.replace_attention(model, "softmax-off-by-one"):
+        frame = workbench.analyze("attention-map", model, "bundled:digits", n=2, layers="1-2")
+    assert frame.attrs["notes"] == [
+        "12 of 12 attention maps have rows that do not sum to 1: measures of shares are undefined"
+    ]
+    assert not any(word in sentence for sentence in workbench.findings(frame) for word in ("nan", "sink"))

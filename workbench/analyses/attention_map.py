@@ -322,6 +322,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     sums += [HeadOutput(record.v)] if all_heads else []
     reduced = attention.reduced(*sums)
     report_broken(layer, reduced)
+    layer.count_unnormalised(attention.shape[0] * heads)
     maps, windows = _measures(reduced, asking), layer.window_column
     permuted: dict[str, Tensor] = {}
     if options.null_samples and isinstance(attention, Maps) and (heads > 1 or options.null != "uniform"):
@@ -579,13 +580,14 @@ def notes(frame: pd.DataFrame, options: Options) -> list[str]:
 def findings(frame: pd.DataFrame, options: Options) -> list[str]:
     """Report entropy in the first and last layer, head diversity beside its null, and the heads of the report."""
     sentences = []
+    frame = frame[frame["value"].notna()]
     of_entropy = frame[frame["metric"] == _ATTENTION_ENTROPY_SHARE.name]
     if len(of_entropy):
         even = {int(layer): over_inputs(rows) for layer, rows in of_entropy.groupby("layer")}
         unit = unit_of(even[min(even)]).removeprefix("mean over ")
         sentences.append(f"normalised attention entropy {first_to_last(even)}, mean over heads and {unit}")
     of_heads = frame[frame["metric"] == _ATTENTION_DIVERSITY.name]
-    if len(of_heads) and of_heads["value"].notna().any():
+    if len(of_heads):
         diversity = over_inputs(of_heads)
         sentences.append(
             f"head diversity {diversity.words('.3f')} (Jensen–Shannon, of at most 1), mean over layers and "

@@ -347,6 +347,7 @@ def measure(layer: Layer, options: Options) -> Iterator[Measurement]:
     if len(layer.token_kinds(keys)) != keys:
         raise NotApplicable(f"attends between {keys} tokens that are not those of the input")
     layer.count_tiled(isinstance(attention, Operands))
+    layer.count_unnormalised(math.prod(attention.shape[:2]))
     metrics = {metric.name: metric for metric in ANALYSIS.metrics}
     places = {metric.name: part for metric, part in patterns(layer, keys, options)}
     scores = pattern_scores(attention, places, layer)

@@ -239,6 +239,13 @@ class Layer:
             raise NotApplicable("has no linear layer that reads the outputs of its heads")
         return output_projection(model, self.record)
 
+    def count_unnormalised(self, maps: int) -> None:
+        """Count the maps of a mechanism whose rows do not sum to 1."""
+        if not self.record.rows_sum_to_one:
+            self.counts.count(
+                "attention maps have rows that do not sum to 1: measures of shares are undefined", maps, maps
+            )
+
     def count_tiled(self, tiled: bool, lacking: str = "") -> None:
         """Count the layer among those measured in tiles; ``lacking`` names the missing results."""
         message = "layers (of every batch) were measured in tiles, sums in float64" + (

@@ -38,7 +38,7 @@ def bundle_of(html: str) -> Bundle:
 
 def test_one_small_file_without_an_address(saved):
     html = saved.read_text()
-    assert saved.stat().st_size < 1e6
+    assert saved.stat().st_size < 1.6e6  # of it 0.62 MB are the weights that the page runs
     code = html.replace(re.search(r'id="bundle">([^<]*)<', html).group(1), "")
     assert "http:" not in code
     assert "https:" not in code
