@@ -109,6 +109,7 @@ def test_one_sentence_compares_the_layers_of_every_model_with_their_nulls():
         null_finding(both, "Rank") == "Rank is above its null range in 2 of 3 layers of a (2.5, null 0.5) "
         "and 1 of 2 layers of b (4.0, null 0.5)."
     )
+    assert null_finding(both, "Rank", both=True).endswith("b (4.0, null 0.5), and below it in 1.")
     more = pd.concat([both, rows.assign(model="c"), rows.assign(model="d", value=0.5)])
     assert (
         null_finding(more, "Rank")

@@ -92,9 +92,9 @@ def filtered_figure(filtered: Filtered) -> go.Figure:
         x, y = Axis("", -0.5, across - 0.5, bare=True), Axis("", tall - 0.5, -0.5, bare=True)
         panels.append(Panel([picture], x, y, title))
     window = " × ".join(map(str, filtered.window))
-    note = f"Uniform attention and the layers take means of patches within each window of {window} pixels, "
-    note += f"the input size of {short_name(filtered.model)}: this makes the tiles. Identity attention has no learned "
-    note += "weights and takes means of pixels: query and key are the 3 × 3 pixels around a pixel, the value the pixel."
+    note = f"Uniform attention and layers: means of patches in windows of {window} pixels, the input size of "
+    note += f"{short_name(filtered.model)} (hence the tiles). Identity attention: means of pixels; query and key are a "
+    note += "pixel's 3 × 3 neighbourhood, no learned weights."
     gap, edges = 6, 1.2 * theme_of("page").font
     side = (PAGE - edges + gap) / _COLUMNS - gap
     inner = side * tall / across
