@@ -12,6 +12,7 @@ const GUTTER = 24;
 const LABEL = 13; // height of a name under a cell where cells are in order of a score
 const LARGEST = 176;
 const SMALLEST = 13;
+const NARROW = 360; // px: in a panel narrower than that, the list writes 3.5 for layer 3, head 5
 const NAMED = 24; // of a cell with a name under it
 
 export class ModelView {
@@ -354,7 +355,8 @@ export class ModelView {
   lead() {
     const { state } = this;
     const patterns = state.bundle.metrics.filter((metric) => metric.short);
-    const key = [state.input, state.bundle.metrics.length, `${state.layer}.${state.head}`, state.theme, state.tokens, state.link, state.direction].join("|");
+    const narrow = state.measured(this, "leaders", () => this.box.clientWidth) < NARROW;
+    const key = [narrow, state.input, state.bundle.metrics.length, `${state.layer}.${state.head}`, state.theme, state.tokens, state.link, state.direction].join("|");
     if (this.led === key) return;
     this.led = key;
     this.leaders.classList.toggle("aw-linking", state.link !== null);
@@ -366,12 +368,13 @@ export class ModelView {
       const { level } = best;
       rows.push({
         faint: Boolean(metric.null) && !best.above,
-        name: metric.short, where: `layer ${best.layer.index}, head ${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
+        name: metric.short, where: narrow ? `${best.layer.index}.${best.head}` : `layer ${best.layer.index}, head ${best.head}`, value: best.score.toFixed(2), share: best.score, tick: level,
         title: `${metric.label}: ${number(best.score)}, null ${number(level)}${metric.null && !best.above ? ", not clearly above it" : ""}. ${metric.null ? `${CLEARLY}. ` : ""}${metric.definition}`,
         pressed: best.layer.index === state.layer && best.head === state.head, act: () => state.set({ layer: best.layer.index, head: best.head, more: [], metric: metric.name, sort: state.sort && metric.name }),
       });
     }
-    refill(this.leaders, `Strongest by pattern${rows.some(({ faint }) => faint) ? " (grey: within the null band, or less than 0.05 above the null level)" : ""}`, rows);
+    refill(this.leaders, `Strongest by pattern${narrow ? ", layer.head" : ""}${rows.some(({ faint }) => faint) ? " (grey: not clearly above null)" : ""}`, rows);
+    this.leaders.firstElementChild.title = CLEARLY;
     this.leaders.hidden = !patterns.length;
   }
 
