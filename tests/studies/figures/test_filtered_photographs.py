@@ -90,6 +90,6 @@ def test_images_stand_under_their_names_with_their_psnr():
         "layer 6",
     ]
     assert titles(fig)[:3] == ["clean<br>reference", "noisy<br>20.0 dB", "b, layer 0<br>22.0 dB"]
-    assert "window of 2 × 3 pixels" in fig.layout.meta["marks"][-1]
+    assert "windows of 2 × 3 pixels" in fig.layout.meta["marks"][-1]
     axes = [*fig.select_yaxes()]
     assert all(axis.scaleanchor == axis.anchor for axis in axes)  # pictures keep their shape at any width
