@@ -105,10 +105,11 @@ def test_empty_facts_are_left_out_and_long_texts_cut():
     assert notebook_html.shortened("one\n two " * 20, 20) == "one two one two one…"
 
 
-def test_a_thumbnail_holds_its_image_at_most_twice_as_large_as_it_is_shown():
+def test_a_thumbnail_holds_its_image_at_most_twice_as_large_as_it_is_shown(monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     for side, size in ((10, (20, 13)), (56, (60, 40))):
-        (source,) = re.findall(r"base64,([^\"]+)", notebook_html.thumbnail(pixels, "seven", side))
+        monkeypatch.setattr(notebook_html, "_SIDE", side)
+        (source,) = re.findall(r"base64,([^\"]+)", notebook_html.thumbnail(pixels, "seven"))
         image = Image.open(io.BytesIO(base64.b64decode(source)))
         assert image.size == size
     assert np.array_equal(np.asarray(image), pixels)

@@ -219,7 +219,7 @@ def pair_rows(layer: Layer, options: PairOptions) -> Iterator[pd.DataFrame]:
 
 
 def key_norms(layer: Layer) -> Float[Tensor, "batch head key"]:
-    """Return ‖v_j W_O‖ of the value that every chosen head reads at each key, in float64.
+    """Return ‖v_j W_O‖ of the value that every chosen head reads at each key (Kobayashi et al. 2020), in float64.
 
     Raises `NotApplicable` where the outputs of heads are not attention times values, or no linear layer reads them.
     """

@@ -12,7 +12,7 @@ from workbench.frames.estimate import with_means
 from workbench.frames.results import make_frame
 from workbench.studies.figures import conditions_figure
 
-INPUTS, LAYERS, HEADS = ["a", "b", "c"], [0, 1], [0, 1]
+INPUTS, LAYERS, HEADS = ["a", "b", "c"], [0, 1, 2], [0, 1]
 ATTENTIONS = ("softmax-sym", "rpc-sym")
 
 

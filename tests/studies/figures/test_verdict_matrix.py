@@ -80,7 +80,7 @@ def test_what_is_secondary_or_mathematics_or_not_tested_has_no_mark_and_random_l
     assert "Not drawn: 1 not tested" in verdict_matrix_caption(claims)
     unmet = verdict_matrix_caption(table({}, {"claim": "d", "label": "another", "verdict": PREMISE}))
     assert "0 are undecided, 0 fail and 1 lacks its premise.**" in unmet
-    assert "No premise: its assumption fails here." in unmet
+    assert "No premise: its assumption fails." in unmet
     with pytest.raises(InputError, match="no primary claim was tested"):
         verdict_matrix_figure(claims[claims["verdict"] == NOT_TESTED])
 
