@@ -531,18 +531,18 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
     images = [
         [_as_pillow(np.asarray(image), 3) for image in (sample.content, *sample.others)] for sample in samples
     ]
-    pictures, counts = [picture for row in images for picture in row], [len(row) for row in images]
+    flat_images, counts = [image for row in images for image in row], [len(row) for row in images]
     target.texts = [sample.caption or QUESTION for sample in samples]
     towers = not hasattr(processor, "image_token")
-    if towers and len(pictures) > len(samples):
+    if towers and len(flat_images) > len(samples):
         raise InputError(f"{model.spec} compares an image with a text: it takes one image per input")
     texts = target.texts
     if not towers:
         texts = [_with_image_token(processor, *each) for each in zip(texts, counts, strict=True)]
     limit = {"truncation": True, "max_length": _text_limit(model)} if towers and _text_limit(model) else {}
     try:
-        given = pictures if towers else images
-        encoded = processor(text=texts, images=given, padding=True, return_tensors="pt", **limit)
+        prepared = flat_images if towers else images
+        encoded = processor(text=texts, images=prepared, padding=True, return_tensors="pt", **limit)
     except (ValueError, TypeError, IndexError, KeyError, ImportError, RuntimeError) as error:
         raise InputError(
             f"{model.spec}: its processor does not take an image with a text: {error}"
@@ -556,10 +556,10 @@ def _add_pairs(target: Inputs, model: LoadedModel, samples: list[Sample]) -> Non
     if isinstance(sizes := batch.get("image_grid_thw"), Tensor):
         patches = [int(part.sum()) for part in sizes.prod(-1).split(counts)]
         target.rows = {"pixel_values": patches, "image_grid_thw": counts}
-    elif len(batch["pixel_values"]) == len(pictures) > len(samples):
+    elif len(batch["pixel_values"]) == len(flat_images) > len(samples):
         target.rows = {"pixel_values": counts}
     target.batch = batch
-    seen = iter(_seen(batch["pixel_values"], pictures, processor.image_processor))
+    seen = iter(_seen(batch["pixel_values"], flat_images, processor.image_processor))
     rows = [[next(seen) for _ in range(count)] for count in counts]
     target.images = [first for first, *_ in rows]
     target.others = [others for _, *others in rows] if max(counts) > 1 else []

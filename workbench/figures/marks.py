@@ -788,7 +788,7 @@ class Points(Mark):
 
 @dataclass(frozen=True)
 class Rule(Mark):
-    """A level that is the same everywhere, as chance or no change: a thin line with its name in the key.
+    """A level that is the same everywhere, as a trivial predictor or no change: a thin line with its name in the key.
 
     With ``column`` each panel has its own, the largest value of that column; where it is empty there is none.
     Across categories the value may be a mapping by panel.

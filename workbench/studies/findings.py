@@ -316,7 +316,7 @@ def embedded_findings(
 
 
 def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str, digits: str = ".1f") -> str:
-    """Name the mechanisms with the largest significant differences from a baseline, or that chance explains them.
+    """Name the mechanisms with the largest significant differences from a baseline, or that the null explains them.
 
     Each is named with its own largest difference of either sign; the number of significant differences follows.
 
@@ -334,8 +334,8 @@ def largest_differences(table: pd.DataFrame, names: Mapping[str, str], unit: str
     if len(clear) <= 0.05 * len(table):
         listed = "; ".join(f"{row.where} with {names[row.mechanism]}" for row in clear.itertuples())
         return (
-            f"No variant differs from its baseline more often than by chance: {len(clear)} of {len(table)} differences "
-            f"significant ({listed}; {expected})."
+            f"No variant differs from its baseline more often than under the null: {len(clear)} of {len(table)} "
+            f"differences significant ({listed}; {expected})."
         )
     largest = clear.groupby("mechanism")["value"].apply(lambda values: values.abs().max()).nlargest(2)
     phrases = []

@@ -93,7 +93,7 @@ def test_no_more_differences_than_chance_explains_are_named_as_such():
     table = pd.DataFrame({"mechanism": "a", "where": "b", "value": 1.0, "low": [-7.0] * 20, "high": 4.0})
     table.loc[3, ["where", "low"]] = ["c", 0.5]
     assert largest_differences(table, {"a": "mechanism A"}, " points") == (
-        "No variant differs from its baseline more often than by chance: 1 of 20 differences significant (c with "
+        "No variant differs from its baseline more often than under the null: 1 of 20 differences significant (c with "
         "mechanism A; about 1 expected under the null)."
     )
     assert largest_differences(table.drop(3), {"a": "mechanism A"}, " points") == (
