@@ -23,7 +23,6 @@ from tests.apps.explorer.browser import (
     BOX,
     LAB_ADDRESS,
     START_S,
-    chromium,
     free_port,
     open_lab,
     page_server,
@@ -69,12 +68,6 @@ DRAWN = """() => {
   ]);
 }"""
 """Of every figure in the open notebook how many traces it has, and how many are drawn."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 def _notebook(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.apps.explorer.browser import chromium
 from tests.apps.explorer.pooled import many_heads
 from tests.apps.explorer.test_page import SAYS
 from tests.browser import needs_chrome
@@ -58,12 +57,6 @@ pen.clearRect = function () {
   return clearRect.apply(this, arguments);
 };
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import workbench
-from tests.apps.explorer.browser import HOST, chromium, traits
+from tests.apps.explorer.browser import HOST, traits
 from tests.apps.explorer.test_page import SAYS, SHOWS
 from tests.browser import needs_chrome
 from tests.captures.families import FAMILIES
@@ -112,12 +112,6 @@ def test_a_page_with_a_kernel_switches_a_link_off_beside_random_links(explorer, 
     assert len(found["random"]) == 16
     page._heard(page, {"link": [0, 0, 65]}, [])
     assert "there is no link (0, 0, 65) (head, query, key) in layer 3: (3, 65, 65)" in page.trouble
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 def words(token):

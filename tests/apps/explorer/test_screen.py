@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import workbench
-from tests.apps.explorer.browser import HOST, chromium, traits
+from tests.apps.explorer.browser import HOST, traits
 from tests.apps.explorer.pooled import many_heads, pooled_text
 from tests.apps.explorer.test_page import COLOURS, DRAWN, SAYS, SHOWS, bundle_of, percent
 from tests.browser import needs_chrome
@@ -27,12 +27,6 @@ from workbench.captures.token_labels import image_marks
 from workbench.data.batches import Inputs
 
 pytestmark = [pytest.mark.e2e, needs_chrome]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
